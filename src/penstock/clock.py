@@ -1,0 +1,50 @@
+"""Time: the only module that asks the operating system what time it is.
+
+A wall clock says when (``now``), a monotonic one says how long (``monotonic``, ``wait``). The two
+are never mixed: an instant may jump, a duration may not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+
+
+class Clock(ABC):
+    """Where a process reads the time."""
+
+    @abstractmethod
+    def now(self) -> float:
+        """Return seconds since 1970, UTC; may jump."""
+
+    @abstractmethod
+    def monotonic(self) -> float:
+        """Return seconds that only grow, at the speed of time."""
+
+    @abstractmethod
+    async def wait(self, event: asyncio.Event, timeout: float | None) -> bool:
+        """Sleep until ``event`` is set or ``timeout`` seconds have passed; True: set."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep for a duration."""
+        await self.wait(asyncio.Event(), seconds)
+
+
+class SystemClock(Clock):
+    """The machine's own clocks."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def wait(self, event: asyncio.Event, timeout: float | None) -> bool:
+        if event.is_set():
+            return True
+        try:
+            async with asyncio.timeout(timeout):
+                return await event.wait()
+        except TimeoutError:
+            return event.is_set()

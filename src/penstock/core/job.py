@@ -1,0 +1,273 @@
+"""The job: what is stored of one run of a task, and the states it can pass through."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, Literal
+
+import msgspec
+
+from penstock.errors import BadPriority, WrongState
+
+
+class State(StrEnum):
+    """Where a job is in its life."""
+
+    SCHEDULED = "scheduled"
+    READY = "ready"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """The job has ended; only a person can bring it back."""
+        return self in FINAL
+
+    @property
+    def is_waiting(self) -> bool:
+        """The job has yet to be claimed."""
+        return self in WAITING
+
+
+FINAL: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
+WAITING: Final = frozenset({State.SCHEDULED, State.READY})
+
+
+class Hold(StrEnum):
+    """Why a waiting job cannot start now."""
+
+    LIMIT = "limit"
+    RATE = "rate"
+    BREAKER = "breaker"
+    DEPENDENCY = "dependency"
+    OVERLAP = "overlap"
+    UNKNOWN_TASK = "unknown_task"
+    UNPLACED = "unplaced"
+
+
+class Change(StrEnum):
+    """What can happen to a job."""
+
+    PROMOTE = "promote"
+    CLAIM = "claim"
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    RETRY = "retry"
+    SNOOZE = "snooze"
+    RELEASE = "release"
+    CANCEL = "cancel"
+    EXPIRE = "expire"
+    SUPERSEDE = "supersede"
+    RESCUE = "rescue"
+    ABANDON = "abandon"
+    REVIVE = "revive"
+
+
+TRANSITIONS: Final[Mapping[tuple[State, Change], State]] = MappingProxyType(
+    {
+        (State.SCHEDULED, Change.PROMOTE): State.READY,
+        (State.SCHEDULED, Change.CANCEL): State.CANCELLED,
+        (State.SCHEDULED, Change.EXPIRE): State.CANCELLED,
+        (State.READY, Change.CLAIM): State.RUNNING,
+        (State.READY, Change.CANCEL): State.CANCELLED,
+        (State.READY, Change.EXPIRE): State.CANCELLED,
+        (State.RUNNING, Change.SUCCEED): State.SUCCEEDED,
+        (State.RUNNING, Change.FAIL): State.FAILED,
+        (State.RUNNING, Change.RETRY): State.SCHEDULED,
+        (State.RUNNING, Change.SNOOZE): State.SCHEDULED,
+        (State.RUNNING, Change.RELEASE): State.READY,
+        (State.RUNNING, Change.CANCEL): State.CANCELLED,
+        (State.RUNNING, Change.EXPIRE): State.CANCELLED,
+        (State.RUNNING, Change.SUPERSEDE): State.CANCELLED,
+        (State.RUNNING, Change.RESCUE): State.READY,
+        (State.RUNNING, Change.ABANDON): State.FAILED,
+        (State.FAILED, Change.REVIVE): State.READY,
+        (State.CANCELLED, Change.REVIVE): State.READY,
+    }
+)
+"""The whole machine. What is not in it cannot happen."""
+
+
+class OutcomeKind(StrEnum):
+    """What an attempt ended as."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    RETRY = "retry"
+    SNOOZE = "snooze"
+    CANCELLED = "cancelled"
+    RELEASED = "released"
+    EXPIRED = "expired"
+
+
+class Verdict(StrEnum):
+    """What the engine answers to one outcome."""
+
+    DONE = "done"
+    """It is settled, now or by the same worker before."""
+    STALE = "stale"
+    """It is from outside the fence and was dropped."""
+    LATER = "later"
+    """Its row is locked by somebody else just now: send it again."""
+
+
+class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt that ended badly: kept for every attempt."""
+
+    attempt: int
+    at: float
+    kind: str
+    message: str
+    traceback: str | None = None
+    worker: str | None = None
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as its caller describes it, before an engine stored it.
+
+    Durations, not instants, wherever the engine's clock has to decide. The id is made by the
+    caller's process, so that a repeated call is the same call; ``remember`` > 0 says that a person
+    chose it, and for how long the ledger keeps it.
+    """
+
+    id: str
+    task: str
+    payload: bytes = b"{}"
+    queue: str = "default"
+    priority: int = 5
+    delay: float = 0.0
+    run_at: float | None = None
+    expires_in: float | None = None
+    remember: float = 0.0
+    key: str | None = None
+    unique: str | None = None
+    unique_until: Literal["done", "start"] = "done"
+    unique_for: float = 0.0
+    at_most_once: bool = False
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+    correlation_id: str | None = None
+    enqueued_by: str = ""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One stored run of a task.
+
+    ``worker`` is who runs the attempt, or who settled the last one; a rescue clears it.
+    ``started`` is false while a claimed job only waits in its worker's hands. The ticket is
+    (``place``, ``seq``): the pass of a fair queue, then the order of arrival.
+    """
+
+    id: str
+    task: str
+    payload: bytes
+    queue: str
+    priority: int
+    state: State
+    enqueued_at: float
+    enqueued_by: str = ""
+    hold: Hold | None = None
+    hold_cause: str | None = None
+    hold_until: float | None = None
+    place: float = 0.0
+    seq: int = 0
+    run_at: float | None = None
+    expires_at: float | None = None
+    attempt: int = 0
+    failures: int = 0
+    crashes: int = 0
+    rescues: int = 0
+    worker: str | None = None
+    started: bool = False
+    cancel_reason: str | None = None
+    key: str | None = None
+    unique: str | None = None
+    unique_until: Literal["done", "start"] = "done"
+    at_most_once: bool = False
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+    correlation_id: str | None = None
+    claimed_at: float | None = None
+    finished_at: float | None = None
+    result: bytes | None = None
+    reason: str | None = None
+    progress: float | None = None
+    note: str | None = None
+    errors: tuple[ErrorRecord, ...] = ()
+
+    @property
+    def order(self) -> tuple[int, float, int]:
+        """Sort key of the line: priority, then ticket."""
+        return self.priority, self.place, self.seq
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What one attempt ended as, in the words of its worker."""
+
+    job: str
+    attempt: int
+    kind: OutcomeKind
+    result: bytes | None = None
+    delay: float = 0.0
+    reason: str | None = None
+    error: ErrorRecord | None = None
+    hold: Hold | None = None
+    hold_cause: str | None = None
+
+
+def step(job: Job, change: Change) -> State:
+    """Return the state that ``change`` leads to, or raise ``WrongState``."""
+    try:
+        return TRANSITIONS[job.state, change]
+    except KeyError:
+        raise WrongState(job.id, change, job.state) from None
+
+
+def new_id() -> str:
+    """Return an id nobody else has: 20 random characters, safe after a fork."""
+    return os.urandom(10).hex()
+
+
+PRIORITIES: Final[Mapping[str, int]] = MappingProxyType({"high": 0, "normal": 5, "low": 10})
+PRIORITY_RANGE: Final = range(-1000, 1001)
+
+
+def priority_number(value: str | int, labels: Mapping[str, int] = PRIORITIES) -> int:
+    """Return the number behind a priority label, or the number itself; lower runs first."""
+    if isinstance(value, str) and value in labels:
+        return labels[value]
+    if isinstance(value, int) and not isinstance(value, bool) and value in PRIORITY_RANGE:
+        return value
+    raise BadPriority(value, tuple(labels))
+
+
+def choose(lines: Sequence[Sequence[Job]], want: int, slots: int) -> list[Job]:
+    """Merge the heads of several queues into one claim, in contract order.
+
+    Priority first; among queues that offer the same priority they take turns, in the order the
+    lines are given; within a line its own order stands. A job that runs at most once is passed
+    over unless it is among the first ``slots``.
+    """
+    heads = [0] * len(lines)
+    chosen: list[Job] = []
+    turn = 0
+    while len(chosen) < want:
+        best, pick = math.inf, -1
+        for offset in range(len(lines)):
+            index = (turn + offset) % len(lines)
+            if heads[index] < len(lines[index]) and lines[index][heads[index]].priority < best:
+                best, pick = lines[index][heads[index]].priority, index
+        if pick < 0:
+            break
+        job = lines[pick][heads[pick]]
+        heads[pick] += 1
+        turn = pick + 1
+        if len(chosen) < slots or not job.at_most_once:
+            chosen.append(job)
+    return chosen

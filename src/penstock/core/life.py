@@ -1,0 +1,195 @@
+"""The life of a job: each function takes a job and returns it as it is after one change.
+
+Engines add what only a store can know: tickets, unique keys, the ledger.
+"""
+
+from __future__ import annotations
+
+from typing import Final, assert_never
+
+from msgspec.structs import replace
+
+from penstock.core.job import Change, Draft, ErrorRecord, Job, Outcome, OutcomeKind, State, step
+
+CRASH_LIMIT: Final = 3
+"""A job that was in this many crashes has proven to be the killer."""
+
+EXPIRED: Final = "expired"
+MAY_HAVE_RUN: Final = "may have run"
+
+
+def born(draft: Draft, now: float) -> Job:
+    """The job that a draft describes, stored at ``now``."""
+    run_at = draft.run_at if draft.run_at is not None else now + draft.delay
+    is_due = run_at <= now
+    return Job(
+        id=draft.id,
+        task=draft.task,
+        payload=draft.payload,
+        queue=draft.queue,
+        priority=draft.priority,
+        state=State.READY if is_due else State.SCHEDULED,
+        enqueued_at=now,
+        enqueued_by=draft.enqueued_by,
+        run_at=None if draft.run_at is None and is_due else run_at,
+        expires_at=None if draft.expires_in is None else now + draft.expires_in,
+        key=draft.key,
+        unique=draft.unique,
+        unique_until=draft.unique_until,
+        at_most_once=draft.at_most_once,
+        name=draft.name,
+        tags=draft.tags,
+        correlation_id=draft.correlation_id,
+    )
+
+
+def promoted(job: Job) -> Job:
+    """Its instant has come: a scheduled job is ready, a hold with an instant is lifted."""
+    if job.state is State.SCHEDULED:
+        return replace(job, state=step(job, Change.PROMOTE))
+    return replace(job, hold=None, hold_cause=None, hold_until=None)
+
+
+def claimed(job: Job, worker: str, now: float, *, starts: bool) -> Job:
+    """``worker`` has it; ``starts`` says that it begins at once instead of waiting in its hands.
+
+    A job that was rescued before counts as started from the claim on: if it is what kills its
+    workers before they can say that it began, the second crash is charged.
+    """
+    return replace(
+        job,
+        state=step(job, Change.CLAIM),
+        attempt=job.attempt + 1,
+        worker=worker,
+        started=starts or job.at_most_once or job.rescues > 0,
+        claimed_at=now,
+        progress=None,
+        note=None,
+    )
+
+
+def settled(job: Job, outcome: Outcome, now: float) -> Job:
+    """The attempt has ended. A requested cancellation wins over anything but a final outcome."""
+    errors = job.errors if outcome.error is None else (*job.errors, outcome.error)
+    kind = outcome.kind
+    if job.cancel_reason is not None and kind in _WAITS_AGAIN:
+        failures = job.failures + (kind is OutcomeKind.RETRY)
+        return _ended(
+            replace(job, errors=errors, failures=failures), Change.CANCEL, job.cancel_reason, now
+        )
+    match kind:
+        case OutcomeKind.SUCCEEDED:
+            return _ended(replace(job, result=outcome.result), Change.SUCCEED, None, now)
+        case OutcomeKind.FAILED:
+            failed = replace(job, errors=errors, failures=job.failures + 1)
+            return _ended(failed, Change.FAIL, outcome.reason, now)
+        case OutcomeKind.CANCELLED:
+            return _ended(replace(job, errors=errors), Change.CANCEL, outcome.reason, now)
+        case OutcomeKind.EXPIRED:
+            return _ended(job, Change.EXPIRE, EXPIRED, now)
+        case OutcomeKind.RETRY:
+            return replace(
+                job,
+                state=step(job, Change.RETRY),
+                errors=errors,
+                failures=job.failures + 1,
+                run_at=now + outcome.delay,
+                reason=outcome.reason,
+                started=False,
+            )
+        case OutcomeKind.SNOOZE:
+            return replace(
+                job,
+                state=step(job, Change.SNOOZE),
+                run_at=now + outcome.delay,
+                reason=outcome.reason,
+                started=False,
+            )
+        case OutcomeKind.RELEASED:
+            return replace(
+                job,
+                state=step(job, Change.RELEASE),
+                hold=outcome.hold,
+                hold_cause=outcome.hold_cause,
+                hold_until=now + outcome.delay if outcome.hold and outcome.delay else None,
+                reason=outcome.reason,
+                started=False,
+            )
+        case _:
+            assert_never(kind)
+
+
+def rescued(job: Job, now: float) -> Job:
+    """Its worker is dead. Only an attempt that had started can have been in the crash."""
+    worker = job.worker
+    job = replace(job, worker=None, rescues=job.rescues + 1)
+    if job.cancel_reason is not None:
+        return _ended(job, Change.CANCEL, job.cancel_reason, now)
+    if not job.started:
+        return replace(job, state=step(job, Change.RESCUE))
+    error = ErrorRecord(
+        attempt=job.attempt,
+        at=now,
+        kind="crash",
+        message="the worker died during this attempt",
+        worker=worker,
+    )
+    job = replace(job, crashes=job.crashes + 1, errors=(*job.errors, error))
+    if job.at_most_once:
+        return _ended(job, Change.ABANDON, MAY_HAVE_RUN, now)
+    if job.crashes >= CRASH_LIMIT:
+        return _ended(job, Change.ABANDON, f"crashed its worker {job.crashes} times", now)
+    return replace(job, state=step(job, Change.RESCUE), started=False)
+
+
+def cancelled(job: Job, reason: str, now: float) -> Job:
+    """A person cancels it: at once if it waits; a running attempt is asked to end."""
+    if job.state is State.RUNNING:
+        return replace(job, cancel_reason=job.cancel_reason or reason)
+    return _ended(job, Change.CANCEL, reason, now)
+
+
+def expired(job: Job, now: float) -> Job:
+    """It waited past its ``expires_at``."""
+    return _ended(job, Change.EXPIRE, EXPIRED, now)
+
+
+def superseded(job: Job, owner: str, now: float) -> Job:
+    """It wanted to wait again, but its unique key belongs to ``owner`` now."""
+    return _ended(job, Change.SUPERSEDE, f"superseded by {owner}", now)
+
+
+def revived(job: Job) -> Job:
+    """A person sends it back: a new start, with its attempts and errors remembered."""
+    return replace(
+        job,
+        state=step(job, Change.REVIVE),
+        failures=0,
+        crashes=0,
+        rescues=0,
+        worker=None,
+        started=False,
+        cancel_reason=None,
+        expires_at=None,
+        run_at=None,
+        finished_at=None,
+        result=None,
+        reason=None,
+    )
+
+
+_WAITS_AGAIN: Final = frozenset({OutcomeKind.RETRY, OutcomeKind.SNOOZE, OutcomeKind.RELEASED})
+
+
+def _ended(job: Job, change: Change, reason: str | None, now: float) -> Job:
+    """A final state holds nothing back and asks for nothing more."""
+    return replace(
+        job,
+        state=step(job, change),
+        reason=reason,
+        finished_at=now,
+        hold=None,
+        hold_cause=None,
+        hold_until=None,
+        cancel_reason=None,
+    )

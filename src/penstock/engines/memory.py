@@ -1,0 +1,247 @@
+"""The memory engine: jobs that live as long as their process.
+
+The readable reference of the contract, and the oracle of the model tests. Handles on one
+``MemoryStore`` may belong to different loops and threads; each verb is one step under its lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Concatenate, ParamSpec, TypeVar
+
+from msgspec.structs import replace
+
+from penstock.clock import Clock, SystemClock
+from penstock.core.job import Draft, Job, Verdict
+from penstock.engines.engine import Engine
+from penstock.engines.memory_store import NAME, MemoryJobs
+from penstock.engines.records import (
+    Ask,
+    Cell,
+    Control,
+    Count,
+    Exchange,
+    Filter,
+    Mended,
+    Page,
+    Promoted,
+    Pruned,
+    QueueSettings,
+    Receipt,
+    Report,
+    Sighting,
+    Term,
+    Traits,
+    WorkerInfo,
+)
+from penstock.errors import EngineClosed
+
+Step = ParamSpec("Step")
+Result = TypeVar("Result")
+
+
+class MemoryStore:
+    """What the handles share: the jobs, the leadership, the cells, and who sleeps."""
+
+    def __init__(self) -> None:
+        self.jobs = MemoryJobs()
+        self.term: tuple[str, int, float] = ("", 0, 0.0)
+        self.cells: dict[str, Cell] = {}
+        self.lock = threading.Lock()
+        self.version = 0
+        self._sleepers: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+
+    @contextmanager
+    def step(self) -> Iterator[MemoryJobs]:
+        """One atomic step; whoever sleeps is woken after it if it changed anything."""
+        with self.lock:
+            before = self.jobs.changes
+            yield self.jobs
+            if self.jobs.changes != before:
+                self.version += 1
+                self._wake()
+
+    def sleep(self, event: asyncio.Event, seen: int) -> None:
+        """Let ``event`` be set by the next change after version ``seen``."""
+        with self.lock:
+            if self.version != seen:
+                event.set()
+            else:
+                self._sleepers[event] = asyncio.get_running_loop()
+
+    def forget(self, event: asyncio.Event) -> None:
+        """Stop waking ``event``."""
+        with self.lock:
+            self._sleepers.pop(event, None)
+
+    def _wake(self) -> None:
+        for event, loop in self._sleepers.items():
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
+        self._sleepers.clear()
+
+
+class MemoryEngine(Engine):
+    """One handle on a ``MemoryStore``."""
+
+    traits = Traits(
+        name=NAME, is_durable=False, is_shared=False, has_own_clock=False, max_batch=1000
+    )
+
+    def __init__(self, store: MemoryStore, clock: Clock | None = None) -> None:
+        self.store = store
+        self.clock = clock or SystemClock()
+        self._is_open = False
+
+    # --- life ----------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        self._is_open = True
+
+    async def close(self) -> None:
+        self._is_open = False
+
+    async def migrate(self) -> int:
+        return 1
+
+    async def now(self) -> float:
+        return self.clock.now()
+
+    def _step(
+        self,
+        verb: Callable[Concatenate[MemoryJobs, Step], Result],
+        *args: Step.args,
+        **kwargs: Step.kwargs,
+    ) -> Result:
+        if not self._is_open:
+            raise EngineClosed(NAME)
+        with self.store.step() as jobs:
+            return verb(jobs, *args, **kwargs)
+
+    # --- in and work ---------------------------------------------------------------------------
+
+    async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        return self._step(MemoryJobs.enqueue, drafts, self.clock.now())
+
+    async def join(self, worker: WorkerInfo) -> None:
+        self._step(MemoryJobs.join, worker, self.clock.now())
+
+    async def leave(self, worker: str) -> None:
+        self._step(MemoryJobs.leave, worker)
+
+    async def beat(self, worker: str) -> None:
+        self._step(MemoryJobs.beat, worker)
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        return self._step(MemoryJobs.exchange, ask, self.clock.now())
+
+    async def held(self, worker: str) -> list[Job]:
+        return self._step(MemoryJobs.held, worker)
+
+    async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
+        return self._step(MemoryJobs.progress, worker, reports)
+
+    async def look(self, ask: Ask) -> float | None:
+        return self._step(MemoryJobs.look, ask, self.clock.now())
+
+    # --- control -------------------------------------------------------------------------------
+
+    async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
+        return self._step(MemoryJobs.cancel, ids, reason, self.clock.now())
+
+    async def retry(self, ids: Sequence[str]) -> list[Control]:
+        return self._step(MemoryJobs.retry, ids, self.clock.now())
+
+    async def purge(self, which: Filter, limit: int) -> int:
+        return self._step(MemoryJobs.purge, which, limit, self.clock.now())
+
+    async def set_queue(self, queue: str, settings: QueueSettings) -> None:
+        self._step(MemoryJobs.set_queue, queue, settings)
+
+    async def queues(self) -> dict[str, QueueSettings]:
+        return self._step(MemoryJobs.queues)
+
+    # --- upkeep --------------------------------------------------------------------------------
+
+    async def promote(self, limit: int) -> Promoted:
+        return self._step(MemoryJobs.promote, limit, self.clock.now())
+
+    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
+        return self._step(MemoryJobs.rescue, dead, limit, self.clock.now())
+
+    async def prune(self, keep: float, limit: int) -> Pruned:
+        return self._step(MemoryJobs.prune, keep, limit, self.clock.now())
+
+    async def mend(self) -> Mended:
+        return self._step(MemoryJobs.mend, self.clock.now())
+
+    # --- lead ----------------------------------------------------------------------------------
+
+    async def lead(self, candidate: str, ttl: float) -> Term | None:
+        with self.store.step() as jobs:
+            holder, epoch, until = self.store.term
+            now = self.clock.now()
+            if holder not in ("", candidate) and until > now:
+                return None
+            if holder != candidate or until <= now:
+                epoch += 1
+                jobs.changes += 1
+            self.store.term = (candidate, epoch, now + ttl)
+            return Term(holder=candidate, epoch=epoch, left=ttl)
+
+    async def resign(self, holder: str, epoch: int) -> None:
+        with self.store.step() as jobs:
+            if self.store.term[:2] == (holder, epoch):
+                self.store.term = ("", epoch, 0.0)
+                jobs.changes += 1
+
+    async def leader(self) -> Term | None:
+        holder, epoch, until = self.store.term
+        left = until - self.clock.now()
+        return Term(holder=holder, epoch=epoch, left=left) if holder and left > 0 else None
+
+    # --- small values --------------------------------------------------------------------------
+
+    async def cell(self, name: str) -> Cell:
+        return self.store.cells.get(name, Cell(None, 0))
+
+    async def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
+        with self.store.step() as jobs:
+            known = self.store.cells.get(name, Cell(None, 0))
+            if known.version != version:
+                return None
+            jobs.changes += 1
+            self.store.cells[name] = Cell(value, version + 1)
+            return self.store.cells[name]
+
+    # --- see -----------------------------------------------------------------------------------
+
+    async def get(self, ids: Sequence[str]) -> list[Job | None]:
+        return self._step(lambda jobs: [jobs.jobs.get(id) for id in ids])
+
+    async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
+        return self._step(MemoryJobs.find, which, cursor, limit)
+
+    async def counts(self) -> list[Count]:
+        return self._step(MemoryJobs.counts)
+
+    async def loads(self, queues: Sequence[str]) -> Mapping[str, int]:
+        return self._step(MemoryJobs.loads, queues)
+
+    async def workers(self) -> list[WorkerInfo]:
+        return self._step(lambda jobs: [replace(worker) for worker in jobs.workers.values()])
+
+    async def version(self) -> int:
+        return self.store.version
+
+    async def listen(self, seen: int, timeout: float) -> int:
+        event = asyncio.Event()
+        self.store.sleep(event, seen)
+        try:
+            await self.clock.wait(event, timeout)
+        finally:
+            self.store.forget(event)
+        return self.store.version

@@ -1,0 +1,600 @@
+"""The jobs of the memory engine and the steps that change them: the readable reference.
+
+Every public method is one atomic step: it runs under the store's lock and reads the time once.
+What may happen to a job is decided in ``core.life``; here is what needs the whole store: tickets,
+lines, unique keys, the ledger, leases.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.core import fairness, life
+from penstock.core.job import Draft, Hold, Job, Outcome, State, Verdict, choose
+from penstock.engines.memory_lines import Line
+from penstock.engines.records import (
+    PROMOTE_BATCH,
+    Ask,
+    Control,
+    Count,
+    Exchange,
+    Filter,
+    Mended,
+    Page,
+    Promoted,
+    Pruned,
+    QueueSettings,
+    Receipt,
+    Report,
+    Sighting,
+    WorkerInfo,
+)
+from penstock.errors import ItemRefused, LeaseLost
+
+NAME = "memory"
+_NO_LIMIT = 1 << 31
+
+
+@dataclass(slots=True)
+class UniqueKey:
+    """Who has a unique key: while ``held`` by its job's life, and until its window ends."""
+
+    owner: str
+    until: float
+    held: bool
+
+
+class MemoryJobs:
+    """All jobs and what belongs to them. Not safe for threads: see ``memory``."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.settings: dict[str, QueueSettings] = {}
+        self.workers: dict[str, WorkerInfo] = {}
+        self.ledger: dict[str, float] = {}
+        self.keys: dict[str, UniqueKey] = {}
+        self.entered: dict[str, int] = {}
+        self._signed: dict[str, tuple[int, str]] = {}
+        self._tickets = 0
+        self._entries = 0
+        get = self.jobs.get
+        self._lines: dict[str, Line[tuple[int, float, int]]] = defaultdict(
+            partial(Line, _claim_key, get)
+        )
+        self._due: dict[str, Line[tuple[float, int]]] = defaultdict(partial(Line, _due_key, get))
+        self._expiring: Line[tuple[float, int]] = Line(_expiry_key, get)
+        self._unplaced: dict[str, dict[str, None]] = defaultdict(dict)
+        self._running: dict[str, set[str]] = defaultdict(set)
+        self._held_by: dict[str, set[str]] = defaultdict(set)
+        self._virtual_time: dict[tuple[str, int], float] = {}
+        self._next_place: dict[tuple[str, int, str], float] = {}
+        self.changes = 0
+
+    # --- in ------------------------------------------------------------------------------------
+
+    def enqueue(self, drafts: Sequence[Draft], now: float) -> list[Receipt]:
+        """See the contract."""
+        for draft in drafts:
+            _check_storable(draft)
+        return [self._enqueue(draft, now) for draft in drafts]
+
+    def _enqueue(self, draft: Draft, now: float) -> Receipt:
+        is_in_ledger = draft.remember > 0 and self.ledger.get(draft.id, 0.0) > now
+        if draft.id in self.jobs or is_in_ledger:
+            return Receipt(draft.id, False, "id")
+        if draft.unique is not None:
+            owner = self._taken(draft.unique, draft.id, now)
+            if owner is not None:
+                return Receipt(owner, False, "unique")
+            self.keys[draft.unique] = UniqueKey(draft.id, now + draft.unique_for, True)
+        if draft.remember > 0:
+            self.ledger[draft.id] = now + draft.remember
+        self._entries += 1
+        self.entered[draft.id] = self._entries
+        job = life.born(draft, now)
+        self._put(self._ticketed(job))
+        return Receipt(draft.id, True)
+
+    # --- work ----------------------------------------------------------------------------------
+
+    def join(self, worker: WorkerInfo, now: float) -> None:
+        """See the contract."""
+        known = self.workers.get(worker.id)
+        self.workers[worker.id] = replace(
+            worker,
+            beat=known.beat if known else 0,
+            joined_at=known.joined_at if known else now,
+        )
+        self.changes += 1
+        self._unhold_known(frozenset(worker.tasks))
+
+    def leave(self, worker: str) -> None:
+        """See the contract."""
+        if self.workers.pop(worker, None):
+            self.changes += 1
+
+    def beat(self, worker: str) -> None:
+        """See the contract."""
+        info = self._leased(worker)
+        self.workers[worker] = replace(info, beat=info.beat + 1)
+
+    def exchange(self, ask: Ask, now: float) -> Exchange:
+        """See the contract."""
+        self._leased(ask.worker)
+        for outcome in ask.outcomes:
+            _check_storable(outcome)
+        for id, attempt in ask.begun:
+            job = self.jobs.get(id)
+            if job and _inside_fence(job, attempt, ask.worker) and not job.started:
+                self._put(replace(job, started=True))
+        verdicts = tuple(self._settle(outcome, ask.worker, now) for outcome in ask.outcomes)
+        self._promote(PROMOTE_BATCH, now)
+        self.place()
+        return Exchange(
+            jobs=tuple(self._claim(ask, now)),
+            verdicts=verdicts,
+            cancels=tuple(self._cancels(ask)),
+            due_in=self._due_in(ask.queues, now),
+            now=now,
+        )
+
+    def _settle(self, outcome: Outcome, worker: str, now: float) -> Verdict:
+        job = self.jobs.get(outcome.job)
+        if job is None:
+            return Verdict.STALE
+        if not _inside_fence(job, outcome.attempt, worker):
+            is_ended_by_owner = job.state is not State.RUNNING and (
+                (job.attempt, job.worker) == (outcome.attempt, worker)
+            )
+            is_signed = self._signed.get(job.id) == (outcome.attempt, worker)
+            return Verdict.DONE if is_ended_by_owner or is_signed else Verdict.STALE
+        after = life.settled(job, outcome, now)
+        if after.hold is Hold.UNKNOWN_TASK and self._is_known(after.task):
+            after = replace(after, hold=None, hold_cause=None, hold_until=None)
+        self._wait_or_end(job, after, now)
+        if not after.state.is_final:
+            self._signed[job.id] = (outcome.attempt, worker)
+        return Verdict.DONE
+
+    def _wait_or_end(self, job: Job, after: Job, now: float) -> Job:
+        """Store a running job's next state, with the unique key it needs or gives back."""
+        if not after.state.is_final and job.unique is not None:
+            owner = self._taken(job.unique, job.id, now)
+            if owner is not None:
+                was = replace(after, state=State.RUNNING)
+                after = life.superseded(was, owner, now)
+        if job.unique is not None:
+            if after.state.is_final:
+                self._give_back(job, now)
+            else:
+                self._hold_key(job.unique, job.id, now)
+        self._put(after)
+        return after
+
+    def _claim(self, ask: Ask, now: float) -> Iterator[Job]:
+        if ask.want <= 0:
+            return
+        lines = [
+            self._lines[queue].heads(min(ask.want, room), partial(_fits, ask))
+            for queue in ask.queues
+            if (room := self._room(queue)) > 0
+        ]
+        for position, job in enumerate(choose(lines, ask.want, ask.slots)):
+            after = life.claimed(job, ask.worker, now, starts=position < ask.slots)
+            lane = (job.queue, job.priority)
+            if self._is_fair(job.queue):
+                self._virtual_time[lane] = max(self._virtual_time.get(lane, 0.0), job.place)
+            if job.unique is not None and job.unique_until == "start":
+                self._give_back(job, now)
+            self._put(after)
+            yield after
+
+    def held(self, worker: str) -> list[Job]:
+        """See the contract."""
+        self._leased(worker)
+        return sorted((self.jobs[id] for id in self._held_by[worker]), key=lambda job: job.order)
+
+    def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
+        """See the contract."""
+        return [self._progress(worker, report) for report in reports]
+
+    def _progress(self, worker: str, report: Report) -> Verdict:
+        job = self.jobs.get(report.job)
+        if job is None or not _inside_fence(job, report.attempt, worker):
+            return Verdict.STALE
+        self._put(replace(job, progress=report.fraction, note=report.note))
+        return Verdict.DONE
+
+    def look(self, ask: Ask, now: float) -> float | None:
+        """See the contract."""
+        if next(self._cancels(ask), None) is not None:
+            return 0.0
+        if ask.want <= 0:
+            return None
+        due_in: float | None = None
+        for queue in ask.queues:
+            if self._room(queue) <= 0:
+                continue
+            if any(_fits(ask, self.jobs[id]) for id in self._unplaced[queue]):
+                return 0.0
+            if self._lines[queue].heads(1, partial(_fits, ask)):
+                return 0.0
+            for job in self._due[queue].heads(1, partial(_fits, ask)):
+                due_in = _earliest(due_in, max(0.0, _due_at(job) - now))
+        return due_in
+
+    # --- control -------------------------------------------------------------------------------
+
+    def cancel(self, ids: Sequence[str], reason: str, now: float) -> list[Control]:
+        """See the contract."""
+        return [self._cancel(id, reason, now) for id in ids]
+
+    def _cancel(self, id: str, reason: str, now: float) -> Control:
+        job = self.jobs.get(id)
+        if job is None or job.state.is_final or job.cancel_reason is not None:
+            return Control(id, False, job.state if job else None)
+        after = life.cancelled(job, reason, now)
+        if after.state.is_final:
+            self._give_back(job, now)
+        self._put(after)
+        return Control(id, True, after.state)
+
+    def retry(self, ids: Sequence[str], now: float) -> list[Control]:
+        """See the contract."""
+        return [self._retry(id, now) for id in ids]
+
+    def _retry(self, id: str, now: float) -> Control:
+        job = self.jobs.get(id)
+        if job is None or job.state not in (State.FAILED, State.CANCELLED):
+            return Control(id, False, job.state if job else None)
+        if job.unique is not None:
+            owner = self._taken(job.unique, id, now)
+            if owner is not None:
+                return Control(id, False, job.state, owner)
+            self._hold_key(job.unique, id, now)
+        after = self._ticketed(life.revived(job))
+        self._put(after)
+        return Control(id, True, after.state)
+
+    def purge(self, which: Filter, limit: int, now: float) -> int:
+        """See the contract."""
+        doomed = [job for job in self.matching(which) if job.state is not State.RUNNING][:limit]
+        for job in doomed:
+            self._give_back(job, now)
+            self._drop(job)
+        return len(doomed)
+
+    def set_queue(self, queue: str, settings: QueueSettings) -> None:
+        """See the contract."""
+        was_fair = self._is_fair(queue)
+        self.settings[queue] = settings
+        self.changes += 1
+        if was_fair and not settings.fair:
+            for job in [job for job in self.jobs.values() if job.queue == queue]:
+                if job.state.is_waiting:
+                    self._put(replace(self._unheld(job, Hold.UNPLACED), place=0.0))
+            for lane in [lane for lane in self._virtual_time if lane[0] == queue]:
+                del self._virtual_time[lane]
+            for spot in [spot for spot in self._next_place if spot[0] == queue]:
+                del self._next_place[spot]
+
+    # --- upkeep --------------------------------------------------------------------------------
+
+    def promote(self, limit: int, now: float) -> Promoted:
+        """See the contract."""
+        done = self._promote(limit, now)
+        due_in = self._due_in(tuple(self._due), now)
+        first = self._expiring.first()
+        if first is not None and first.expires_at is not None:
+            due_in = _earliest(due_in, max(0.0, first.expires_at - now))
+        return replace(done, due_in=due_in)
+
+    def _promote(self, limit: int, now: float) -> Promoted:
+        expired = 0
+        while expired < limit and (job := self._expiring.first()) is not None:
+            if job.expires_at is None or job.expires_at > now:
+                break
+            self._give_back(job, now)
+            self._put(life.expired(job, now))
+            expired += 1
+        due: list[Job] = []
+        for line in self._due.values():
+            due += line.leading(limit, lambda job: _due_at(job) <= now)
+        due.sort(key=lambda job: (_due_at(job), job.seq))
+        for job in due[:limit]:
+            after = life.promoted(job)
+            self._put(self._ticketed(after) if job.state is State.SCHEDULED else after)
+        return Promoted(ready=len(due[:limit]), expired=expired)
+
+    def rescue(self, dead: Sequence[Sighting], limit: int, now: float) -> list[Job]:
+        """See the contract."""
+        for sighting in dead:
+            info = self.workers.get(sighting.worker)
+            if info is not None and info.beat == sighting.beat:
+                del self.workers[sighting.worker]
+                self.changes += 1
+        orphans = [
+            self.jobs[id]
+            for worker, ids in self._held_by.items()
+            if worker not in self.workers
+            for id in ids
+        ]
+        orphans.sort(key=lambda job: job.order)
+        return [self._wait_or_end(job, life.rescued(job, now), now) for job in orphans[:limit]]
+
+    def prune(self, keep: float, limit: int, now: float) -> Pruned:
+        """See the contract."""
+        old = [
+            job
+            for job in self.jobs.values()
+            if job.finished_at is not None and job.finished_at < now - keep
+        ]
+        old.sort(key=lambda job: (job.finished_at, self.entered[job.id]))
+        for job in old[:limit]:
+            self._drop(job)
+        ids = [id for id, until in self.ledger.items() if until <= now][:limit]
+        for id in ids:
+            del self.ledger[id]
+        keys = [key for key, entry in self.keys.items() if not entry.held and entry.until <= now]
+        for key in keys[:limit]:
+            del self.keys[key]
+        for spot, next_place in list(self._next_place.items()):
+            if next_place <= self._virtual_time.get(spot[:2], 0.0):
+                del self._next_place[spot]
+        return Pruned(jobs=len(old[:limit]), ids=len(ids), keys=len(keys[:limit]))
+
+    def mend(self, now: float) -> Mended:
+        """See the contract."""
+        placed = self.place()
+        unheld = 0
+        for job in [job for job in self.jobs.values() if job.hold is not None]:
+            if self._has_cause(job):
+                continue
+            self._put(replace(job, hold=None, hold_cause=None, hold_until=None))
+            unheld += 1
+        keys = 0
+        for key, entry in list(self.keys.items()):
+            if entry.held and not self._needs_key(entry.owner, key):
+                keys += 1
+                self._free(key, entry, now)
+        return Mended(placed=placed, unheld=unheld, keys=keys)
+
+    def place(self) -> int:
+        """Give every unplaced job of a fair queue its place, in order of arrival."""
+        placed = 0
+        for queue, ids in list(self._unplaced.items()):
+            if not ids or not self._is_fair(queue):
+                continue
+            weights = self.settings[queue].weights
+            for job in sorted((self.jobs[id] for id in ids), key=lambda job: job.seq):
+                spot = (queue, job.priority, job.key or "")
+                now_at = self._virtual_time.get((queue, job.priority), 0.0)
+                place = fairness.place(now_at, self._next_place.get(spot))
+                self._next_place[spot] = fairness.following(place, weights.get(job.key or "", 1.0))
+                self._put(replace(self._unheld(job, Hold.UNPLACED), place=place))
+                placed += 1
+        return placed
+
+    # --- see -----------------------------------------------------------------------------------
+
+    def matching(self, which: Filter) -> Iterator[Job]:
+        """Every job that fits, in the order of entry."""
+        return (job for job in self.jobs.values() if _matches(job, which))
+
+    def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
+        """See the contract."""
+        before = int(cursor) if cursor is not None else _NO_LIMIT
+        fitting = [job for job in self.matching(which) if self.entered[job.id] < before]
+        page = fitting[::-1][:limit]
+        is_last = len(fitting) <= limit
+        return Page(tuple(page), None if is_last else str(self.entered[page[-1].id]))
+
+    def counts(self) -> list[Count]:
+        """See the contract."""
+        numbers = Counter((job.queue, job.state, job.hold) for job in self.jobs.values())
+        return [
+            Count(queue=queue, state=state, hold=hold, jobs=jobs)
+            for (queue, state, hold), jobs in numbers.items()
+        ]
+
+    def loads(self, queues: Sequence[str]) -> dict[str, int]:
+        """See the contract."""
+        open_jobs = Counter(job.queue for job in self.jobs.values() if not job.state.is_final)
+        return {queue: open_jobs[queue] for queue in queues}
+
+    def queues(self) -> dict[str, QueueSettings]:
+        """See the contract."""
+        names = {job.queue for job in self.jobs.values()} | self.settings.keys()
+        return {name: self.settings.get(name, QueueSettings()) for name in sorted(names)}
+
+    # --- what all steps share ------------------------------------------------------------------
+
+    def _ticketed(self, job: Job) -> Job:
+        """A new ticket; in a fair queue a ready job still needs its place."""
+        self._tickets += 1
+        job = replace(job, seq=self._tickets, place=0.0)
+        if job.state is State.READY and self._is_fair(job.queue):
+            return replace(job, hold=Hold.UNPLACED, hold_cause=job.queue)
+        return job
+
+    def _put(self, job: Job) -> None:
+        """Store a job and stand it in the lines it belongs to. The only way in."""
+        self.changes += 1
+        old = self.jobs.get(job.id)
+        if old is not None:
+            self._unlist(old)
+        self.jobs[job.id] = job
+        if job.state is State.RUNNING:
+            self._running[job.queue].add(job.id)
+            self._held_by[job.worker or ""].add(job.id)
+        elif job.hold is Hold.UNPLACED:
+            self._unplaced[job.queue][job.id] = None
+        if job.state.is_waiting:
+            self._lines[job.queue].add(job)
+            self._due[job.queue].add(job)
+            self._expiring.add(job)
+
+    def _unlist(self, job: Job) -> None:
+        self._running[job.queue].discard(job.id)
+        self._held_by[job.worker or ""].discard(job.id)
+        self._unplaced[job.queue].pop(job.id, None)
+
+    def _drop(self, job: Job) -> None:
+        self.changes += 1
+        self._unlist(job)
+        del self.jobs[job.id]
+        del self.entered[job.id]
+        self._signed.pop(job.id, None)
+
+    def _leased(self, worker: str) -> WorkerInfo:
+        try:
+            return self.workers[worker]
+        except KeyError:
+            raise LeaseLost(worker) from None
+
+    def _cancels(self, ask: Ask) -> Iterator[str]:
+        for id in sorted(self._held_by.get(ask.worker, ())):
+            if self.jobs[id].cancel_reason is not None and id not in ask.told:
+                yield id
+
+    def _due_in(self, queues: Iterable[str], now: float) -> float | None:
+        due_in: float | None = None
+        for queue in queues:
+            job = self._due[queue].first()
+            if job is not None:
+                due_in = _earliest(due_in, max(0.0, _due_at(job) - now))
+        return due_in
+
+    def _room(self, queue: str) -> int:
+        settings = self.settings.get(queue)
+        if settings is None:
+            return _NO_LIMIT
+        if settings.paused:
+            return 0
+        if settings.max_running is None:
+            return _NO_LIMIT
+        return settings.max_running - len(self._running[queue])
+
+    def _is_fair(self, queue: str) -> bool:
+        return queue in self.settings and self.settings[queue].fair
+
+    def _is_known(self, task: str) -> bool:
+        return any(task in worker.tasks for worker in self.workers.values())
+
+    def _unhold_known(self, tasks: frozenset[str]) -> None:
+        for job in [job for job in self.jobs.values() if job.hold is Hold.UNKNOWN_TASK]:
+            if job.task in tasks:
+                self._put(self._unheld(job, Hold.UNKNOWN_TASK))
+
+    def _unheld(self, job: Job, hold: Hold) -> Job:
+        if job.hold is not hold:
+            return job
+        return replace(job, hold=None, hold_cause=None, hold_until=None)
+
+    def _has_cause(self, job: Job) -> bool:
+        """A hold is justified while its instant is to come or its cause still stands."""
+        if job.hold_until is not None:
+            return True
+        match job.hold:
+            case Hold.UNPLACED:
+                return self._is_fair(job.queue)
+            case Hold.UNKNOWN_TASK:
+                return not self._is_known(job.task)
+            case _:
+                return False
+
+    # --- unique keys ---------------------------------------------------------------------------
+
+    def _taken(self, key: str, by: str, now: float) -> str | None:
+        """The job that keeps ``by`` from this key, if any."""
+        entry = self.keys.get(key)
+        if entry is None or entry.owner == by:
+            return None
+        return entry.owner if entry.held or entry.until > now else None
+
+    def _hold_key(self, key: str, owner: str, now: float) -> None:
+        entry = self.keys.get(key)
+        until = entry.until if entry is not None and entry.owner == owner else now
+        self.keys[key] = UniqueKey(owner, until, True)
+
+    def _give_back(self, job: Job, now: float) -> None:
+        entry = self.keys.get(job.unique) if job.unique is not None else None
+        if job.unique is not None and entry is not None and entry.owner == job.id:
+            self._free(job.unique, entry, now)
+
+    def _free(self, key: str, entry: UniqueKey, now: float) -> None:
+        entry.held = False
+        if entry.until <= now:
+            del self.keys[key]
+
+    def _needs_key(self, id: str, key: str) -> bool:
+        job = self.jobs.get(id)
+        if job is None or job.unique != key:
+            return False
+        if job.unique_until == "start":
+            return job.state.is_waiting
+        return not job.state.is_final
+
+
+def _inside_fence(job: Job, attempt: int, worker: str) -> bool:
+    return job.state is State.RUNNING and job.attempt == attempt and job.worker == worker
+
+
+def _fits(ask: Ask, job: Job) -> bool:
+    """This worker could run the job now, or let it wait in its hands."""
+    return job.task not in ask.avoid and (ask.slots > 0 or not job.at_most_once)
+
+
+def _claim_key(job: Job) -> tuple[int, float, int] | None:
+    return job.order if job.state is State.READY and job.hold is None else None
+
+
+def _due_key(job: Job) -> tuple[float, int] | None:
+    if job.state is State.SCHEDULED or (job.state is State.READY and job.hold_until is not None):
+        return _due_at(job), job.seq
+    return None
+
+
+def _due_at(job: Job) -> float:
+    at = job.run_at if job.state is State.SCHEDULED else job.hold_until
+    return at if at is not None else 0.0
+
+
+def _expiry_key(job: Job) -> tuple[float, int] | None:
+    if job.expires_at is None or not job.state.is_waiting:
+        return None
+    return job.expires_at, job.seq
+
+
+def _earliest(one: float | None, other: float) -> float:
+    return other if one is None else min(one, other)
+
+
+def _matches(job: Job, which: Filter) -> bool:
+    tests: list[tuple[Sequence[object], object]] = [
+        (which.ids, job.id),
+        (which.states, job.state),
+        (which.queues, job.queue),
+        (which.tasks, job.task),
+        (which.keys, job.key),
+        (which.holds, job.hold),
+    ]
+    return (
+        all(not wanted or value in wanted for wanted, value in tests)
+        and (which.tag is None or which.tag in job.tags)
+        and (which.correlation_id is None or which.correlation_id == job.correlation_id)
+    )
+
+
+def _check_storable(item: Draft | Outcome) -> None:
+    """Refuse what no other engine could store either: text that is no Unicode, huge numbers."""
+    try:
+        msgspec.msgpack.encode(item)
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise ItemRefused(NAME, str(error)) from error

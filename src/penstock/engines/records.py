@@ -1,0 +1,197 @@
+"""What goes into the verbs of the engine contract, and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from penstock.core.job import Hold, Job, Outcome, State, Verdict
+
+PROMOTE_BATCH: Final = 500
+"""Jobs one exchange promotes at most, so that a great many due at once delay nobody's outcomes."""
+
+
+class Traits(msgspec.Struct, frozen=True, kw_only=True):
+    """How engines differ, as data."""
+
+    name: str
+    """What messages call the store."""
+    is_durable: bool
+    """A killed process loses nothing."""
+    is_shared: bool
+    """Several processes may use one store."""
+    has_own_clock: bool
+    """The store's clock decides, not the process's."""
+    max_batch: int
+    """Items a single call should carry at most."""
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What became of one draft."""
+
+    id: str
+    """The job's id; of the job that was there already, if ``created`` is false."""
+    created: bool
+    because: Literal["id", "unique"] | None = None
+    """What was known already: the id, or the unique key."""
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn of a worker: what it brings and what it wants.
+
+    ``queues`` are in the order of this turn; the worker rotates them. Of up to ``want`` jobs the
+    first ``slots`` start at once, the rest wait in the worker's hands; ``begun`` names those of
+    earlier turns that have started since, as (job, attempt). Jobs of the tasks in ``avoid`` are
+    passed over. Cancellations of the jobs in ``told`` are known to the worker already.
+    """
+
+    worker: str
+    queues: tuple[str, ...] = ()
+    want: int = 0
+    slots: int = 0
+    outcomes: tuple[Outcome, ...] = ()
+    begun: tuple[tuple[str, int], ...] = ()
+    avoid: frozenset[str] = frozenset()
+    told: frozenset[str] = frozenset()
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to an ``Ask``."""
+
+    jobs: tuple[Job, ...] = ()
+    """Most urgent first; exactly the claimed attempts."""
+    verdicts: tuple[Verdict, ...] = ()
+    """One per outcome, in the order they were given."""
+    cancels: tuple[str, ...] = ()
+    """Jobs this worker runs that somebody wants cancelled, less those it was told of."""
+    due_in: float | None = None
+    """Seconds until something of these queues falls due; None: nothing is scheduled."""
+    now: float = 0.0
+    """The store's instant of this exchange."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """How far an attempt has come."""
+
+    job: str
+    attempt: int
+    fraction: float | None = None
+    note: str | None = None
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One process incarnation. ``beat`` is a counter, not a time."""
+
+    id: str
+    queues: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    host: str = ""
+    pid: int = 0
+    slots: int = 0
+    beat: int = 0
+    joined_at: float = 0.0
+
+
+class Sighting(msgspec.Struct, frozen=True):
+    """A worker, and the beat at which an observer saw it stand still for a whole lease."""
+
+    worker: str
+    beat: int
+
+
+class Term(msgspec.Struct, frozen=True, kw_only=True):
+    """One period of leadership."""
+
+    holder: str
+    epoch: int
+    left: float
+    """Seconds until it ends unless renewed."""
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """A small named value and its version; version 0 was never written."""
+
+    value: bytes | None
+    version: int
+
+
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator decides about one queue."""
+
+    paused: bool = False
+    note: str | None = None
+    """Why it is paused, for the next person."""
+    max_running: int | None = None
+    """Attempts of this queue that may run at once, over all workers."""
+    fair: bool = False
+    """Share the queue between keys instead of first come, first served."""
+    weights: Mapping[str, float] = msgspec.field(default_factory=dict)
+    """Shares of single keys in a fair queue; 1 if not named."""
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs; an empty one means all. Within a field any value fits, all fields must."""
+
+    ids: tuple[str, ...] = ()
+    states: tuple[State, ...] = ()
+    queues: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    holds: tuple[Hold, ...] = ()
+    tag: str | None = None
+    correlation_id: str | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some jobs, newest first, and where the next page begins."""
+
+    jobs: tuple[Job, ...]
+    cursor: str | None
+
+
+class Count(msgspec.Struct, frozen=True, kw_only=True):
+    """How many jobs of a queue are in a state, under a hold."""
+
+    queue: str
+    state: State
+    hold: Hold | None
+    jobs: int
+
+
+class Control(msgspec.Struct, frozen=True):
+    """What became of one id in a ``cancel`` or a ``retry``.
+
+    ``state`` is the job's state afterwards, None for an unknown id; ``owner`` is the job that has
+    taken the unique key, if that is why nothing changed.
+    """
+
+    id: str
+    changed: bool
+    state: State | None
+    owner: str | None = None
+
+
+class Promoted(msgspec.Struct, frozen=True, kw_only=True):
+    """What fell due, and when the next thing does."""
+
+    ready: int = 0
+    expired: int = 0
+    due_in: float | None = None
+
+
+class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+    """What was old enough to go."""
+
+    jobs: int = 0
+    ids: int = 0
+    keys: int = 0
+
+
+class Mended(msgspec.Struct, frozen=True, kw_only=True):
+    """What had to be repaired; all zero is the rule."""
+
+    placed: int = 0
+    unheld: int = 0
+    keys: int = 0

@@ -1,0 +1,477 @@
+"""Every error Penstock raises, in one tree.
+
+    PenstockError
+    ├── UsageError                  the call is wrong; the same call will fail again
+    │   ├── BadDuration             (ValueError)
+    │   ├── BadPriority             (ValueError)
+    │   ├── BadPolicy               (ValueError)
+    │   ├── BadOption               (ValueError)
+    │   ├── BadArguments            (TypeError)
+    │   ├── BadTask                 (TypeError)
+    │   ├── DuplicateTask           (ValueError)
+    │   ├── Unencodable             (TypeError)
+    │   ├── PayloadTooLarge         (ValueError)
+    │   ├── UnknownScheme           (ValueError)
+    │   ├── MissingDriver           (ImportError)
+    │   ├── MissingEngine           (ImportError)
+    │   └── WrongThread             (RuntimeError)
+    ├── BadPayload                  stored arguments do not fit the task's signature
+    │   └── NotAnObject             they are no JSON object at all
+    ├── JobError                    about one job
+    │   ├── JobFailed
+    │   ├── JobCancelled
+    │   ├── JobGone                 (LookupError)
+    │   ├── ResultTimeout           (TimeoutError)
+    │   ├── UniqueConflict
+    │   └── WrongState
+    └── EngineError                 the store said no
+        ├── EngineUnavailable       repeating the call may help
+        │   ├── EngineBusy
+        │   └── EngineTimeout       (TimeoutError)
+        ├── EngineReadOnly
+        ├── EngineFull
+        ├── EngineCorrupt
+        ├── EngineClosed
+        ├── SchemaMismatch
+        ├── ItemRefused             one item of a batch cannot be stored
+        └── LeaseLost               this worker is no longer known
+
+Facts are attributes; the sentence is in ``__str__``: what is wrong, with the value, then the next
+step. What a driver raised is the ``__cause__``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+class PenstockError(Exception):
+    """Something Penstock can name went wrong."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), dict(self.__dict__))
+
+
+def _rebuild(kind: type[PenstockError], facts: dict[str, Any]) -> PenstockError:
+    """Unpickle an error from its facts, without calling its constructor."""
+    error = kind.__new__(kind)
+    error.__dict__.update(facts)
+    return error
+
+
+# --- the call is wrong -------------------------------------------------------------------------
+
+
+class UsageError(PenstockError):
+    """The call is wrong and would fail again."""
+
+
+@dataclass(eq=False)
+class BadDuration(UsageError, ValueError):
+    """A duration that cannot be read."""
+
+    value: object
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.value!r} is no duration: {self.why}; "
+            "give seconds or text such as '90s', '5m', '1h30m', '3d'"
+        )
+
+
+@dataclass(eq=False)
+class BadPriority(UsageError, ValueError):
+    """A priority that is neither a known label nor a number in range."""
+
+    value: object
+    labels: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"unknown priority {self.value!r}; use one of {', '.join(self.labels)}, "
+            "or a whole number from -1000 to 1000 (lower runs first)"
+        )
+
+
+@dataclass(eq=False)
+class BadPolicy(UsageError, ValueError):
+    """A retry policy that cannot be used."""
+
+    value: object
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.value!r} is no retry policy: {self.why}; "
+            "give a number of retries, a list of delays, or one of penstock's policies"
+        )
+
+
+@dataclass(eq=False)
+class BadOption(UsageError, ValueError):
+    """An option whose value does not fit."""
+
+    name: str
+    value: object
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value!r}: {self.why}"
+
+
+@dataclass(eq=False)
+class BadArguments(UsageError, TypeError):
+    """Arguments that do not fit the task's signature."""
+
+    task: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.task}: {self.why}"
+
+
+@dataclass(eq=False)
+class BadTask(UsageError, TypeError):
+    """A function that cannot be a task."""
+
+    task: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.task} cannot be a task: {self.why}"
+
+
+@dataclass(eq=False)
+class DuplicateTask(UsageError, ValueError):
+    """A task name declared twice."""
+
+    task: str
+    first: str
+    second: str
+
+    def __str__(self) -> str:
+        return (
+            f"task {self.task!r} is already declared by {self.first}; "
+            f"give {self.second} its own name with @app.task(name=...)"
+        )
+
+
+@dataclass(eq=False)
+class Unencodable(UsageError, TypeError):
+    """A value that has no JSON form."""
+
+    task: str
+    where: str
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.task}: {self.where} cannot be stored as JSON: {self.why}; "
+            "pass plain data, a dataclass, a msgspec Struct or a pydantic model"
+        )
+
+
+@dataclass(eq=False)
+class PayloadTooLarge(UsageError, ValueError):
+    """Arguments or a result above the size limit."""
+
+    task: str
+    size: int
+    limit: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.task}: {self.size} bytes are over the limit of {self.limit}; "
+            "store the data elsewhere and pass a reference, or raise max_payload"
+        )
+
+
+@dataclass(eq=False)
+class UnknownScheme(UsageError, ValueError):
+    """A URL that names no engine."""
+
+    url: str
+    known: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.url!r} names no engine; a URL starts with one of {', '.join(self.known)}"
+
+
+@dataclass(eq=False)
+class MissingDriver(UsageError, ImportError):
+    """An engine whose driver is not installed."""
+
+    scheme: str
+    extra: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.scheme} needs a driver that is not installed: "
+            f"pip install 'penstock[{self.extra}]'"
+        )
+
+
+@dataclass(eq=False)
+class MissingEngine(UsageError, ImportError):
+    """A scheme that is reserved for an engine this version does not have."""
+
+    scheme: str
+    present: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"this version of Penstock has no engine for {self.scheme}; "
+            f"it has {', '.join(self.present)}"
+        )
+
+
+@dataclass(eq=False)
+class WrongThread(UsageError, RuntimeError):
+    """A blocking call on the very loop that would have to answer it."""
+
+    call: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.call} would wait for itself: it was called on Penstock's own loop; "
+            "use its async twin (aenqueue, aresult) there"
+        )
+
+
+# --- stored arguments ---------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class BadPayload(PenstockError):
+    """Stored arguments that do not fit the task's signature."""
+
+    task: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.task}: the stored arguments do not fit its signature: {self.why}"
+
+
+@dataclass(eq=False)
+class NotAnObject(BadPayload):
+    """A stored payload that is no JSON object."""
+
+    def __str__(self) -> str:
+        return f"{self.task}: the stored payload is no JSON object: {self.why}"
+
+
+# --- one job ------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class JobError(PenstockError):
+    """Something about one job."""
+
+    job: str
+
+
+@dataclass(eq=False)
+class JobFailed(JobError):
+    """The job ended in the dead-letter state."""
+
+    reason: str
+    traceback: str | None = None
+
+    def __str__(self) -> str:
+        text = f"job {self.job} failed: {self.reason}"
+        return f"{text}\n\n{self.traceback}" if self.traceback else text
+
+
+@dataclass(eq=False)
+class JobCancelled(JobError):
+    """The job was cancelled, expired or superseded."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"job {self.job} was cancelled: {self.reason}"
+
+
+@dataclass(eq=False)
+class JobGone(JobError, LookupError):
+    """The store does not know the job: pruned, purged, or never there."""
+
+    def __str__(self) -> str:
+        return (
+            f"job {self.job} is not in the store: it was pruned, purged or never enqueued here; "
+            "raise keep_finished to keep results for longer"
+        )
+
+
+@dataclass(eq=False)
+class ResultTimeout(JobError, TimeoutError):
+    """The job was not finished in time; it goes on."""
+
+    state: str
+    timeout: float
+
+    def __str__(self) -> str:
+        return (
+            f"job {self.job} is still {self.state} after {self.timeout:g} s; "
+            "it goes on: wait longer, or look with `handle.status()`"
+        )
+
+
+@dataclass(eq=False)
+class UniqueConflict(JobError):
+    """A person's retry whose unique key another job has taken."""
+
+    key: str
+    owner: str
+
+    def __str__(self) -> str:
+        return (
+            f"job {self.job} cannot be retried: its unique key {self.key!r} is taken by job "
+            f"{self.owner}; cancel that one first, or wait until it is done"
+        )
+
+
+@dataclass(eq=False)
+class WrongState(JobError):
+    """A change that the job's state does not allow."""
+
+    change: str
+    state: str
+
+    def __str__(self) -> str:
+        return f"job {self.job} is {self.state}: {self.change} does not apply to it"
+
+
+# --- the store ----------------------------------------------------------------------------------
+
+
+class EngineError(PenstockError):
+    """The store said no."""
+
+
+@dataclass(eq=False)
+class EngineUnavailable(EngineError):
+    """The store cannot be reached now."""
+
+    engine: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.engine} cannot be reached: {self.why}; nothing is lost, try again"
+
+
+@dataclass(eq=False)
+class EngineBusy(EngineUnavailable):
+    """Another process holds the store's write lock for too long."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.engine} is locked by another process: {self.why}; "
+            "try again, or look for a stopped or hung process that has it open"
+        )
+
+
+@dataclass(eq=False)
+class EngineTimeout(EngineUnavailable, TimeoutError):
+    """A call to the store took longer than allowed; it may have happened."""
+
+    def __str__(self) -> str:
+        return f"{self.engine} did not answer in time: {self.why}; the call may have happened"
+
+
+@dataclass(eq=False)
+class EngineReadOnly(EngineError):
+    """The store cannot be written."""
+
+    engine: str
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.engine} is read-only: {self.why}; "
+            "give this user write permission on the file and its directory"
+        )
+
+
+@dataclass(eq=False)
+class EngineFull(EngineError):
+    """The store has no room left."""
+
+    engine: str
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.engine} is full: {self.why}; nothing of this call was stored: "
+            "free space, then try again"
+        )
+
+
+@dataclass(eq=False)
+class EngineCorrupt(EngineError):
+    """The store's data is damaged, or is something else altogether."""
+
+    engine: str
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.engine} is damaged or no Penstock store: {self.why}; "
+            "move it away and restore a backup, or name another file"
+        )
+
+
+@dataclass(eq=False)
+class EngineClosed(EngineError):
+    """The handle was used before open or after close."""
+
+    engine: str
+
+    def __str__(self) -> str:
+        return f"{self.engine} is not open; open it first, or do not use it after close"
+
+
+@dataclass(eq=False)
+class SchemaMismatch(EngineError):
+    """The store was made by another version."""
+
+    engine: str
+    found: int
+    wanted: int
+
+    def __str__(self) -> str:
+        step = (
+            "upgrade Penstock in this process"
+            if self.found > self.wanted
+            else "run its migrations first"
+        )
+        return (
+            f"{self.engine} has schema version {self.found}, this Penstock needs "
+            f"{self.wanted}; {step}"
+        )
+
+
+@dataclass(eq=False)
+class ItemRefused(EngineError):
+    """A batch holds something that cannot be stored; nothing of it was."""
+
+    engine: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.engine} cannot store this: {self.why}; change the value"
+
+
+@dataclass(eq=False)
+class LeaseLost(EngineError):
+    """The store no longer knows this worker."""
+
+    worker: str
+
+    def __str__(self) -> str:
+        return (
+            f"worker {self.worker} has lost its lease: its jobs belong to others now; "
+            "join again under a new name"
+        )

@@ -1,0 +1,1 @@
+"""One suite for every engine: it proves the contract's sentences and names no engine."""

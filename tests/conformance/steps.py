@@ -1,0 +1,138 @@
+"""The steps that conformance tests are made of: short ways to say what a caller or a worker does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar
+
+import pytest
+
+from penstock.core.job import Draft, Job, Outcome, OutcomeKind, Verdict, new_id
+from penstock.engines.engine import Engine
+from penstock.engines.records import Ask, Exchange, Filter, Sighting, WorkerInfo
+
+Answer = TypeVar("Answer")
+
+TASK = "work"
+"""The task of every job that names no other."""
+
+patience = 20.0
+"""Real seconds after which something that should come at once counts as never coming."""
+
+
+async def soon(awaited: Awaitable[Answer]) -> Answer:
+    """Return what comes at once; fail instead of hanging if it does not."""
+    try:
+        async with asyncio.timeout(patience):
+            return await awaited
+    except TimeoutError:
+        raise AssertionError("it did not come") from None
+
+
+def about(instant: float) -> Any:
+    """The same instant, give or take what a server's clock moves during a test."""
+    return pytest.approx(instant, abs=2.0)
+
+
+def draft(id: str | None = None, **fields: Any) -> Draft:
+    """A job as its caller describes it."""
+    return Draft(id=id or new_id(), task=fields.pop("task", TASK), **fields)
+
+
+async def put(engine: Engine, id: str | None = None, **fields: Any) -> str:
+    """Enqueue one new job; return its id."""
+    (receipt,) = await engine.enqueue([draft(id, **fields)])
+    assert receipt.created
+    return receipt.id
+
+
+async def enqueue_jobs(engine: Engine, count: int, **fields: Any) -> list[str]:
+    """Enqueue new jobs in one batch; return their ids in order."""
+    receipts = await engine.enqueue([draft(**fields) for _ in range(count)])
+    assert all(receipt.created for receipt in receipts)
+    return [receipt.id for receipt in receipts]
+
+
+async def joined(engine: Engine, *, tasks: Sequence[str] = (TASK,)) -> str:
+    """Give a new worker its lease; return its id."""
+    worker = new_id()
+    await engine.join(WorkerInfo(id=worker, tasks=tuple(tasks)))
+    return worker
+
+
+def ask(worker: str, *queues: str, want: int = 1, slots: int | None = None, **more: Any) -> Ask:
+    """What a worker asks for; unless told, of the default queue, and with a slot for each job."""
+    slots = want if slots is None else slots
+    return Ask(worker=worker, queues=queues or ("default",), want=want, slots=slots, **more)
+
+
+async def claim(
+    engine: Engine, *queues: str, worker: str | None = None, want: int = 1, **more: Any
+) -> list[Job]:
+    """Claim jobs, for a worker of its own if none is named."""
+    worker = worker or await joined(engine)
+    return list((await engine.exchange(ask(worker, *queues, want=want, **more))).jobs)
+
+
+async def claim_one(engine: Engine, *queues: str, worker: str | None = None, **more: Any) -> Job:
+    """Claim the one job that must be there."""
+    (job,) = await claim(engine, *queues, worker=worker, **more)
+    return job
+
+
+async def running(engine: Engine, id: str | None = None, **fields: Any) -> Job:
+    """Enqueue a job in a queue of its own and let a new worker run it."""
+    queue = fields.pop("queue", None) or f"only-{new_id()}"
+    await put(engine, id, queue=queue, **fields)
+    return await claim_one(engine, queue)
+
+
+def outcome(job: Job, kind: OutcomeKind | str, **fields: Any) -> Outcome:
+    """What this attempt ended as."""
+    return Outcome(job=job.id, attempt=job.attempt, kind=OutcomeKind(kind), **fields)
+
+
+async def send(engine: Engine, worker: str | None, *outcomes: Outcome, **more: Any) -> Exchange:
+    """Bring outcomes and claim nothing."""
+    assert worker is not None
+    return await engine.exchange(Ask(worker=worker, outcomes=outcomes, **more))
+
+
+async def settle(
+    engine: Engine, job: Job, kind: OutcomeKind | str, *, by: str | None = None, **fields: Any
+) -> Verdict:
+    """End this attempt, as its own worker unless ``by`` names another."""
+    (verdict,) = (await send(engine, by or job.worker, outcome(job, kind, **fields))).verdicts
+    return verdict
+
+
+async def finished(engine: Engine, kind: OutcomeKind | str, **fields: Any) -> Job:
+    """A job that has run and ended as ``kind``."""
+    job = await running(engine, **fields)
+    assert await settle(engine, job, kind) is Verdict.DONE
+    return await stored(engine, job.id)
+
+
+async def stored(engine: Engine, id: str) -> Job:
+    """The job as it is in the store now."""
+    (job,) = await engine.get([id])
+    assert job is not None
+    return job
+
+
+async def everything(engine: Engine) -> tuple[Job, ...]:
+    """All jobs in the store, as they are now."""
+    page = await engine.find(Filter(), None, 100_000)
+    return page.jobs
+
+
+async def bury(engine: Engine, *workers: str | None, limit: int = 1000) -> list[Job]:
+    """Rescue what these workers have: an observer saw each stand still at its present beat."""
+    beats = {info.id: info.beat for info in await engine.workers()}
+    return await engine.rescue([Sighting(id, beats[id]) for id in workers if id], limit)
+
+
+def ids(jobs: Sequence[Job]) -> list[str]:
+    """The ids of these jobs, in order."""
+    return [job.id for job in jobs]
