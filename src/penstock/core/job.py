@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -247,7 +247,19 @@ def priority_number(value: str | int, labels: Mapping[str, int] = PRIORITIES) ->
     raise BadPriority(value, tuple(labels))
 
 
-def choose(lines: Sequence[Sequence[Job]], want: int, slots: int) -> list[Job]:
+class InLine(Protocol):
+    """What choosing among lines has to know of a job."""
+
+    @property
+    def priority(self) -> int: ...
+    @property
+    def at_most_once(self) -> bool: ...
+
+
+Each = TypeVar("Each", bound=InLine)
+
+
+def choose(lines: Sequence[Sequence[Each]], want: int, slots: int) -> list[Each]:
     """Merge the heads of several queues into one claim, in contract order.
 
     Priority first; among queues that offer the same priority they take turns, in the order the
@@ -255,7 +267,7 @@ def choose(lines: Sequence[Sequence[Job]], want: int, slots: int) -> list[Job]:
     over unless it is among the first ``slots``.
     """
     heads = [0] * len(lines)
-    chosen: list[Job] = []
+    chosen: list[Each] = []
     turn = 0
     while len(chosen) < want:
         best, pick = math.inf, -1

@@ -1,0 +1,159 @@
+"""Settings: defaults, then a file, then the environment, then arguments; the last one counts.
+
+The file is ``penstock.toml`` in the working directory, or else the table ``[tool.penstock]`` of
+``pyproject.toml`` there. In the environment a setting is ``PENSTOCK_`` and its name in capitals;
+what else starts so belongs to others and is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from penstock.errors import BadOption
+
+PREFIX: Final = "PENSTOCK_"
+DAY: Final = 86400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What an app goes by. Durations are seconds, sizes are bytes."""
+
+    url: str = field(default="sqlite:///penstock.db", repr=False)
+    """Where the jobs live."""
+    max_payload: int = 1 << 20
+    """Arguments of one job, as JSON."""
+    max_result: int = 1 << 20
+    """Result of one job, as JSON."""
+    keep_finished: float = 7 * DAY
+    """How long finished jobs and their results stay."""
+    remember: float = 7 * DAY
+    """How long an id that a caller gave cannot be used for another job."""
+    enqueue_timeout: float = 30.0
+    """How long an enqueue may wait for the store."""
+    lease: float = 15.0
+    """How long a worker that shows no sign of life keeps its jobs."""
+    drain: float = 30.0
+    """How long a worker that is told to stop lets its attempts go on."""
+    concurrency: int = 100
+    """Attempts of async tasks that one worker runs at once."""
+    threads: int = 8
+    """Attempts of sync tasks that one worker runs at once."""
+    priorities: Mapping[str, int] = field(default_factory=dict)
+    """Labels of your own, beside high (0), normal (5) and low (10)."""
+
+
+_COUNTS: Final = frozenset({"max_payload", "max_result", "concurrency", "threads"})
+_DURATIONS: Final = frozenset({"keep_finished", "remember", "enqueue_timeout", "lease", "drain"})
+_MAY_BE_ZERO: Final = frozenset({"keep_finished", "drain"})
+
+
+def load(
+    given: Mapping[str, object],
+    *,
+    seconds: Callable[..., float],
+    environ: Mapping[str, str] = os.environ,
+    directory: str = "",
+) -> Settings:
+    """Return the settings; what is None in ``given`` was not given.
+
+    ``seconds(value, name=...)`` reads durations: it comes from a layer above this one.
+    """
+    found: dict[str, Any] = {}
+    for source, layer in (
+        _file(directory),
+        ("environment", _environment(environ)),
+        ("", {name: value for name, value in given.items() if value is not None}),
+    ):
+        for name, value in layer.items():
+            found[name] = _checked(source, name, value, seconds)
+    return Settings(**found)
+
+
+def _file(directory: str) -> tuple[str, Mapping[str, object]]:
+    """The first file that says something, and what it says."""
+    for name in ("penstock.toml", "pyproject.toml"):
+        path = os.path.join(directory, name)
+        try:
+            with open(path, "rb") as file:
+                text = file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise BadOption("config", path, f"cannot be read ({error.strerror})") from error
+        if name == "penstock.toml" or b"penstock" in text:
+            table = _table(path, text)
+            return path, table if name == "penstock.toml" else _tool(table)
+    return "", {}
+
+
+def _table(path: str, text: bytes) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadOption("config", path, f"is no TOML: {error}; correct the file") from error
+
+
+def _tool(table: Mapping[str, Any]) -> Mapping[str, object]:
+    tool = table.get("tool")
+    ours = tool.get("penstock") if isinstance(tool, dict) else None
+    return ours if isinstance(ours, dict) else {}
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, object]:
+    """Settings in the environment. Empty means not given, as a shell leaves it."""
+    names = {PREFIX + setting.name.upper(): setting.name for setting in fields(Settings)}
+    return {names[name]: environ[name] for name in names if environ.get(name)}
+
+
+def _checked(source: str, name: str, value: object, seconds: Callable[..., float]) -> object:
+    """The value as the setting stores it; errors name it as its source does."""
+    called = {"": name, "environment": PREFIX + name.upper()}.get(source, f"{source}: {name}")
+    if name == "url":
+        return value
+    if name in _COUNTS:
+        return _count(called, value)
+    if name in _DURATIONS:
+        duration = seconds(value, name=called)
+        if duration == 0 and name not in _MAY_BE_ZERO:
+            raise BadOption(called, value, "give a duration above 0")
+        return duration
+    if name == "priorities":
+        return _labels(called, value)
+    known = ", ".join(setting.name for setting in fields(Settings))
+    raise BadOption(called, value, f"no such setting; there are {known}")
+
+
+def _count(called: str, value: object) -> int:
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BadOption(called, value, "give a whole number from 1")
+    return value
+
+
+def _labels(called: str, value: object) -> dict[str, int]:
+    """Labels from a table, or from text such as ``urgent=-5,bulk=20``."""
+    why = "give labels and whole numbers from -1000 to 1000, such as urgent=-5,bulk=20"
+    if isinstance(value, str):
+        pairs = [part.partition("=") for part in value.split(",") if part.strip()]
+        items: list[tuple[Any, Any]] = [(label.strip(), text.strip()) for label, _, text in pairs]
+    elif isinstance(value, Mapping):
+        items = list(value.items())
+    else:
+        raise BadOption(called, value, why)
+    labels = {}
+    for label, number in items:
+        try:
+            labels[label] = int(number) if isinstance(number, str) else number
+        except ValueError:
+            raise BadOption(called, value, why) from None
+        is_number = type(labels[label]) is int and -1000 <= labels[label] <= 1000
+        if not is_number or not isinstance(label, str) or not label:
+            raise BadOption(called, value, why)
+    return labels

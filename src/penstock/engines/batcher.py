@@ -1,0 +1,236 @@
+"""Batching without waiting: what arrives while a batch is in flight is sent as the next one.
+
+There is no timer. An item that finds nothing in flight is sent at once, alone, by its own caller;
+the more arrive meanwhile, the larger the next batch (group commit). One send is in flight at a
+time, and a task exists only while there is something to send.
+
+What a caller can rely on
+
+| if                                     | then                                                   |
+|----------------------------------------|--------------------------------------------------------|
+| an item of the batch is refused        | the batch is halved until it stands alone; only its    |
+|                                        | caller gets the ``ItemRefused`` (law 10)               |
+| the send fails in any other way        | every caller of that batch gets the error              |
+| a caller is cancelled                  | its item is sent or not; its neighbours notice nothing |
+| the send or the flusher is cancelled   | callers get ``EngineUnavailable``: it may have happened |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from penstock.errors import EngineClosed, EngineUnavailable, ItemRefused
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Send = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
+"""Sends a batch; returns one answer per item, in order."""
+
+
+@dataclass(eq=False)
+class BatcherFull(EngineUnavailable):
+    """More waits to be sent than is allowed to."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.engine} has too much to send: {self.why}; "
+            "await put(), which waits its turn, or raise max_pending"
+        )
+
+
+async def halved(send: Send[T, R], items: Sequence[T]) -> list[R | ItemRefused]:
+    """Send a batch; if it is refused send its halves, until each culprit stands alone.
+
+    Returns each item's answer, or its refusal, in order. Sends one piece at a time, the first items
+    first. On failure: any other error ends it; what was sent before that stays sent.
+    """
+    try:
+        return list(await send(items))
+    except ItemRefused as refusal:
+        if len(items) <= 1:
+            return [refusal for _ in items]
+    middle = len(items) // 2
+    return [*await halved(send, items[:middle]), *await halved(send, items[middle:])]
+
+
+class _Entry(NamedTuple, Generic[T, R]):
+    """An item in line, and where its answer goes."""
+
+    item: T
+    weight: int
+    answer: asyncio.Future[R]
+
+
+class Batcher(Generic[T, R]):
+    """Sends single items in batches; belongs to one event loop.
+
+    A batch has at most ``max_items`` items and, where ``weigh`` is given, ``max_bytes`` bytes; an
+    item that is heavier goes alone. ``max_pending`` bounds what ``submit`` may leave in line;
+    callers of ``put`` bound themselves, for each waits for its own answer. ``name`` is what errors
+    call it.
+    """
+
+    def __init__(
+        self,
+        send: Send[T, R],
+        *,
+        max_items: int = 500,
+        max_bytes: int = 4 << 20,
+        weigh: Callable[[T], int] | None = None,
+        max_pending: int = 10_000,
+        name: str = "the batcher",
+    ) -> None:
+        self._send = send
+        self._max_items = max_items
+        self._max_bytes = max_bytes
+        self._weigh = weigh
+        self._max_pending = max_pending
+        self._name = name
+        self._line: deque[_Entry[T, R]] = deque()
+        self._in_flight = False
+        self._flusher: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._idle = asyncio.Event()
+
+    async def put(self, item: T) -> R:
+        """Send an item with whatever else there is to send; return its answer."""
+        if self._in_flight:
+            return await self._enter(item)
+        self._refuse_if_closed()
+        self._in_flight = True
+        try:
+            (answer,) = await self._sent([item])
+            return answer
+        finally:
+            self._go_on()
+
+    def submit(self, item: T) -> asyncio.Future[R]:
+        """Put an item in line without waiting; its answer comes by the future.
+
+        Cancelling the future takes the item out of the line, if it is still there.
+        On failure: ``BatcherFull`` if ``max_pending`` items wait already.
+        """
+        if len(self._line) >= self._max_pending:
+            raise BatcherFull(self._name, f"{len(self._line)} items wait already")
+        answer = self._enter(item)
+        if not self._in_flight:
+            self._in_flight = True
+            self._go_on()
+        return answer
+
+    async def close(self) -> None:
+        """Send what is in line, then refuse everything. Idempotent."""
+        self._is_closed = True
+        if self._in_flight:
+            await self._idle.wait()
+
+    # --- the line ------------------------------------------------------------------------------
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise EngineClosed(self._name)
+
+    def _enter(self, item: T) -> asyncio.Future[R]:
+        self._refuse_if_closed()
+        # Weighed here, so that an item which cannot be weighed is its caller's error alone.
+        weight = 0 if self._weigh is None else self._weigh(item)
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._line.append(_Entry(item, weight, answer))
+        return answer
+
+    def _take(self) -> list[_Entry[T, R]]:
+        """Take the next batch out of the line, without those whose callers have gone."""
+        batch: list[_Entry[T, R]] = []
+        weight = 0
+        while self._line and len(batch) < self._max_items:
+            entry = self._line[0]
+            if not entry.answer.done():
+                weight += entry.weight
+                if batch and weight > self._max_bytes:
+                    break
+                batch.append(entry)
+            self._line.popleft()
+        return batch
+
+    # --- sending -------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """After a send: start on the line, or rest if there is none."""
+        if self._line:
+            self._flusher = asyncio.create_task(self._flush(), name="penstock batcher")
+            self._flusher.add_done_callback(self._flushed)
+            return
+        self._in_flight = False
+        if self._is_closed:
+            self._idle.set()
+
+    async def _flush(self) -> None:
+        """Send batches until the line is empty."""
+        while batch := self._take():
+            try:
+                for entry, answer in zip(batch, await halved(self._deliver, batch), strict=True):
+                    if answer is not None and not entry.answer.done():
+                        entry.answer.set_exception(answer)
+            except BaseException as error:
+                _fail(batch, _unknown(self._name, error))
+                raise
+            # Those who were answered may have more: let them into the next batch.
+            await asyncio.sleep(0)
+
+    def _flushed(self, flusher: asyncio.Task[None]) -> None:
+        """The flusher has ended. If it was cut short, perhaps before its first step, the loop is
+        going down with everything on it, and nobody may be left waiting.
+        """
+        self._flusher = None
+        if flusher.cancelled() or flusher.exception() is not None:
+            _fail(self._line, _unknown(self._name, asyncio.CancelledError()))
+            self._line.clear()
+        self._go_on()
+
+    async def _deliver(self, batch: Sequence[_Entry[T, R]]) -> list[None]:
+        """Send a batch, or a piece of one, and answer its callers at once.
+
+        Raises only what ``halved`` deals with, and what ends the flusher.
+        """
+        try:
+            answers = await self._sent([entry.item for entry in batch])
+        except ItemRefused:
+            raise
+        except Exception as error:
+            _fail(batch, error)
+        else:
+            for entry, answer in zip(batch, answers, strict=True):
+                if not entry.answer.done():
+                    entry.answer.set_result(answer)
+        return [None] * len(batch)
+
+    async def _sent(self, items: Sequence[T]) -> Sequence[R]:
+        """Send; a cancellation that nobody asked of this task is a fault of the store."""
+        try:
+            answers = await self._send(items)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise _unknown(self._name, error) from error
+        if len(answers) != len(items):
+            raise ValueError(f"{len(items)} items were sent, {len(answers)} answers came back")
+        return answers
+
+
+def _fail(entries: Iterable[_Entry[T, R]], error: Exception) -> None:
+    for entry in entries:
+        if not entry.answer.done():
+            entry.answer.set_exception(error)
+
+
+def _unknown(name: str, error: BaseException) -> EngineUnavailable:
+    """The error of callers whose send was cut short by something that is no answer."""
+    unknown = EngineUnavailable(name, f"the call was cut short ({error!r}) and may have happened")
+    unknown.__cause__ = error
+    return unknown

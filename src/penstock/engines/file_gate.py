@@ -1,0 +1,92 @@
+"""A fair write lock beside an SQLite file, held by the operating system.
+
+SQLite's own busy handler lets whoever asks first after a commit win, so a busy process can keep the
+others out for a long time. Two locks in a row mend that: a writer first takes the *gate*, then the
+*main* lock, and opens the gate again. Whoever has just written finds the gate closed by the one
+that waits, and cannot overtake it.
+
+The system gives a dead process's locks back, so a ``kill -9`` blocks nobody. A forked child shares
+its parent's open files and would keep such a lock alive: it closes its copies at once.
+
+| if the holder dies             | then                                                       |
+|--------------------------------|------------------------------------------------------------|
+| while it waits at the gate     | the next one has the gate                                  |
+| between gate and main          | both are free                                              |
+| inside its transaction         | SQLite rolls it back when the next writer looks            |
+| after a fork, in the parent    | the child has no copy of the lock, so it is free           |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from weakref import WeakSet
+
+from penstock.clock import Clock
+from penstock.errors import EngineBusy
+
+_FIRST_PAUSE = 0.0002
+_LONGEST_PAUSE = 0.004
+
+
+class FileGate:
+    """The two locks of one handle. Not for several threads at once."""
+
+    def __init__(self, path: str, name: str, clock: Clock) -> None:
+        self._name = name
+        self._clock = clock
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._gate = os.open(f"{path}-gate", flags, 0o666)
+        self._main = os.open(f"{path}-main", flags, 0o666)
+        _open_gates.add(self)
+
+    @contextmanager
+    def writing(self, timeout: float) -> Iterator[None]:
+        """Be the only writer; raises ``EngineBusy`` when that takes longer than ``timeout``."""
+        deadline = self._clock.monotonic() + timeout
+        self._take(self._gate, deadline)
+        try:
+            self._take(self._main, deadline)
+        finally:
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._main, fcntl.LOCK_UN)
+
+    def _take(self, lock: int, deadline: float) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                left = deadline - self._clock.monotonic()
+                if left <= 0:
+                    raise EngineBusy(self._name, "another process has been writing") from None
+                threading.Event().wait(min(pause, left))
+                pause = min(pause * 2, _LONGEST_PAUSE)
+            else:
+                return
+
+    def close(self) -> None:
+        """Close both files; a lock that is still held is free then."""
+        _open_gates.discard(self)
+        for lock in (self._gate, self._main):
+            with contextlib.suppress(OSError):
+                os.close(lock)
+
+
+# A fork hook can never be taken back, so there is one for all gates.
+_open_gates: WeakSet[FileGate] = WeakSet()
+
+
+def _close_copies() -> None:
+    for gate in list(_open_gates):
+        gate.close()
+
+
+os.register_at_fork(after_in_child=_close_copies)

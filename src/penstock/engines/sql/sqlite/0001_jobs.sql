@@ -1,0 +1,93 @@
+-- The first schema of an embedded store.
+--
+-- One table holds a job from its entry to its pruning: finishing a job rewrites its row instead of
+-- moving it, and every index is partial, so that a finished job costs the hot paths nothing.
+
+CREATE TABLE job (
+  entry          INTEGER PRIMARY KEY AUTOINCREMENT,  -- order of entry; never used twice
+  id             TEXT    NOT NULL UNIQUE,
+  task           TEXT    NOT NULL,
+  payload        BLOB    NOT NULL,
+  queue          TEXT    NOT NULL,
+  priority       INTEGER NOT NULL,
+  state          TEXT    NOT NULL,
+  enqueued_at    REAL    NOT NULL,
+  enqueued_by    TEXT    NOT NULL DEFAULT '',
+  hold           TEXT,
+  hold_cause     TEXT,
+  hold_until     REAL,
+  place          REAL    NOT NULL DEFAULT 0,
+  seq            INTEGER NOT NULL,
+  run_at         REAL,
+  expires_at     REAL,
+  attempt        INTEGER NOT NULL DEFAULT 0,
+  failures       INTEGER NOT NULL DEFAULT 0,
+  crashes        INTEGER NOT NULL DEFAULT 0,
+  rescues        INTEGER NOT NULL DEFAULT 0,
+  worker         TEXT,
+  started        INTEGER NOT NULL DEFAULT 0,
+  cancel_reason  TEXT,
+  key            TEXT,
+  unique_key     TEXT,
+  unique_until   TEXT    NOT NULL DEFAULT 'done',
+  at_most_once   INTEGER NOT NULL DEFAULT 0,
+  name           TEXT,
+  tags           TEXT,                               -- JSON array
+  correlation_id TEXT,
+  claimed_at     REAL,
+  finished_at    REAL,
+  result         BLOB,
+  reason         TEXT,
+  progress       REAL,
+  note           TEXT,
+  errors         TEXT,                               -- JSON array, one object per bad attempt
+  signed_attempt INTEGER,                            -- the last attempt that was settled but not
+  signed_by      TEXT                                -- final, and by whom (law 2)
+);
+
+-- Law 7: only what could start now stands in the claim index.
+CREATE INDEX job_claim    ON job (queue, priority, place, seq) WHERE state = 'ready' AND hold IS NULL;
+-- Due jobs, over all queues for promotion, and by queue for "when is my next one due".
+CREATE INDEX job_due      ON job (run_at, seq)                 WHERE state = 'scheduled';
+CREATE INDEX job_due_in   ON job (queue, run_at)               WHERE state = 'scheduled';
+CREATE INDEX job_held     ON job (hold, queue, seq)            WHERE hold IS NOT NULL;
+CREATE INDEX job_unhold   ON job (hold_until, seq)             WHERE hold_until IS NOT NULL;
+CREATE INDEX job_expiry   ON job (expires_at, seq)
+       WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'ready');
+CREATE INDEX job_running  ON job (worker, queue)               WHERE state = 'running';
+CREATE INDEX job_finished ON job (finished_at, entry)          WHERE finished_at IS NOT NULL;
+
+-- Ids that must not be used twice (law 6).
+CREATE TABLE ledger (id TEXT PRIMARY KEY, until REAL NOT NULL) WITHOUT ROWID;
+CREATE INDEX ledger_until ON ledger (until);
+
+-- Who has a unique key: while held by its job's life, and until its window ends (law 13).
+CREATE TABLE unique_key (
+  key   TEXT PRIMARY KEY,
+  owner TEXT NOT NULL,
+  until REAL NOT NULL,
+  held  INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE queue (name TEXT PRIMARY KEY, settings TEXT NOT NULL) WITHOUT ROWID;
+
+-- The virtual time of a fair queue, and where each key's next job stands.
+CREATE TABLE lane (
+  queue TEXT, priority INTEGER, virtual_time REAL NOT NULL, PRIMARY KEY (queue, priority)
+) WITHOUT ROWID;
+CREATE TABLE spot (
+  queue TEXT, priority INTEGER, key TEXT, next_place REAL NOT NULL, PRIMARY KEY (queue, priority, key)
+) WITHOUT ROWID;
+
+-- A row is a lease; beat is a counter, not a time (law 4).
+CREATE TABLE worker (
+  id TEXT PRIMARY KEY, beat INTEGER NOT NULL, joined_at REAL NOT NULL, info TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE term (one INTEGER PRIMARY KEY CHECK (one = 1), holder TEXT NOT NULL, epoch INTEGER NOT NULL, until REAL NOT NULL);
+INSERT INTO term VALUES (1, '', 0, 0);
+
+CREATE TABLE ticket (one INTEGER PRIMARY KEY CHECK (one = 1), last INTEGER NOT NULL);
+INSERT INTO ticket VALUES (1, 0);
+
+CREATE TABLE cell (name TEXT PRIMARY KEY, value BLOB, version INTEGER NOT NULL) WITHOUT ROWID;

@@ -1,0 +1,307 @@
+-- The statements of the SQLite engine. All writes run inside one BEGIN IMMEDIATE under the gate, so
+-- what a statement reads cannot change before the next one writes.
+
+-- name: insert
+-- A known id inserts nothing; the caller sees it by the count of changes.
+INSERT INTO job (id, task, payload, queue, priority, state, enqueued_at, enqueued_by, hold, hold_cause,
+                 seq, run_at, expires_at, key, unique_key, unique_until, at_most_once, name, tags,
+                 correlation_id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING
+
+-- name: tickets
+-- Take a run of tickets; the last one is returned.
+UPDATE ticket SET last = last + ? RETURNING last
+
+-- name: known
+SELECT 1 FROM job WHERE id = ? UNION ALL SELECT 1 FROM ledger WHERE id = ? AND until > ?
+
+-- name: remember
+INSERT INTO ledger (id, until) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET until = excluded.until
+
+-- name: key
+SELECT owner, until, held FROM unique_key WHERE key = ?
+
+-- name: take_key
+INSERT INTO unique_key (key, owner, until, held) VALUES (?, ?, ?, 1)
+ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, until = excluded.until, held = 1
+
+-- name: loosen_key
+UPDATE unique_key SET held = 0 WHERE key = ? AND owner = ?
+
+-- name: drop_key
+DELETE FROM unique_key WHERE key = ? AND held = 0 AND until <= ?
+
+-- name: job
+SELECT * FROM job WHERE id = ?
+
+-- name: jobs
+-- The ids come as one JSON array, so that the statement is prepared once for any number of them.
+SELECT * FROM job WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: jobs_by_entry
+SELECT * FROM job WHERE entry IN (SELECT value FROM json_each(?))
+
+-- name: begin_attempt
+UPDATE job SET started = 1 WHERE id = ? AND attempt = ? AND worker = ? AND state = 'running'
+
+-- name: succeed
+-- The common end of an attempt, without reading the row first. Jobs with a unique key take the long
+-- way, because they have a key to give back.
+UPDATE job SET state = 'succeeded', result = ?, finished_at = ?, reason = NULL, cancel_reason = NULL
+ WHERE id = ? AND attempt = ? AND worker = ? AND state = 'running' AND unique_key IS NULL
+
+-- name: save
+-- Write back everything that can change in a job's life.
+UPDATE job SET state = ?, hold = ?, hold_cause = ?, hold_until = ?, place = ?, seq = ?, run_at = ?,
+               expires_at = ?, attempt = ?, failures = ?, crashes = ?, rescues = ?, worker = ?,
+               started = ?, cancel_reason = ?, claimed_at = ?, finished_at = ?, result = ?, reason = ?,
+               progress = ?, note = ?, errors = ?
+ WHERE id = ?
+
+-- name: sign
+UPDATE job SET signed_attempt = ?, signed_by = ? WHERE id = ?
+
+-- name: signed
+SELECT signed_attempt, signed_by FROM job WHERE id = ?
+
+-- name: head
+-- The first jobs of one queue, by its own range of the claim index (law 9). Tasks to avoid and jobs
+-- that run at most once are filtered while walking; both are rare.
+SELECT * FROM job
+ WHERE queue = :queue AND state = 'ready' AND hold IS NULL
+   AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
+   AND (:slots > 0 OR NOT at_most_once)
+ ORDER BY priority, place, seq LIMIT :want
+
+-- name: head_of_many
+-- The same without the payloads, for a claim that chooses among several queues.
+SELECT entry, priority, at_most_once FROM job
+ WHERE queue = :queue AND state = 'ready' AND hold IS NULL
+   AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
+   AND (:slots > 0 OR NOT at_most_once)
+ ORDER BY priority, place, seq LIMIT :want
+
+-- name: claim
+UPDATE job SET state = 'running', attempt = ?, worker = ?, started = ?, claimed_at = ?, progress = NULL,
+               note = NULL
+ WHERE id = ?
+
+-- name: running_in
+SELECT count(*) FROM job WHERE state = 'running' AND queue = ?
+
+-- name: held_by
+SELECT * FROM job WHERE state = 'running' AND worker = ?
+
+-- name: cancels
+SELECT id FROM job WHERE state = 'running' AND worker = ? AND cancel_reason IS NOT NULL ORDER BY id
+
+-- name: report
+UPDATE job SET progress = ?, note = ? WHERE id = ? AND attempt = ? AND worker = ? AND state = 'running'
+
+-- name: unplaced_fits
+SELECT 1 FROM job
+ WHERE hold = 'unplaced' AND queue = :queue
+   AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
+   AND (:slots > 0 OR NOT at_most_once)
+ LIMIT 1
+
+-- name: next_due_fits
+SELECT min(at) FROM (
+  SELECT * FROM (SELECT run_at AS at FROM job
+   WHERE state = 'scheduled' AND queue = :queue
+     AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
+     AND (:slots > 0 OR NOT at_most_once)
+   ORDER BY run_at LIMIT 1)
+  UNION ALL
+  SELECT hold_until FROM job
+   WHERE hold_until IS NOT NULL AND queue = :queue
+     AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
+     AND (:slots > 0 OR NOT at_most_once))
+
+-- name: next_due
+SELECT min(at) FROM (
+  SELECT min(run_at) AS at FROM job WHERE state = 'scheduled' AND queue = :queue
+  UNION ALL
+  SELECT min(hold_until) FROM job WHERE hold_until IS NOT NULL AND queue = :queue)
+
+-- name: next_instant
+-- When anything at all falls due or expires.
+SELECT min(at) FROM (
+  SELECT min(run_at) AS at FROM job WHERE state = 'scheduled'
+  UNION ALL
+  SELECT min(hold_until) FROM job WHERE hold_until IS NOT NULL
+  UNION ALL
+  SELECT min(expires_at) FROM job WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'ready'))
+
+-- name: expired
+SELECT * FROM job
+ WHERE expires_at <= ? AND expires_at IS NOT NULL AND state IN ('scheduled', 'ready')
+ ORDER BY expires_at, seq LIMIT ?
+
+-- name: due
+SELECT id, queue, run_at AS at, seq, 'scheduled' AS state FROM job
+ WHERE state = 'scheduled' AND run_at <= :now
+ ORDER BY run_at, seq LIMIT :limit
+
+-- name: hold_over
+SELECT id, queue, hold_until AS at, seq, 'ready' AS state FROM job
+ WHERE hold_until IS NOT NULL AND hold_until <= :now
+ ORDER BY hold_until, seq LIMIT :limit
+
+-- name: promote
+UPDATE job SET state = 'ready', seq = ?, place = 0, hold = ?, hold_cause = ? WHERE id = ?
+
+-- name: unhold
+UPDATE job SET hold = NULL, hold_cause = NULL, hold_until = NULL WHERE id = ?
+
+-- name: held_for
+SELECT id, task, queue, hold_until FROM job WHERE hold = ?
+
+-- name: holds
+SELECT id, task, queue, hold, hold_until FROM job WHERE hold IS NOT NULL
+
+-- name: unplaced_queues
+SELECT DISTINCT queue FROM job WHERE hold = 'unplaced'
+
+-- name: unplaced
+SELECT id, priority, coalesce(key, '') FROM job WHERE hold = 'unplaced' AND queue = ? ORDER BY seq
+
+-- name: place
+UPDATE job SET place = ?, hold = NULL, hold_cause = NULL, hold_until = NULL WHERE id = ?
+
+-- name: lanes
+SELECT priority, virtual_time FROM lane WHERE queue = ?
+
+-- name: spots
+SELECT priority, key, next_place FROM spot WHERE queue = ?
+
+-- name: set_spot
+INSERT INTO spot (queue, priority, key, next_place) VALUES (?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET next_place = excluded.next_place
+
+-- name: advance_lane
+-- Virtual time never goes back.
+INSERT INTO lane (queue, priority, virtual_time) VALUES (?, ?, ?)
+ON CONFLICT DO UPDATE SET virtual_time = max(virtual_time, excluded.virtual_time)
+
+-- name: level
+UPDATE job SET place = 0 WHERE queue = ? AND state IN ('scheduled', 'ready') AND place <> 0
+
+-- name: forget_lanes
+DELETE FROM lane WHERE queue = ?
+
+-- name: forget_spots
+DELETE FROM spot WHERE queue = ?
+
+-- name: orphans
+-- Running jobs with no live lease: an anti-join, so that a worker nobody knows is found as well.
+SELECT * FROM job
+ WHERE state = 'running' AND worker NOT IN (SELECT id FROM worker)
+ ORDER BY priority, place, seq LIMIT ?
+
+-- name: old
+SELECT id FROM job WHERE finished_at IS NOT NULL AND finished_at < ? ORDER BY finished_at, entry LIMIT ?
+
+-- name: delete
+DELETE FROM job WHERE id = ?
+
+-- name: prune_ledger
+DELETE FROM ledger WHERE id IN (SELECT id FROM ledger WHERE until <= ? ORDER BY until LIMIT ?)
+
+-- name: prune_keys
+DELETE FROM unique_key
+ WHERE key IN (SELECT key FROM unique_key WHERE held = 0 AND until <= ? LIMIT ?)
+
+-- name: prune_spots
+DELETE FROM spot WHERE next_place <= coalesce(
+  (SELECT virtual_time FROM lane WHERE lane.queue = spot.queue AND lane.priority = spot.priority), 0)
+
+-- name: loose_keys
+-- Keys still held for a job that no longer needs them.
+SELECT k.key, k.owner FROM unique_key k LEFT JOIN job ON job.id = k.owner AND job.unique_key = k.key
+ WHERE k.held = 1
+   AND (job.id IS NULL
+        OR job.state IN ('succeeded', 'failed', 'cancelled')
+        OR (job.unique_until = 'start' AND job.state = 'running'))
+
+-- name: settings
+SELECT name, settings FROM queue
+
+-- name: set_queue
+INSERT INTO queue (name, settings) VALUES (?, ?)
+ON CONFLICT (name) DO UPDATE SET settings = excluded.settings
+
+-- name: queue_names
+SELECT DISTINCT queue FROM job
+
+-- name: worker
+SELECT 1 FROM worker WHERE id = ?
+
+-- name: workers
+SELECT id, beat, joined_at, info FROM worker ORDER BY joined_at, id
+
+-- name: join
+INSERT INTO worker (id, beat, joined_at, info) VALUES (?, 0, ?, ?)
+ON CONFLICT (id) DO UPDATE SET info = excluded.info
+
+-- name: leave
+DELETE FROM worker WHERE id = ?
+
+-- name: bury
+DELETE FROM worker WHERE id = ? AND beat = ?
+
+-- name: beat
+UPDATE worker SET beat = beat + 1 WHERE id = ?
+
+-- name: term
+SELECT holder, epoch, until FROM term
+
+-- name: set_term
+UPDATE term SET holder = ?, epoch = ?, until = ?
+
+-- name: resign
+UPDATE term SET holder = '', until = 0 WHERE holder = ? AND epoch = ?
+
+-- name: cell
+SELECT value, version FROM cell WHERE name = ?
+
+-- name: set_cell
+INSERT INTO cell (name, value, version) VALUES (?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value, version = excluded.version
+
+-- name: find
+-- Newest first. Every condition is off when its parameter is empty.
+SELECT * FROM job
+ WHERE entry < :before
+   AND (:ids    = '[]' OR id    IN (SELECT value FROM json_each(:ids)))
+   AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))
+   AND (:queues = '[]' OR queue IN (SELECT value FROM json_each(:queues)))
+   AND (:tasks  = '[]' OR task  IN (SELECT value FROM json_each(:tasks)))
+   AND (:keys   = '[]' OR key   IN (SELECT value FROM json_each(:keys)))
+   AND (:holds  = '[]' OR hold  IN (SELECT value FROM json_each(:holds)))
+   AND (:tag IS NULL OR :tag IN (SELECT value FROM json_each(tags)))
+   AND (:correlation_id IS NULL OR correlation_id = :correlation_id)
+ ORDER BY entry DESC LIMIT :limit
+
+-- name: purgeable
+-- Oldest first, and never what runs.
+SELECT id, unique_key FROM job
+ WHERE state <> 'running'
+   AND (:ids    = '[]' OR id    IN (SELECT value FROM json_each(:ids)))
+   AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))
+   AND (:queues = '[]' OR queue IN (SELECT value FROM json_each(:queues)))
+   AND (:tasks  = '[]' OR task  IN (SELECT value FROM json_each(:tasks)))
+   AND (:keys   = '[]' OR key   IN (SELECT value FROM json_each(:keys)))
+   AND (:holds  = '[]' OR hold  IN (SELECT value FROM json_each(:holds)))
+   AND (:tag IS NULL OR :tag IN (SELECT value FROM json_each(tags)))
+   AND (:correlation_id IS NULL OR correlation_id = :correlation_id)
+ ORDER BY entry LIMIT :limit
+
+-- name: counts
+SELECT queue, state, hold, count(*) FROM job GROUP BY queue, state, hold
+
+-- name: loads
+SELECT queue, count(*) FROM job
+ WHERE state IN ('scheduled', 'ready', 'running') AND queue IN (SELECT value FROM json_each(?))
+ GROUP BY queue

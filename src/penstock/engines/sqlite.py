@@ -1,0 +1,304 @@
+"""The SQLite engine: the embedded default, many processes on one file.
+
+A handle has one connection on a thread of its own for its steps, and a second one to watch for
+commits. Writers take the locks of ``file_gate`` first, so that they wait in turn; readers wait for
+nobody. ``synchronous=NORMAL`` in WAL mode survives ``kill -9`` of any process; ``full`` survives
+a power cut as well.
+
+| if the process dies                    | then                                                    |
+|----------------------------------------|---------------------------------------------------------|
+| before COMMIT returned                 | SQLite rolls back; the caller has no answer and may     |
+|                                        | repeat the call                                         |
+| after COMMIT, before the answer        | it happened; a repeated call says so (see the contract) |
+| while it migrates                      | the whole step is rolled back; the next one migrates    |
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Concatenate, Literal, ParamSpec, TypeVar
+
+from penstock.clock import Clock, SystemClock
+from penstock.core.job import Draft, Job, Verdict
+from penstock.engines import sqlite_schema
+from penstock.engines.engine import Engine
+from penstock.engines.file_gate import FileGate
+from penstock.engines.records import (
+    Ask,
+    Cell,
+    Control,
+    Count,
+    Exchange,
+    Filter,
+    Mended,
+    Page,
+    Promoted,
+    Pruned,
+    QueueSettings,
+    Receipt,
+    Report,
+    Sighting,
+    Term,
+    Traits,
+    WorkerInfo,
+)
+from penstock.engines.sqlite_jobs import SqliteJobs
+from penstock.engines.sqlite_thread import SqliteThread, named_errors
+from penstock.engines.sqlite_views import SqliteViews
+from penstock.engines.sqlite_watch import DataVersionWatch
+from penstock.errors import EngineClosed
+
+Rest = ParamSpec("Rest")
+Result = TypeVar("Result")
+
+
+class SqliteEngine(Engine):
+    """One handle on one SQLite file."""
+
+    def __init__(
+        self,
+        path: str,
+        clock: Clock | None = None,
+        *,
+        synchronous: Literal["normal", "full"] = "normal",
+        busy_timeout: float = 10.0,
+    ) -> None:
+        self.path = path
+        self.clock = clock or SystemClock()
+        self.traits = Traits(
+            name=f"sqlite file {path!r}",
+            is_durable=True,
+            is_shared=True,
+            has_own_clock=False,
+            max_batch=1000,
+        )
+        self._synchronous = synchronous
+        self._busy_timeout = busy_timeout
+        self._thread: SqliteThread | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._gate: FileGate | None = None
+        self._watch: DataVersionWatch | None = None
+
+    # --- life ----------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        if self._thread is not None:
+            return
+        self._thread = SqliteThread(self.traits.name)
+        try:
+            await self._thread.run(self._open)
+            with named_errors(self.traits.name, self.path):
+                self._watch = DataVersionWatch(self._connect(wait=0.0), self.clock)
+        except BaseException:
+            await self.close()
+            raise
+
+    def _open(self) -> None:
+        with named_errors(self.traits.name, self.path):
+            self._connection = self._connect(self._busy_timeout)
+            found = sqlite_schema.version(self._connection, self.traits.name)
+            self._gate = FileGate(self.path, self.traits.name, self.clock)
+            with self._gate.writing(self._busy_timeout):
+                self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        if found == 0:
+            self._migrate()
+
+    def _connect(self, wait: float) -> sqlite3.Connection:
+        # Closing happens on another thread than use; the two never overlap.
+        connection = sqlite3.connect(
+            self.path, timeout=wait, isolation_level=None, check_same_thread=False
+        )
+        connection.execute("PRAGMA cache_size = -16000")
+        return connection
+
+    async def close(self) -> None:
+        thread, self._thread = self._thread, None
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            await watch.close()
+        if thread is not None:
+            await thread.run(self._close)
+            await thread.close()
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._gate is not None:
+            self._gate.close()
+            self._gate = None
+
+    async def migrate(self) -> int:
+        return await self._on_thread(self._migrate)
+
+    def _migrate(self) -> int:
+        with self._writing() as connection:
+            return sqlite_schema.migrate(connection, self.traits.name)
+
+    async def now(self) -> float:
+        return self.clock.now()
+
+    # --- how a step runs -----------------------------------------------------------------------
+
+    async def _on_thread(self, call: Callable[[], Result]) -> Result:
+        if self._thread is None:
+            raise EngineClosed(self.traits.name)
+        return await self._thread.run(call)
+
+    async def _write(
+        self,
+        step: Callable[Concatenate[SqliteJobs, Rest], Result],
+        *args: Rest.args,
+        **kwargs: Rest.kwargs,
+    ) -> Result:
+        """Run a step as one write transaction."""
+
+        def call() -> Result:
+            with self._writing() as connection:
+                # The instant is read inside the transaction: time does not pass while it waits.
+                return step(SqliteJobs(connection, self.clock.now()), *args, **kwargs)
+
+        return await self._on_thread(call)
+
+    async def _read(
+        self,
+        step: Callable[Concatenate[SqliteViews, Rest], Result],
+        *args: Rest.args,
+        **kwargs: Rest.kwargs,
+    ) -> Result:
+        """Run a step that only reads, on one snapshot."""
+
+        def call() -> Result:
+            with named_errors(self.traits.name, self.path), self._transaction("BEGIN") as it:
+                return step(SqliteViews(it, self.clock.now()), *args, **kwargs)
+
+        return await self._on_thread(call)
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        if self._gate is None:
+            raise EngineClosed(self.traits.name)
+        with (
+            named_errors(self.traits.name, self.path),
+            self._gate.writing(self._busy_timeout),
+            self._transaction("BEGIN IMMEDIATE") as connection,
+        ):
+            yield connection
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        connection = self._connection
+        if connection is None:
+            raise EngineClosed(self.traits.name)
+        connection.execute(begin)
+        try:
+            yield connection
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    # --- in and work ---------------------------------------------------------------------------
+
+    async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        return await self._write(SqliteJobs.enqueue, drafts)
+
+    async def join(self, worker: WorkerInfo) -> None:
+        await self._write(SqliteJobs.join, worker)
+
+    async def leave(self, worker: str) -> None:
+        await self._write(SqliteJobs.leave, worker)
+
+    async def beat(self, worker: str) -> None:
+        await self._write(SqliteJobs.beat, worker)
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        return await self._write(SqliteJobs.exchange, ask)
+
+    async def held(self, worker: str) -> list[Job]:
+        return await self._read(SqliteViews.held, worker)
+
+    async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
+        return await self._write(SqliteJobs.progress, worker, reports)
+
+    async def look(self, ask: Ask) -> float | None:
+        return await self._read(SqliteViews.look, ask)
+
+    # --- control -------------------------------------------------------------------------------
+
+    async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
+        return await self._write(SqliteJobs.cancel, ids, reason)
+
+    async def retry(self, ids: Sequence[str]) -> list[Control]:
+        return await self._write(SqliteJobs.retry, ids)
+
+    async def purge(self, which: Filter, limit: int) -> int:
+        return await self._write(SqliteJobs.purge, which, limit)
+
+    async def set_queue(self, queue: str, settings: QueueSettings) -> None:
+        await self._write(SqliteJobs.set_queue, queue, settings)
+
+    async def queues(self) -> dict[str, QueueSettings]:
+        return await self._read(SqliteViews.queues)
+
+    # --- upkeep --------------------------------------------------------------------------------
+
+    async def promote(self, limit: int) -> Promoted:
+        return await self._write(SqliteJobs.promote, limit)
+
+    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
+        return await self._write(SqliteJobs.rescue, dead, limit)
+
+    async def prune(self, keep: float, limit: int) -> Pruned:
+        return await self._write(SqliteJobs.prune, keep, limit)
+
+    async def mend(self) -> Mended:
+        return await self._write(SqliteJobs.mend)
+
+    # --- lead and small values -----------------------------------------------------------------
+
+    async def lead(self, candidate: str, ttl: float) -> Term | None:
+        return await self._write(SqliteJobs.lead, candidate, ttl)
+
+    async def resign(self, holder: str, epoch: int) -> None:
+        await self._write(SqliteJobs.resign, holder, epoch)
+
+    async def leader(self) -> Term | None:
+        return await self._read(SqliteViews.leader)
+
+    async def cell(self, name: str) -> Cell:
+        return await self._read(SqliteViews.cell, name)
+
+    async def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
+        return await self._write(SqliteJobs.set_cell, name, value, version)
+
+    # --- see -----------------------------------------------------------------------------------
+
+    async def get(self, ids: Sequence[str]) -> list[Job | None]:
+        return await self._read(SqliteViews.get, ids)
+
+    async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
+        return await self._read(SqliteViews.find, which, cursor, limit)
+
+    async def counts(self) -> list[Count]:
+        return await self._read(SqliteViews.counts)
+
+    async def loads(self, queues: Sequence[str]) -> Mapping[str, int]:
+        return await self._read(SqliteViews.loads, queues)
+
+    async def workers(self) -> list[WorkerInfo]:
+        return await self._read(SqliteViews.workers)
+
+    async def version(self) -> int:
+        return self._watching().version()
+
+    async def listen(self, seen: int, timeout: float) -> int:
+        return await self._watching().listen(seen, timeout)
+
+    def _watching(self) -> DataVersionWatch:
+        if self._watch is None:
+            raise EngineClosed(self.traits.name)
+        return self._watch

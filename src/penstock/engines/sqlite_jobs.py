@@ -1,0 +1,377 @@
+"""The steps of the SQLite engine: what each verb reads and writes inside its transaction.
+
+A step runs on the engine's thread, inside one transaction that nobody else can write beside. What
+may happen to a job is decided in ``core.life``; the statements are in ``sql/sqlite/steps.sql``.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from penstock.core import life
+from penstock.core.job import Draft, Hold, Job, Outcome, OutcomeKind, State, Verdict, choose
+from penstock.engines.records import (
+    PROMOTE_BATCH,
+    Ask,
+    Cell,
+    Control,
+    Exchange,
+    Filter,
+    Mended,
+    Promoted,
+    Pruned,
+    QueueSettings,
+    Receipt,
+    Report,
+    Sighting,
+    Term,
+    WorkerInfo,
+)
+from penstock.engines.sqlite_keys import SqliteKeys
+from penstock.engines.sqlite_places import SqlitePlaces
+from penstock.engines.sqlite_rows import Row, json_text, to_insert, to_job, to_jobs, to_save
+from penstock.engines.sqlite_views import SqliteViews, head, is_fair, where
+from penstock.errors import LeaseLost
+
+
+class Candidate(NamedTuple):
+    """A job in line, as far as choosing needs it."""
+
+    entry: int
+    priority: int
+    at_most_once: bool
+
+
+class SqliteJobs(SqliteViews):
+    """One store inside a write transaction: nobody else writes before it ends."""
+
+    def __init__(self, connection: sqlite3.Connection, now: float) -> None:
+        super().__init__(connection, now)
+        self._keys = SqliteKeys(self._run, self._sql, now)
+        self._places = SqlitePlaces(self._run, self._run_many, self._sql)
+
+    # --- in ------------------------------------------------------------------------------------
+
+    def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        """See the contract."""
+        settings = self.settings()
+        if all(draft.remember <= 0 and draft.unique is None for draft in drafts):
+            rows = [
+                to_insert(job) for job in self._born(drafts, self._tickets(len(drafts)), settings)
+            ]
+            if self._insert_all(rows):
+                return [Receipt(draft.id, True) for draft in drafts]
+        return [self._enqueue(draft, settings) for draft in drafts]
+
+    def _insert_all(self, rows: Sequence[Row]) -> bool:
+        """Insert all, or nothing if one of the ids is known."""
+        if len(rows) == 1:
+            return self._run(self._sql["insert"], rows[0]).rowcount == 1
+        self._run("SAVEPOINT batch")
+        if self._run_many(self._sql["insert"], rows).rowcount == len(rows):
+            self._run("RELEASE batch")
+            return True
+        self._run("ROLLBACK TO batch")
+        self._run("RELEASE batch")
+        return False
+
+    def _enqueue(self, draft: Draft, settings: dict[str, QueueSettings]) -> Receipt:
+        forgets_at = self.now if draft.remember > 0 else float("inf")
+        if self._run(self._sql["known"], (draft.id, draft.id, forgets_at)).fetchone():
+            return Receipt(draft.id, False, "id")
+        if draft.unique is not None:
+            owner = self._keys.taken(draft.unique, draft.id)
+            if owner is not None:
+                return Receipt(owner, False, "unique")
+            self._keys.take(draft.unique, draft.id, self.now + draft.unique_for)
+        if draft.remember > 0:
+            self._run(self._sql["remember"], (draft.id, self.now + draft.remember))
+        (job,) = self._born([draft], self._tickets(1), settings)
+        self._run(self._sql["insert"], to_insert(job))
+        return Receipt(draft.id, True)
+
+    def _born(
+        self, drafts: Iterable[Draft], seq: int, settings: dict[str, QueueSettings]
+    ) -> Iterable[Job]:
+        for offset, draft in enumerate(drafts):
+            job = replace(life.born(draft, self.now), seq=seq + offset)
+            if job.state is State.READY and is_fair(settings, job.queue):
+                job = replace(job, hold=Hold.UNPLACED, hold_cause=job.queue)
+            yield job
+
+    # --- work ----------------------------------------------------------------------------------
+
+    def join(self, worker: WorkerInfo) -> None:
+        """See the contract."""
+        self._run(self._sql["join"], (worker.id, self.now, json_text(worker)))
+        tasks = frozenset(worker.tasks)
+        for id, task, *_ in self._run(self._sql["held_for"], (Hold.UNKNOWN_TASK,)).fetchall():
+            if task in tasks:
+                self._run(self._sql["unhold"], (id,))
+
+    def leave(self, worker: str) -> None:
+        """See the contract."""
+        self._run(self._sql["leave"], (worker,))
+
+    def beat(self, worker: str) -> None:
+        """See the contract."""
+        if self._run(self._sql["beat"], (worker,)).rowcount == 0:
+            raise LeaseLost(worker)
+
+    def exchange(self, ask: Ask) -> Exchange:
+        """See the contract."""
+        self._check_lease(ask.worker)
+        for id, attempt in ask.begun:
+            self._run(self._sql["begin_attempt"], (id, attempt, ask.worker))
+        verdicts = tuple([self._settle(outcome, ask.worker) for outcome in ask.outcomes])
+        settings = self.settings()
+        self._promote(PROMOTE_BATCH, settings)
+        self._places.place(settings)
+        jobs = self._claim(ask, settings) if ask.want > 0 else []
+        return Exchange(
+            jobs=tuple(jobs),
+            verdicts=verdicts,
+            cancels=tuple(self._cancels(ask)),
+            due_in=self._due_in("next_due", [{"queue": queue} for queue in ask.queues]),
+            now=self.now,
+        )
+
+    def _settle(self, outcome: Outcome, worker: str) -> Verdict:
+        fence = (outcome.job, outcome.attempt, worker)
+        if outcome.kind is OutcomeKind.SUCCEEDED:
+            fast = self._run(self._sql["succeed"], (outcome.result, self.now, *fence))
+            if fast.rowcount == 1:
+                return Verdict.DONE
+        job = self._job(outcome.job)
+        if job is None:
+            return Verdict.STALE
+        if not (job.state is State.RUNNING and (job.id, job.attempt, job.worker) == fence):
+            is_ended_by_owner = job.state is not State.RUNNING and (
+                (job.attempt, job.worker) == fence[1:]
+            )
+            is_signed = self._run(self._sql["signed"], (job.id,)).fetchone() == fence[1:]
+            return Verdict.DONE if is_ended_by_owner or is_signed else Verdict.STALE
+        after = life.settled(job, outcome, self.now)
+        if after.hold is Hold.UNKNOWN_TASK and self._is_known(after.task):
+            after = replace(after, hold=None, hold_cause=None, hold_until=None)
+        after = self._wait_or_end(job, after)
+        if not after.state.is_final:
+            self._run(self._sql["sign"], (outcome.attempt, worker, job.id))
+        return Verdict.DONE
+
+    def _wait_or_end(self, job: Job, after: Job) -> Job:
+        """Store a running job's next state, with the unique key it needs or gives back."""
+        if job.unique is not None and not after.state.is_final:
+            owner = self._keys.taken(job.unique, job.id)
+            if owner is not None:
+                after = life.superseded(replace(after, state=State.RUNNING), owner, self.now)
+        if job.unique is not None:
+            if after.state.is_final:
+                self._keys.give_back(job.unique, job.id)
+            else:
+                self._keys.hold(job.unique, job.id)
+        self._save(after)
+        return after
+
+    def _claim(self, ask: Ask, settings: dict[str, QueueSettings]) -> list[Job]:
+        rooms = {queue: self._room(queue, settings) for queue in ask.queues}
+        jobs = self._choose(ask, {queue: room for queue, room in rooms.items() if room > 0})
+        claimed = [
+            life.claimed(job, ask.worker, self.now, starts=position < ask.slots)
+            for position, job in enumerate(jobs)
+        ]
+        self._run_many(
+            self._sql["claim"],
+            [(job.attempt, ask.worker, job.started, self.now, job.id) for job in claimed],
+        )
+        for job in claimed:
+            if job.unique is not None and job.unique_until == "start":
+                self._keys.give_back(job.unique, job.id)
+        self._places.advance([job for job in claimed if is_fair(settings, job.queue)])
+        return claimed
+
+    def _choose(self, ask: Ask, rooms: dict[str, int]) -> list[Job]:
+        """The most urgent jobs, read whole only when they are really taken."""
+        if len(rooms) == 1:
+            ((queue, room),) = rooms.items()
+            line = to_jobs(self._run(self._sql["head"], head(ask, queue, room)).fetchall())
+            return choose([line], ask.want, ask.slots)
+        lines = [
+            [Candidate(*row) for row in self._run(self._sql["head_of_many"], head(ask, *room))]
+            for room in rooms.items()
+        ]
+        chosen = [candidate.entry for candidate in choose(lines, ask.want, ask.slots)]
+        rows = self._run(self._sql["jobs_by_entry"], (json_text(chosen),)).fetchall()
+        by_entry = {row[0]: row for row in rows}
+        return [to_job(by_entry[entry]) for entry in chosen]
+
+    def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
+        """See the contract."""
+        return [
+            Verdict.DONE
+            if self._run(
+                self._sql["report"],
+                (report.fraction, report.note, report.job, report.attempt, worker),
+            ).rowcount
+            else Verdict.STALE
+            for report in reports
+        ]
+
+    # --- control -------------------------------------------------------------------------------
+
+    def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
+        """See the contract."""
+        return [self._cancel(id, reason) for id in ids]
+
+    def _cancel(self, id: str, reason: str) -> Control:
+        job = self._job(id)
+        if job is None or job.state.is_final or job.cancel_reason is not None:
+            return Control(id, False, job.state if job else None)
+        after = life.cancelled(job, reason, self.now)
+        if after.state.is_final and job.unique is not None:
+            self._keys.give_back(job.unique, id)
+        self._save(after)
+        return Control(id, True, after.state)
+
+    def retry(self, ids: Sequence[str]) -> list[Control]:
+        """See the contract."""
+        settings = self.settings()
+        return [self._retry(id, settings) for id in ids]
+
+    def _retry(self, id: str, settings: dict[str, QueueSettings]) -> Control:
+        job = self._job(id)
+        if job is None or job.state not in (State.FAILED, State.CANCELLED):
+            return Control(id, False, job.state if job else None)
+        if job.unique is not None:
+            owner = self._keys.taken(job.unique, id)
+            if owner is not None:
+                return Control(id, False, job.state, owner)
+            self._keys.hold(job.unique, id)
+        after = replace(life.revived(job), seq=self._tickets(1), place=0.0)
+        if is_fair(settings, job.queue):
+            after = replace(after, hold=Hold.UNPLACED, hold_cause=job.queue)
+        self._save(after)
+        return Control(id, True, after.state)
+
+    def purge(self, which: Filter, limit: int) -> int:
+        """See the contract."""
+        doomed = self._run(self._sql["purgeable"], {**where(which), "limit": limit}).fetchall()
+        for id, key in doomed:
+            if key is not None:
+                self._keys.give_back(key, id)
+            self._run(self._sql["delete"], (id,))
+        return len(doomed)
+
+    def set_queue(self, queue: str, settings: QueueSettings) -> None:
+        """See the contract."""
+        was_fair = is_fair(self.settings(), queue)
+        self._run(self._sql["set_queue"], (queue, json_text(settings)))
+        if was_fair and not settings.fair:
+            self._places.level(queue)
+
+    # --- upkeep --------------------------------------------------------------------------------
+
+    def promote(self, limit: int) -> Promoted:
+        """See the contract."""
+        done = self._promote(limit, self.settings())
+        return replace(done, due_in=self._due_in("next_instant", [{}]))
+
+    def _promote(self, limit: int, settings: dict[str, QueueSettings]) -> Promoted:
+        old = to_jobs(self._run(self._sql["expired"], (self.now, limit)).fetchall())
+        for job in old:
+            if job.unique is not None:
+                self._keys.give_back(job.unique, job.id)
+            self._save(life.expired(job, self.now))
+        window = {"now": self.now, "limit": limit}
+        due = self._run(self._sql["due"], window).fetchall()
+        due += self._run(self._sql["hold_over"], window).fetchall()
+        due = sorted(due, key=lambda row: (row[2], row[3]))[:limit]
+        scheduled = [row for row in due if row[4] == State.SCHEDULED]
+        seq = self._tickets(len(scheduled))
+        for offset, (id, queue, *_) in enumerate(scheduled):
+            hold = (Hold.UNPLACED, queue) if is_fair(settings, queue) else (None, None)
+            self._run(self._sql["promote"], (seq + offset, *hold, id))
+        for id, _, _, _, state in due:
+            if state != State.SCHEDULED:
+                self._run(self._sql["unhold"], (id,))
+        return Promoted(ready=len(due), expired=len(old))
+
+    def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
+        """See the contract."""
+        for sighting in dead:
+            self._run(self._sql["bury"], (sighting.worker, sighting.beat))
+        orphans = to_jobs(self._run(self._sql["orphans"], (limit,)).fetchall())
+        return [self._wait_or_end(job, life.rescued(job, self.now)) for job in orphans]
+
+    def prune(self, keep: float, limit: int) -> Pruned:
+        """See the contract."""
+        old = self._run(self._sql["old"], (self.now - keep, limit)).fetchall()
+        self._run_many(self._sql["delete"], old)
+        ids = self._run(self._sql["prune_ledger"], (self.now, limit)).rowcount
+        keys = self._run(self._sql["prune_keys"], (self.now, limit)).rowcount
+        self._run(self._sql["prune_spots"])
+        return Pruned(jobs=len(old), ids=ids, keys=keys)
+
+    def mend(self) -> Mended:
+        """See the contract."""
+        settings = self.settings()
+        placed = self._places.place(settings)
+        unheld = 0
+        for id, task, queue, hold, hold_until in self._run(self._sql["holds"]).fetchall():
+            if hold_until is None and not self._has_cause(Hold(hold), task, queue, settings):
+                self._run(self._sql["unhold"], (id,))
+                unheld += 1
+        loose = self._run(self._sql["loose_keys"]).fetchall()
+        for key, owner in loose:
+            self._keys.give_back(key, owner)
+        return Mended(placed=placed, unheld=unheld, keys=len(loose))
+
+    # --- lead and small values -----------------------------------------------------------------
+
+    def lead(self, candidate: str, ttl: float) -> Term | None:
+        """See the contract."""
+        holder, epoch, until = self._run(self._sql["term"]).fetchone()
+        if holder not in ("", candidate) and until > self.now:
+            return None
+        if holder != candidate or until <= self.now:
+            epoch += 1
+        self._run(self._sql["set_term"], (candidate, epoch, self.now + ttl))
+        return Term(holder=candidate, epoch=epoch, left=ttl)
+
+    def resign(self, holder: str, epoch: int) -> None:
+        """See the contract."""
+        self._run(self._sql["resign"], (holder, epoch))
+
+    def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
+        """See the contract."""
+        if self.cell(name).version != version:
+            return None
+        self._run(self._sql["set_cell"], (name, value, version + 1))
+        return Cell(value, version + 1)
+
+    # --- what the steps share ------------------------------------------------------------------
+
+    def _tickets(self, count: int) -> int:
+        """Take ``count`` tickets; return the first."""
+        if count == 0:
+            return 0
+        (last,) = self._run(self._sql["tickets"], (count,)).fetchone()
+        return int(last) - count + 1
+
+    def _save(self, job: Job) -> None:
+        self._run(self._sql["save"], to_save(job))
+
+    def _has_cause(
+        self, hold: Hold, task: str, queue: str, settings: dict[str, QueueSettings]
+    ) -> bool:
+        match hold:
+            case Hold.UNPLACED:
+                return is_fair(settings, queue)
+            case Hold.UNKNOWN_TASK:
+                return not self._is_known(task)
+            case _:
+                return False

@@ -1,0 +1,127 @@
+"""The thread that owns a handle's SQLite connection, and the names of what can go wrong there.
+
+SQLite blocks, so it has a thread of its own; steps are handed over and come back as futures. A
+caller that is cancelled does not stop a step that has begun: it is a lost reply, like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
+
+from penstock.errors import (
+    EngineBusy,
+    EngineClosed,
+    EngineCorrupt,
+    EngineError,
+    EngineFull,
+    EngineReadOnly,
+    EngineUnavailable,
+    ItemRefused,
+    PenstockError,
+)
+
+Result = TypeVar("Result")
+Call = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
+
+_BY_CODE: Final[dict[int, type[EngineError]]] = {
+    sqlite3.SQLITE_BUSY: EngineBusy,
+    sqlite3.SQLITE_LOCKED: EngineBusy,
+    sqlite3.SQLITE_READONLY: EngineReadOnly,
+    sqlite3.SQLITE_PERM: EngineReadOnly,
+    sqlite3.SQLITE_FULL: EngineFull,
+    sqlite3.SQLITE_CORRUPT: EngineCorrupt,
+    sqlite3.SQLITE_NOTADB: EngineCorrupt,
+    sqlite3.SQLITE_TOOBIG: ItemRefused,
+    sqlite3.SQLITE_MISMATCH: ItemRefused,
+}
+
+
+class SqliteThread:
+    """Runs one step at a time, in the order they come."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=f"penstock-{name}", daemon=True)
+        self._is_closed = False
+        self._thread.start()
+
+    async def run(self, call: Callable[[], Result]) -> Result:
+        """Run ``call`` on the thread; its error is the caller's."""
+        if self._is_closed:
+            raise EngineClosed(self._name)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+        self._calls.put((call, future, loop))
+        return await future
+
+    async def close(self) -> None:
+        """Finish what was handed over, then end the thread."""
+        if not self._is_closed:
+            await self.run(lambda: None)
+            self._is_closed = True
+            self._calls.put(None)
+            self._thread.join()
+
+    def _work(self) -> None:
+        while (item := self._calls.get()) is not None:
+            call, future, loop = item
+            result, error = None, None
+            try:
+                result = call()
+            except BaseException as caught:
+                error = caught
+            with contextlib.suppress(RuntimeError):  # the caller's loop is closed
+                loop.call_soon_threadsafe(_answer, future, result, error)
+            del item, call, future, result, error
+
+
+def _answer(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+@contextmanager
+def named_errors(name: str, path: str) -> Iterator[None]:
+    """Turn what SQLite and the file system raise into the errors of the contract."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except (UnicodeEncodeError, OverflowError, sqlite3.DataError, sqlite3.InterfaceError) as error:
+        raise ItemRefused(name, str(error)) from error
+    except sqlite3.Error as error:
+        raise _named(error, name, path) from error
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise EngineReadOnly(name, str(error)) from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise EngineFull(name, str(error)) from error
+        raise EngineUnavailable(name, str(error)) from error
+
+
+def _named(error: sqlite3.Error, name: str, path: str) -> EngineError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    text = str(error)
+    if code == sqlite3.SQLITE_CANTOPEN:
+        folder = os.path.dirname(path) or "."
+        if not os.path.isdir(folder):
+            return EngineUnavailable(name, f"there is no directory {folder!r}: make it first")
+        if not os.access(folder, os.W_OK):
+            return EngineReadOnly(name, f"directory {folder!r} cannot be written")
+    kind: Any = _BY_CODE.get(code, EngineUnavailable)
+    named: EngineError = kind(name, text)
+    return named

@@ -1,0 +1,178 @@
+"""What the SQLite engine reads: the steps that change nothing, on one snapshot."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.core.job import Hold, Job, State
+from penstock.engines.queries import statements
+from penstock.engines.records import (
+    Ask,
+    Cell,
+    Count,
+    Filter,
+    Page,
+    QueueSettings,
+    Term,
+    WorkerInfo,
+)
+from penstock.engines.sqlite_rows import json_text, to_job, to_jobs
+from penstock.errors import LeaseLost
+
+_NO_LIMIT: Final = 1 << 31
+_settings = msgspec.json.Decoder(QueueSettings)
+_info = msgspec.json.Decoder(WorkerInfo)
+
+
+class SqliteViews:
+    """One store, seen through one connection at one instant."""
+
+    def __init__(self, connection: sqlite3.Connection, now: float) -> None:
+        self.now = now
+        self._run = connection.execute
+        self._run_many = connection.executemany
+        self._sql = statements("sqlite/steps.sql")
+
+    def held(self, worker: str) -> list[Job]:
+        """See the contract."""
+        self._check_lease(worker)
+        jobs = to_jobs(self._run(self._sql["held_by"], (worker,)).fetchall())
+        return sorted(jobs, key=lambda job: job.order)
+
+    def look(self, ask: Ask) -> float | None:
+        """See the contract."""
+        if self._cancels(ask):
+            return 0.0
+        if ask.want <= 0:
+            return None
+        settings = self.settings()
+        heads = [head(ask, queue, 1) for queue in ask.queues if self._room(queue, settings) > 0]
+        for head in heads:
+            if (
+                self._run(self._sql["head_of_many"], head).fetchone()
+                or self._run(self._sql["unplaced_fits"], head).fetchone()
+            ):
+                return 0.0
+        return self._due_in("next_due_fits", heads)
+
+    # --- see -----------------------------------------------------------------------------------
+
+    def get(self, ids: Sequence[str]) -> list[Job | None]:
+        """See the contract."""
+        rows = self._run(self._sql["jobs"], (json_text(ids),)).fetchall()
+        jobs = {job.id: job for job in to_jobs(rows)}
+        return [jobs.get(id) for id in ids]
+
+    def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
+        """See the contract."""
+        before = int(cursor) if cursor is not None else 1 << 62
+        conditions = {**where(which), "before": before, "limit": limit + 1}
+        rows = self._run(self._sql["find"], conditions).fetchall()
+        page = rows[:limit]
+        return Page(tuple(to_jobs(page)), str(page[-1][0]) if len(rows) > limit else None)
+
+    def counts(self) -> list[Count]:
+        """See the contract."""
+        return [
+            Count(queue=queue, state=State(state), hold=Hold(hold) if hold else None, jobs=jobs)
+            for queue, state, hold, jobs in self._run(self._sql["counts"])
+        ]
+
+    def loads(self, queues: Sequence[str]) -> dict[str, int]:
+        """See the contract."""
+        found = dict(self._run(self._sql["loads"], (json_text(queues),)).fetchall())
+        return {queue: found.get(queue, 0) for queue in queues}
+
+    def queues(self) -> dict[str, QueueSettings]:
+        """See the contract."""
+        settings = self.settings()
+        names = {name for (name,) in self._run(self._sql["queue_names"])} | settings.keys()
+        return {name: settings.get(name, QueueSettings()) for name in sorted(names)}
+
+    def leader(self) -> Term | None:
+        """See the contract."""
+        holder, epoch, until = self._run(self._sql["term"]).fetchone()
+        left = until - self.now
+        return Term(holder=holder, epoch=epoch, left=left) if holder and left > 0 else None
+
+    def cell(self, name: str) -> Cell:
+        """See the contract."""
+        row = self._run(self._sql["cell"], (name,)).fetchone()
+        return Cell(None, 0) if row is None else Cell(*row)
+
+    # --- what all steps share ------------------------------------------------------------------
+
+    def settings(self) -> dict[str, QueueSettings]:
+        """What was decided about queues; those without a decision are not in it."""
+        return {name: _settings.decode(text) for name, text in self._run(self._sql["settings"])}
+
+    def workers(self) -> list[WorkerInfo]:
+        """Every worker that has a lease."""
+        return [
+            replace(_info.decode(info), beat=beat, joined_at=joined_at)
+            for _, beat, joined_at, info in self._run(self._sql["workers"])
+        ]
+
+    def _job(self, id: str) -> Job | None:
+        row = self._run(self._sql["job"], (id,)).fetchone()
+        return None if row is None else to_job(row)
+
+    def _check_lease(self, worker: str) -> None:
+        if self._run(self._sql["worker"], (worker,)).fetchone() is None:
+            raise LeaseLost(worker)
+
+    def _cancels(self, ask: Ask) -> list[str]:
+        rows = self._run(self._sql["cancels"], (ask.worker,)).fetchall()
+        return [id for (id,) in rows if id not in ask.told]
+
+    def _due_in(self, statement: str, asked: Sequence[dict[str, Any]]) -> float | None:
+        instants = [self._run(self._sql[statement], each).fetchone()[0] for each in asked]
+        known = [instant for instant in instants if instant is not None]
+        return max(0.0, min(known) - self.now) if known else None
+
+    def _room(self, queue: str, settings: dict[str, QueueSettings]) -> int:
+        chosen = settings.get(queue)
+        if chosen is None:
+            return _NO_LIMIT
+        if chosen.paused:
+            return 0
+        if chosen.max_running is None:
+            return _NO_LIMIT
+        (running,) = self._run(self._sql["running_in"], (queue,)).fetchone()
+        return chosen.max_running - int(running)
+
+    def _is_known(self, task: str) -> bool:
+        return any(task in worker.tasks for worker in self.workers())
+
+
+def is_fair(settings: dict[str, QueueSettings], queue: str) -> bool:
+    return queue in settings and settings[queue].fair
+
+
+def head(ask: Ask, queue: str, room: int) -> dict[str, Any]:
+    """The parameters of a look at one queue's line."""
+    return {
+        "queue": queue,
+        "want": min(ask.want, room),
+        "slots": ask.slots,
+        "avoid": json_text(sorted(ask.avoid)),
+    }
+
+
+def where(which: Filter) -> dict[str, Any]:
+    """The parameters of the conditions in ``find`` and ``purgeable``."""
+    return {
+        "ids": json_text(which.ids),
+        "states": json_text(which.states),
+        "queues": json_text(which.queues),
+        "tasks": json_text(which.tasks),
+        "keys": json_text(which.keys),
+        "holds": json_text(which.holds),
+        "tag": which.tag,
+        "correlation_id": which.correlation_id,
+    }

@@ -1,0 +1,77 @@
+"""The wake-up of the SQLite engine: a look at ``data_version`` every few milliseconds.
+
+SQLite has no way to tell another process of a commit, but it keeps a number that a connection sees
+change after any commit by another one. Reading it takes microseconds; nobody looks while nobody
+listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from typing import Final
+
+from penstock.clock import Clock
+
+INTERVAL: Final = 0.004
+
+
+class DataVersionWatch:
+    """One handle's eye on the store. Belongs to the handle's loop."""
+
+    def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._seen = self._read()
+        self._version = 1
+        self._listeners: set[asyncio.Event] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def version(self) -> int:
+        """Return a number that changes after any commit."""
+        self._look()
+        return self._version
+
+    async def listen(self, seen: int, timeout: float) -> int:
+        """Sleep until the version is no longer ``seen``, at most ``timeout`` seconds."""
+        if self.version() != seen:
+            return self._version
+        event = asyncio.Event()
+        self._listeners.add(event)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._watch())
+        try:
+            await self._clock.wait(event, timeout)
+        finally:
+            self._listeners.discard(event)
+        return self._version
+
+    async def _watch(self) -> None:
+        """Look again and again while somebody listens."""
+        while self._listeners:
+            await asyncio.sleep(INTERVAL)
+            self._look()
+
+    def _look(self) -> None:
+        number = self._read()
+        if number != self._seen:
+            self._seen = number
+            self._version += 1
+            for event in self._listeners:
+                event.set()
+
+    def _read(self) -> int:
+        try:
+            (number,) = self._connection.execute("PRAGMA data_version").fetchone()
+        except sqlite3.Error:
+            # Busy or broken: the next step will say which. Until then nothing is known to be new.
+            return getattr(self, "_seen", 0)
+        return int(number)
+
+    async def close(self) -> None:
+        """Stop looking and close the connection."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        self._connection.close()

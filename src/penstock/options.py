@@ -1,0 +1,161 @@
+"""What a caller may ask for when a job is enqueued: checked once, merged, never changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final, Literal, TypedDict
+
+from penstock.core.duration import Duration, seconds
+from penstock.core.job import priority_number
+from penstock.errors import BadDuration, BadOption
+
+LONGEST_NAME: Final = 255
+_YEAR_10000: Final = 253_402_300_800.0
+
+Hook = Callable[..., Any]
+"""Decides an option from the job's arguments: it is called as the task itself would be, with the
+defaults of its parameters filled in."""
+
+
+class EnqueueOptions(TypedDict, total=False):
+    """What ``using(...)``, ``@app.task(...)`` and ``app.enqueue(...)`` take; None: not given."""
+
+    queue: str | None
+    priority: str | int | Callable[..., str | int | None] | None
+    """A label (high, normal, low, or your own) or a number; lower runs first."""
+    delay: Duration | Callable[..., Duration | None] | None
+    """How long to wait first, by the store's clock."""
+    run_at: datetime | float | None
+    """When to run: an aware datetime, or seconds since 1970."""
+    expires_in: Duration | None
+    """How long the job may wait before it is cancelled instead."""
+    key: str | Callable[..., str | None] | None
+    """The tenant or resource it belongs to."""
+    id: str | Callable[..., str | None] | None
+    """An id of your own: enqueuing it again does nothing, and says so."""
+    unique: str | Callable[..., str | None] | None
+    """While another job has this key, enqueuing does nothing, and says so."""
+    unique_until: Literal["done", "start"] | None
+    unique_for: Duration | None
+    """How long the key stays taken, even if the job is done earlier."""
+    tags: Iterable[str] | None
+    name: str | None
+    """What people call this job."""
+    correlation_id: str | None
+    """What it belongs to; inside a job, that job's own unless given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Checked options. A hook in place of a value is asked at each enqueue."""
+
+    queue: str = "default"
+    priority: int | Hook = 5
+    delay: float | Hook = 0.0
+    run_at: float | None = None
+    expires_in: float | None = None
+    key: str | Hook | None = None
+    id: str | Hook | None = None
+    unique: str | Hook | None = None
+    unique_until: Literal["done", "start"] = "done"
+    unique_for: float = 0.0
+    tags: tuple[str, ...] = ()
+    name: str | None = None
+    correlation_id: str | None = None
+
+    @property
+    def has_hooks(self) -> bool:
+        """Something is decided only when the arguments are known."""
+        return any(map(callable, (self.priority, self.delay, self.key, self.id, self.unique)))
+
+
+def merged(options: Options, given: EnqueueOptions, labels: Mapping[str, int]) -> Options:
+    """``options`` with what is given in their place; ``labels`` are the priorities known here."""
+    changes = {
+        name: _checked(name, value, labels) for name, value in given.items() if value is not None
+    }
+    if "delay" in changes and "run_at" in changes:
+        raise BadOption("run_at", given["run_at"], "delay is given too; give one of the two")
+    if "run_at" in changes:
+        changes["delay"] = 0.0
+    elif "delay" in changes:
+        changes["run_at"] = None
+    result = replace(options, **changes)
+    if result.unique is None:
+        for name in ("unique_for", "unique_until"):
+            if name in changes:
+                raise BadOption(name, changes[name], "it says nothing without unique=...")
+    return result
+
+
+def checked(name: str, value: Any, labels: Mapping[str, int]) -> Any:
+    """The value that a hook gave for an option."""
+    if callable(value):
+        raise BadOption(name, value, "the hook returned a function; return a value")
+    return _checked(name, value, labels)
+
+
+def _checked(name: str, value: Any, labels: Mapping[str, int]) -> Any:
+    match name:
+        case "priority" | "delay" | "key" | "id" | "unique" if callable(value):
+            return value
+        case "priority":
+            return priority_number(value, labels)
+        case "delay" | "unique_for":
+            return seconds(value, name=name)
+        case "expires_in":
+            if not (duration := seconds(value, name=name)):
+                raise BadDuration(value, "expires_in is 0: the job could never run")
+            return duration
+        case "run_at":
+            return _instant(value)
+        case "queue" | "key" | "id" | "unique" | "name" | "correlation_id":
+            return word(name, value)
+        case "tags":
+            return _tags(value)
+        case "unique_until":
+            if value not in ("done", "start"):
+                raise BadOption(name, value, "give 'done' or 'start'")
+            return value
+    known = ", ".join(EnqueueOptions.__annotations__)
+    raise BadOption(name, value, f"no such option; there are {known}")
+
+
+def word(name: str, value: object, limit: int = LONGEST_NAME) -> str:
+    """Text that every store can keep as it is: not empty, not endless, and Unicode."""
+    if not isinstance(value, str):
+        raise BadOption(name, value, f"give text, not {type(value).__name__}")
+    if not value:
+        raise BadOption(name, value, "it is empty; give at least one character")
+    if len(value) > limit:
+        short = f"{value[:20]}...{value[-10:]}"
+        raise BadOption(name, short, f"{len(value)} characters are too many; give up to {limit}")
+    if "\0" in value:
+        raise BadOption(name, value, "it contains the character NUL, which no store can keep")
+    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise BadOption(name, value, "it contains half a character (a lone surrogate)")
+    return value
+
+
+def _tags(value: object) -> tuple[str, ...]:
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise BadOption("tags", value, "give a list of words")
+    return tuple(word("tags", tag) for tag in value)
+
+
+def _instant(value: object) -> float:
+    """Seconds since 1970."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None or value.utcoffset() is None:
+            why = "it has no time zone; give one, such as datetime.now(timezone.utc)"
+            raise BadOption("run_at", value, why)
+        return value.timestamp()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise BadOption("run_at", value, "give an aware datetime, or seconds since 1970")
+    if not math.isfinite(value) or not 0 <= value < _YEAR_10000:
+        why = "no instant from 1970 to 9999; give seconds (not milliseconds) since 1970"
+        raise BadOption("run_at", value, why)
+    return float(value)

@@ -1,0 +1,324 @@
+"""An engine around any engine that fails when a test tells it to.
+
+    engine = Faulty(MemoryEngine(MemoryStore(), clock))
+    engine.fail("exchange", when="after")       # committed, but the reply is lost
+    engine.refuse(lambda item: item.task == "bad")
+    gate = engine.block("enqueue")              # the next call stops at the gate
+    await gate.reached.wait(); ...; gate.open()
+    engine.down(); ...; engine.up()
+    assert engine.verbs == ["open", "enqueue"]
+
+What is told for one verb is used up in order: each call takes the first delay, the first gate and
+the first failure that are left, in this order. ``times=None`` means every call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, ParamSpec, TypeVar
+
+from penstock.core.job import Draft, Job, Outcome, Verdict
+from penstock.engines.engine import Engine
+from penstock.engines.records import (
+    Ask,
+    Cell,
+    Control,
+    Count,
+    Exchange,
+    Filter,
+    Mended,
+    Page,
+    Promoted,
+    Pruned,
+    QueueSettings,
+    Receipt,
+    Report,
+    Sighting,
+    Term,
+    WorkerInfo,
+)
+from penstock.errors import BadOption, EngineUnavailable, ItemRefused
+
+When = Literal["before", "after"]
+"""Before the inner engine is called, or after it committed."""
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+VERBS: Final = frozenset(
+    name for name, value in vars(Engine).items() if callable(value) and not name.startswith("_")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call that came in, whatever became of it."""
+
+    verb: str
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gate:
+    """Where a call stops until the test lets it go on."""
+
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once a call stands at the gate."""
+    _opened: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def open(self) -> None:
+        """Let go who waits, and whoever comes later."""
+        self._opened.set()
+
+    async def _pass(self) -> None:
+        self.reached.set()
+        await self._opened.wait()
+
+
+@dataclass(slots=True, eq=False)
+class _Fault:
+    """One thing to go wrong, and how often it still does."""
+
+    what: float | Gate | BaseException
+    when: When
+    times: float
+
+
+class Faulty(Engine):
+    """A store whose faults are scripted; without any it behaves as the engine inside."""
+
+    def __init__(self, inner: Engine) -> None:
+        self.inner = inner
+        self.traits = inner.traits
+        self.clock = inner.clock
+        self.calls: list[Call] = []
+        """Every call in the order they came in, also those that failed."""
+        self._faults: defaultdict[str, list[_Fault]] = defaultdict(list)
+        self._gates: list[Gate] = []
+        self._refusals: list[Callable[[Any], bool]] = []
+        self._is_down = False
+
+    # --- what a test does ----------------------------------------------------------------------
+
+    def fail(
+        self,
+        verb: str,
+        error: BaseException | None = None,
+        *,
+        when: When = "before",
+        times: int | None = 1,
+    ) -> None:
+        """Let the next calls fail: before anything happened, or after it did (a lost reply)."""
+        default = EngineUnavailable(self.traits.name, f"{verb} was cut {when} its commit")
+        self._add(verb, error or default, when, times)
+
+    def delay(
+        self, verb: str, seconds: float, *, when: When = "before", times: int | None = 1
+    ) -> None:
+        """Let the next calls take longer, by the engine's clock."""
+        self._add(verb, seconds, when, times)
+
+    def block(self, verb: str, *, when: When = "before", times: int | None = 1) -> Gate:
+        """Stop the next calls at a gate; the test opens it."""
+        gate = Gate()
+        self._add(verb, gate, when, times)
+        self._gates.append(gate)
+        return gate
+
+    def refuse(self, predicate: Callable[[Any], bool]) -> None:
+        """Refuse each batch that holds a draft or an outcome which fits, until ``clear``."""
+        self._refusals.append(predicate)
+
+    def down(self) -> None:
+        """Be unreachable: each call fails, and those under way lose their reply."""
+        self._is_down = True
+
+    def up(self) -> None:
+        """Be reachable again."""
+        self._is_down = False
+
+    def clear(self) -> None:
+        """Forget every fault that is still to come; who stands at a gate goes on."""
+        for gate in self._gates:
+            gate.open()
+        self._gates.clear()
+        self._faults.clear()
+        self._refusals.clear()
+        self.up()
+
+    @property
+    def verbs(self) -> list[str]:
+        """The names of all calls so far."""
+        return [call.verb for call in self.calls]
+
+    # --- how it comes about --------------------------------------------------------------------
+
+    def _add(
+        self, verb: str, what: float | Gate | BaseException, when: When, times: int | None
+    ) -> None:
+        if verb not in VERBS:
+            raise BadOption("verb", verb, f"no such verb; use one of {', '.join(sorted(VERBS))}")
+        self._faults[verb].append(_Fault(what, when, float("inf") if times is None else times))
+
+    async def _call(
+        self,
+        verb: str,
+        call: Callable[Arguments, Awaitable[Answer]],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Answer:
+        self.calls.append(Call(verb, args))
+        faults = self._due(verb)
+        await self._happen(verb, faults, "before")
+        answer = await call(*args, **kwargs)
+        await self._happen(verb, faults, "after")
+        return answer
+
+    def _due(self, verb: str) -> list[_Fault]:
+        """Take the first delay, gate and failure that are left for this verb."""
+        due = []
+        for kind in (float | int, Gate, BaseException):
+            fault = next((each for each in self._faults[verb] if isinstance(each.what, kind)), None)
+            if fault is not None:
+                due.append(fault)
+                fault.times -= 1
+        self._faults[verb] = [fault for fault in self._faults[verb] if fault.times > 0]
+        return due
+
+    async def _happen(self, verb: str, faults: Sequence[_Fault], when: When) -> None:
+        for fault in faults:
+            if fault.when != when:
+                continue
+            match fault.what:
+                case BaseException():
+                    raise fault.what
+                case Gate():
+                    await fault.what._pass()
+                case seconds:
+                    await self.clock.sleep(seconds)
+        if self._is_down and verb != "close":
+            raise EngineUnavailable(self.traits.name, "the test took it down")
+
+    def _check(self, items: Sequence[Draft | Outcome]) -> None:
+        for item in items:
+            if any(predicate(item) for predicate in self._refusals):
+                id = item.id if isinstance(item, Draft) else item.job
+                raise ItemRefused(self.traits.name, f"the test refuses {id}")
+
+    async def _enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        self._check(drafts)
+        return await self.inner.enqueue(drafts)
+
+    async def _exchange(self, ask: Ask) -> Exchange:
+        self._check(ask.outcomes)
+        return await self.inner.exchange(ask)
+
+    # --- the verbs -----------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        await self._call("open", self.inner.open)
+
+    async def close(self) -> None:
+        await self._call("close", self.inner.close)
+
+    async def migrate(self) -> int:
+        return await self._call("migrate", self.inner.migrate)
+
+    async def now(self) -> float:
+        return await self._call("now", self.inner.now)
+
+    async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        return await self._call("enqueue", self._enqueue, drafts)
+
+    async def join(self, worker: WorkerInfo) -> None:
+        await self._call("join", self.inner.join, worker)
+
+    async def leave(self, worker: str) -> None:
+        await self._call("leave", self.inner.leave, worker)
+
+    async def beat(self, worker: str) -> None:
+        await self._call("beat", self.inner.beat, worker)
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        return await self._call("exchange", self._exchange, ask)
+
+    async def held(self, worker: str) -> list[Job]:
+        return await self._call("held", self.inner.held, worker)
+
+    async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
+        return await self._call("progress", self.inner.progress, worker, reports)
+
+    async def look(self, ask: Ask) -> float | None:
+        return await self._call("look", self.inner.look, ask)
+
+    async def wait(self, ask: Ask, timeout: float) -> None:
+        await self._call("wait", self.inner.wait, ask, timeout)
+
+    async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
+        return await self._call("cancel", self.inner.cancel, ids, reason)
+
+    async def retry(self, ids: Sequence[str]) -> list[Control]:
+        return await self._call("retry", self.inner.retry, ids)
+
+    async def purge(self, which: Filter, limit: int) -> int:
+        return await self._call("purge", self.inner.purge, which, limit)
+
+    async def set_queue(self, queue: str, settings: QueueSettings) -> None:
+        await self._call("set_queue", self.inner.set_queue, queue, settings)
+
+    async def queues(self) -> dict[str, QueueSettings]:
+        return await self._call("queues", self.inner.queues)
+
+    async def promote(self, limit: int) -> Promoted:
+        return await self._call("promote", self.inner.promote, limit)
+
+    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
+        return await self._call("rescue", self.inner.rescue, dead, limit)
+
+    async def prune(self, keep: float, limit: int) -> Pruned:
+        return await self._call("prune", self.inner.prune, keep, limit)
+
+    async def mend(self) -> Mended:
+        return await self._call("mend", self.inner.mend)
+
+    async def lead(self, candidate: str, ttl: float) -> Term | None:
+        return await self._call("lead", self.inner.lead, candidate, ttl)
+
+    async def resign(self, holder: str, epoch: int) -> None:
+        await self._call("resign", self.inner.resign, holder, epoch)
+
+    async def leader(self) -> Term | None:
+        return await self._call("leader", self.inner.leader)
+
+    async def cell(self, name: str) -> Cell:
+        return await self._call("cell", self.inner.cell, name)
+
+    async def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
+        return await self._call("set_cell", self.inner.set_cell, name, value, version)
+
+    async def get(self, ids: Sequence[str]) -> list[Job | None]:
+        return await self._call("get", self.inner.get, ids)
+
+    async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
+        return await self._call("find", self.inner.find, which, cursor, limit)
+
+    async def counts(self) -> list[Count]:
+        return await self._call("counts", self.inner.counts)
+
+    async def loads(self, queues: Sequence[str]) -> Mapping[str, int]:
+        return await self._call("loads", self.inner.loads, queues)
+
+    async def workers(self) -> list[WorkerInfo]:
+        return await self._call("workers", self.inner.workers)
+
+    async def results(self, ids: Sequence[str], timeout: float) -> dict[str, Job | None]:
+        return await self._call("results", self.inner.results, ids, timeout)
+
+    async def version(self) -> int:
+        return await self._call("version", self.inner.version)
+
+    async def listen(self, seen: int, timeout: float) -> int:
+        return await self._call("listen", self.inner.listen, seen, timeout)

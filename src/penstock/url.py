@@ -1,0 +1,89 @@
+"""Where the jobs live, as a URL: its parts, and how to show it without its secrets."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from penstock.errors import BadOption, UnknownScheme
+
+KNOWN: Final = ("memory://", "sqlite:///", "postgresql://", "redis://")
+"""What a URL may start with, for messages."""
+
+_SCHEMES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "memory": "memory",
+        "sqlite": "sqlite",
+        "postgresql": "postgresql",
+        "postgres": "postgresql",
+        "redis": "redis",
+        "rediss": "redis",
+    }
+)
+_SECRET: Final = re.compile(r"(?i)([?&][^=&]*(?:pass|pwd|secret|token)[^=&]*=)[^&#]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """A store's address.
+
+    ``location`` is the absolute path of a file, or the name of a memory store ("" has no name and
+    is nobody else's).
+    """
+
+    scheme: str
+    location: str = ""
+    options: Mapping[str, str] = MappingProxyType({})
+    text: str = field(default="", repr=False)
+
+    def __str__(self) -> str:
+        return hidden(self.text)
+
+
+def parse(text: str) -> Url:
+    """Read a URL; a relative path is taken from the present working directory, once."""
+    if not isinstance(text, str):
+        raise BadOption("url", text, "give text such as 'sqlite:///jobs.db'")
+    start, mark, _ = text.partition("://")
+    scheme = _SCHEMES.get(start.lower())
+    if not mark or scheme is None:
+        raise UnknownScheme(hidden(text), KNOWN)
+    if scheme not in ("memory", "sqlite"):
+        return Url(scheme, text=text)
+    # Only now is the text known to hold no secret that urlsplit might quote in an error.
+    parts = urlsplit(text)
+    options = MappingProxyType(dict(parse_qsl(parts.query, keep_blank_values=True)))
+    if scheme == "memory":
+        return Url(scheme, unquote(parts.netloc + parts.path), options, text)
+    return Url(scheme, _path(text, parts.netloc, parts.path), options, text)
+
+
+def _path(text: str, host: str, path: str) -> str:
+    """The file that a sqlite URL names."""
+    if host:
+        why = "a file needs three slashes: sqlite:///relative.db, or sqlite:////absolute/path.db"
+        raise BadOption("url", text, why)
+    name = unquote(path[1:])
+    if name in ("", ":memory:"):
+        raise BadOption("url", text, "it names no file; write sqlite:///jobs.db, or memory://")
+    if "\0" in name:
+        raise BadOption("url", text, "a file name cannot contain NUL")
+    return os.path.abspath(name)
+
+
+def hidden(text: str) -> str:
+    """The URL without its passwords, however wrong it is otherwise."""
+    text = _SECRET.sub(r"\1***", text)
+    start, mark, rest = text.rpartition("@")
+    if not mark:
+        return text
+    scheme, found, login = start.partition("://")
+    if not found:
+        scheme, login = "", start
+    user, colon, _ = login.partition(":")
+    return f"{scheme}{found}{user}{':***' if colon else ''}@{rest}"
