@@ -319,7 +319,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def workers(self) -> list[WorkerInfo]:
-        """Return every worker that has a lease."""
+        """Return every worker that has a lease. Order: who joined first, then by id."""
 
     async def results(self, ids: Sequence[str], timeout: float) -> dict[str, Job | None]:
         """Wait until one of these jobs has ended or is gone (None), at most ``timeout`` seconds.

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
-from msgspec.structs import replace
-
 from penstock.clock import Clock, SystemClock
 from penstock.core.job import Draft, Job, Verdict
 from penstock.engines.engine import Engine
@@ -232,7 +230,9 @@ class MemoryEngine(Engine):
         return self._step(MemoryJobs.loads, queues)
 
     async def workers(self) -> list[WorkerInfo]:
-        return self._step(lambda jobs: [replace(worker) for worker in jobs.workers.values()])
+        return self._step(
+            lambda jobs: sorted(jobs.workers.values(), key=lambda info: (info.joined_at, info.id))
+        )
 
     async def version(self) -> int:
         return self.store.version

@@ -51,14 +51,16 @@ class SqliteViews:
         if ask.want <= 0:
             return None
         settings = self.settings()
-        heads = [head(ask, queue, 1) for queue in ask.queues if self._room(queue, settings) > 0]
-        for head in heads:
+        open_lines = [
+            head(ask, queue, 1) for queue in ask.queues if self._room(queue, settings) > 0
+        ]
+        for line in open_lines:
             if (
-                self._run(self._sql["head_of_many"], head).fetchone()
-                or self._run(self._sql["unplaced_fits"], head).fetchone()
+                self._run(self._sql["head_of_many"], line).fetchone()
+                or self._run(self._sql["unplaced_fits"], line).fetchone()
             ):
                 return 0.0
-        return self._due_in("next_due_fits", heads)
+        return self._due_in("next_due_fits", open_lines)
 
     # --- see -----------------------------------------------------------------------------------
 

@@ -1,0 +1,398 @@
+"""Two engines live the same life: after every step the SQLite store equals the memory store.
+
+A hypothesis machine makes up the life: callers, workers, operators and leaders act in any order,
+time jumps, replies are lost, processes die. What both engines answer is compared verb by verb, and
+the two stores job by job. Beside that the laws are checked that need no second engine: states go
+only where ``TRANSITIONS`` leads, attempts only grow, no attempt is given out twice, no job is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+)
+from msgspec.structs import replace
+
+from penstock.core.job import (
+    TRANSITIONS,
+    Draft,
+    ErrorRecord,
+    Hold,
+    Job,
+    Outcome,
+    OutcomeKind,
+    State,
+)
+from penstock.engines.engine import Engine
+from penstock.engines.memory import MemoryEngine, MemoryStore
+from penstock.engines.records import Ask, Filter, QueueSettings, Report, Sighting, WorkerInfo
+from penstock.engines.sqlite import SqliteEngine
+from penstock.errors import LeaseLost
+from penstock.testing.clock import FakeClock
+
+QUEUES = ("default", "mail", "fair")
+TASKS = ("send", "resize", "unheard-of")
+KEYS = ("tenant-1", "tenant-2", None)
+UNIQUES = ("welcome", "report", None, None)
+DELAYS = st.sampled_from((0.0, 0.0, 0.0, 5.0, 60.0))
+
+drafts = st.builds(
+    Draft,
+    id=st.integers(0, 60).map("job-{}".format),
+    task=st.sampled_from(TASKS),
+    queue=st.sampled_from(QUEUES),
+    priority=st.sampled_from((0, 5, 5, 10)),
+    delay=DELAYS,
+    expires_in=st.sampled_from((None, None, None, 30.0)),
+    remember=st.sampled_from((0.0, 100.0)),
+    key=st.sampled_from(KEYS),
+    unique=st.sampled_from(UNIQUES),
+    unique_until=st.sampled_from(("done", "start")),
+    unique_for=st.sampled_from((0.0, 40.0)),
+    at_most_once=st.sampled_from((False, False, False, True)),
+    tags=st.sampled_from(((), ("vip",))),
+)
+
+ends = st.sampled_from(
+    (
+        {"kind": OutcomeKind.SUCCEEDED, "result": b"1"},
+        {"kind": OutcomeKind.SUCCEEDED, "result": b"1"},
+        {"kind": OutcomeKind.FAILED, "reason": "broken"},
+        {"kind": OutcomeKind.RETRY, "delay": 0.0, "reason": "again"},
+        {"kind": OutcomeKind.RETRY, "delay": 10.0, "reason": "again"},
+        {"kind": OutcomeKind.SNOOZE, "delay": 20.0},
+        {"kind": OutcomeKind.CANCELLED, "reason": "by itself"},
+        {"kind": OutcomeKind.RELEASED},
+        {"kind": OutcomeKind.RELEASED, "hold": Hold.UNKNOWN_TASK, "hold_cause": "unheard-of"},
+        {"kind": OutcomeKind.RELEASED, "hold": Hold.RATE, "delay": 15.0},
+        {"kind": OutcomeKind.EXPIRED},
+    )
+)
+
+
+class TwoEngines(RuleBasedStateMachine):
+    """The same calls to a memory store and to an SQLite file."""
+
+    workers = Bundle("workers")
+    attempts = Bundle("attempts")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.folder = tempfile.TemporaryDirectory()
+        self.clock = FakeClock()
+        store, path = MemoryStore(), f"{self.folder.name}/jobs.db"
+        # Two handles each: what one writes the other must see.
+        self.pairs = [
+            (MemoryEngine(store, self.clock), SqliteEngine(path, self.clock)) for _ in range(2)
+        ]
+        for pair in self.pairs:
+            for engine in pair:
+                self.loop.run_until_complete(engine.open())
+        self.names = 0
+        self.known: dict[str, Job] = {}
+        self.given: set[tuple[str, int]] = set()
+        self.may_vanish = False
+
+    def teardown(self) -> None:
+        for pair in self.pairs:
+            for engine in pair:
+                self.loop.run_until_complete(engine.close())
+        self.loop.close()
+        self.folder.cleanup()
+
+    def both(self, call: Callable[[Engine], Awaitable[Any]], handle: int = 0) -> Any:
+        """Make one call to both engines; they must answer the same."""
+        answers = [self.loop.run_until_complete(_answer(call, each)) for each in self.pairs[handle]]
+        assert answers[0] == answers[1]
+        return answers[0]
+
+    # --- callers -------------------------------------------------------------------------------
+
+    @rule(batch=st.lists(drafts, min_size=1, max_size=4), handle=st.integers(0, 1))
+    def enqueue(self, batch: list[Draft], handle: int) -> None:
+        self.both(lambda engine: engine.enqueue(batch), handle)
+
+    @rule(batch=st.lists(drafts, min_size=1, max_size=3))
+    def enqueue_whose_reply_is_lost(self, batch: list[Draft]) -> None:
+        self.both(lambda engine: engine.enqueue(batch))
+        receipts = self.both(lambda engine: engine.enqueue(batch), 1)
+        assert not any(receipt.created for receipt in receipts)
+
+    # --- workers -------------------------------------------------------------------------------
+
+    @initialize()
+    def one_fair_queue(self) -> None:
+        fair = QueueSettings(fair=True, weights={"tenant-2": 2.0})
+        self.both(lambda engine: engine.set_queue("fair", fair))
+
+    @rule(target=workers, knows=st.sampled_from((TASKS[:2], TASKS)))
+    def join(self, knows: tuple[str, ...]) -> str:
+        self.names += 1
+        info = WorkerInfo(id=f"worker-{self.names}", tasks=knows, queues=QUEUES)
+        self.both(lambda engine: engine.join(info))
+        return info.id
+
+    @rule(worker=workers)
+    def beat(self, worker: str) -> None:
+        self.both(lambda engine: engine.beat(worker))
+
+    @rule(worker=consumes(workers))
+    def leave(self, worker: str) -> None:
+        self.both(lambda engine: engine.leave(worker))
+
+    @rule(
+        target=attempts,
+        worker=workers,
+        queues=st.permutations(QUEUES),
+        want=st.integers(1, 5),
+        slots=st.integers(0, 5),
+        avoids=st.booleans(),
+        handle=st.integers(0, 1),
+        is_reply_lost=st.booleans(),
+    )
+    def claim(
+        self,
+        worker: str,
+        queues: list[str],
+        want: int,
+        slots: int,
+        avoids: bool,
+        handle: int,
+        is_reply_lost: bool,
+    ) -> Any:
+        ask = Ask(
+            worker=worker,
+            queues=tuple(queues),
+            want=want,
+            slots=min(slots, want),
+            avoid=frozenset(TASKS[2:]) if avoids else frozenset(),
+        )
+        could = self.both(lambda engine: engine.look(ask), handle)
+        answer = self.both(lambda engine: engine.exchange(ask), handle)
+        if answer is LeaseLost:
+            return multiple()
+        if could is None or could > 0:
+            assert not answer.jobs
+        for job in answer.jobs:
+            assert (job.id, job.attempt) not in self.given
+            self.given.add((job.id, job.attempt))
+        jobs = answer.jobs
+        if is_reply_lost:
+            jobs = self.both(lambda engine: engine.held(worker))
+            assert {job.id for job in answer.jobs} <= {job.id for job in jobs}
+        return multiple(*((worker, job.id, job.attempt) for job in jobs))
+
+    @rule(
+        ended=st.lists(consumes(attempts), min_size=1, max_size=3),
+        how=st.lists(ends, min_size=3, max_size=3),
+        want=st.integers(0, 2),
+    )
+    def settle(self, ended: list[Any], how: list[dict[str, Any]], want: int) -> None:
+        worker = ended[0][0]
+        outcomes = tuple(
+            _outcome(job, attempt, each, self.clock.now())
+            for (_, job, attempt), each in zip(ended, how, strict=False)
+        )
+        ask = Ask(worker=worker, outcomes=outcomes, queues=("default",), want=want, slots=want)
+        answer = self.both(lambda engine: engine.exchange(ask))
+        if answer is not LeaseLost:
+            self.given |= {(job.id, job.attempt) for job in answer.jobs}
+
+    @rule(ended=attempts, how=ends)
+    def settle_whose_reply_is_lost(self, ended: Any, how: dict[str, Any]) -> None:
+        worker, job, attempt = ended
+        ask = Ask(worker=worker, outcomes=(_outcome(job, attempt, how, self.clock.now()),))
+        first = self.both(lambda engine: engine.exchange(ask))
+        again = self.both(lambda engine: engine.exchange(ask), 1)
+        assert first is again is LeaseLost or first.verdicts == again.verdicts
+
+    @rule(begun=attempts)
+    def begin(self, begun: Any) -> None:
+        worker, job, attempt = begun
+        ask = Ask(worker=worker, begun=((job, attempt),))
+        self.both(lambda engine: engine.exchange(ask))
+
+    @rule(running=attempts, fraction=st.sampled_from((0.0, 0.5)))
+    def progress(self, running: Any, fraction: float) -> None:
+        worker, job, attempt = running
+        report = Report(job=job, attempt=attempt, fraction=fraction, note="so far")
+        self.both(lambda engine: engine.progress(worker, [report]))
+
+    # --- death ---------------------------------------------------------------------------------
+
+    @rule(worker=consumes(workers), limit=st.sampled_from((1, 100)))
+    def crash(self, worker: str, limit: int) -> None:
+        seen = [info for info in self.both(lambda engine: engine.workers()) if info.id == worker]
+        dead = [Sighting(info.id, info.beat) for info in seen]
+        self.both(lambda engine: engine.rescue(dead, limit))
+
+    @rule(worker=workers)
+    def rescue_a_worker_that_beats_again(self, worker: str) -> None:
+        seen = [info for info in self.both(lambda engine: engine.workers()) if info.id == worker]
+        self.both(lambda engine: engine.beat(worker))
+        self.both(lambda engine: engine.rescue([Sighting(i.id, i.beat) for i in seen], 100))
+        after = self.both(lambda engine: engine.workers())
+        assert {info.id for info in seen} <= {info.id for info in after}
+
+    # --- operators -----------------------------------------------------------------------------
+
+    @rule(numbers=st.lists(st.integers(0, 60), min_size=1, max_size=3), handle=st.integers(0, 1))
+    def cancel(self, numbers: list[int], handle: int) -> None:
+        ids = [f"job-{number}" for number in numbers]
+        self.both(lambda engine: engine.cancel(ids, "no longer needed"), handle)
+
+    @rule(numbers=st.lists(st.integers(0, 60), min_size=1, max_size=3))
+    def retry(self, numbers: list[int]) -> None:
+        ids = [f"job-{number}" for number in numbers]
+        self.both(lambda engine: engine.retry(ids))
+
+    @rule(queue=st.sampled_from(QUEUES), limit=st.integers(1, 3))
+    def purge(self, queue: str, limit: int) -> None:
+        self.may_vanish = True
+        which = Filter(queues=(queue,), states=(State.SCHEDULED, State.FAILED))
+        self.both(lambda engine: engine.purge(which, limit))
+
+    @rule(
+        queue=st.sampled_from(QUEUES),
+        paused=st.sampled_from((False, False, True)),
+        max_running=st.sampled_from((None, None, 1, 2)),
+        fair=st.booleans(),
+    )
+    def set_queue(self, queue: str, paused: bool, max_running: int | None, fair: bool) -> None:
+        chosen = QueueSettings(paused=paused, max_running=max_running, fair=fair)
+        self.both(lambda engine: engine.set_queue(queue, chosen))
+
+    # --- time and leaders ----------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from((1.0, 10.0, 35.0, 120.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @rule(seconds=st.sampled_from((-20.0, 20.0)))
+    def wall_clock_jumps(self, seconds: float) -> None:
+        self.clock.jump(seconds)
+
+    @rule(who=st.sampled_from(("leader-1", "leader-2")), handle=st.integers(0, 1))
+    def lead(self, who: str, handle: int) -> None:
+        self.both(lambda engine: engine.lead(who, 10.0), handle)
+        self.both(lambda engine: engine.leader())
+
+    @rule(who=st.sampled_from(("leader-1", "leader-2")), epoch=st.integers(1, 4))
+    def resign(self, who: str, epoch: int) -> None:
+        self.both(lambda engine: engine.resign(who, epoch))
+
+    @rule(limit=st.sampled_from((1, 100)))
+    def promote(self, limit: int) -> None:
+        self.both(lambda engine: engine.promote(limit))
+
+    @rule(keep=st.sampled_from((50.0, 1000.0)), limit=st.sampled_from((2, 100)))
+    def prune(self, keep: float, limit: int) -> None:
+        self.may_vanish = True
+        self.both(lambda engine: engine.prune(keep, limit))
+
+    @rule()
+    def mend(self) -> None:
+        self.both(lambda engine: engine.mend())
+
+    @rule(value=st.binary(max_size=3), version=st.integers(0, 3))
+    def set_cell(self, value: bytes, version: int) -> None:
+        self.both(lambda engine: engine.set_cell("breaker", value, version))
+        self.both(lambda engine: engine.cell("breaker"), 1)
+
+    # --- after every step ----------------------------------------------------------------------
+
+    @invariant()
+    def the_stores_are_equal(self) -> None:
+        jobs = self.both(_all_jobs, 1)
+        self.both(lambda engine: engine.queues())
+        self.both(_sorted_counts)
+        self.both(lambda engine: engine.loads(QUEUES))
+        self._check_history({job.id: job for job in jobs})
+
+    def _check_history(self, jobs: dict[str, Job]) -> None:
+        """What may change from one step to the next, whatever the engines agree on."""
+        if not self.may_vanish:
+            assert self.known.keys() <= jobs.keys()
+        self.may_vanish = False
+        for id, job in jobs.items():
+            before = self.known.get(id)
+            if before is None or before.enqueued_at != job.enqueued_at:
+                continue
+            assert job.attempt >= before.attempt
+            assert job.state in _reachable(before.state)
+        self.known = jobs
+
+
+async def _answer(call: Callable[[Engine], Awaitable[Any]], engine: Engine) -> Any:
+    try:
+        answer = await call(engine)
+    except LeaseLost:
+        return LeaseLost
+    return _without_seq(answer)
+
+
+def _without_seq(answer: Any) -> Any:
+    """Tickets need not be the same numbers, only stand in the same order."""
+    if isinstance(answer, Job):
+        return replace(answer, seq=0)
+    if isinstance(answer, list):
+        return [_without_seq(each) for each in answer]
+    if hasattr(answer, "jobs") and isinstance(answer.jobs, tuple):
+        return replace(answer, jobs=tuple(_without_seq(job) for job in answer.jobs))
+    return answer
+
+
+async def _all_jobs(engine: Engine) -> list[Job]:
+    """Every job, in the order of its ticket."""
+    page = await engine.find(Filter(), None, 1000)
+    assert page.cursor is None
+    return sorted(page.jobs, key=lambda job: (job.queue, job.priority, job.place, job.seq))
+
+
+async def _sorted_counts(engine: Engine) -> list[Any]:
+    return sorted(
+        await engine.counts(), key=lambda count: (count.queue, count.state, count.hold or "")
+    )
+
+
+def _outcome(job: str, attempt: int, how: dict[str, Any], now: float) -> Outcome:
+    error = None
+    if how["kind"] in (OutcomeKind.FAILED, OutcomeKind.RETRY):
+        error = ErrorRecord(attempt=attempt, at=now, kind="ValueError", message="broken")
+    return Outcome(job=job, attempt=attempt, error=error, **how)
+
+
+def _reachable(state: State) -> set[State]:
+    """A step may change a job several times: a retry that is due at once is claimed at once."""
+    reached = {state}
+    while True:
+        more = {to for (source, _), to in TRANSITIONS.items() if source in reached} - reached
+        if not more:
+            return reached
+        reached |= more
+
+
+TestTwoEngines = TwoEngines.TestCase
+TestTwoEngines.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
+pytestmark = pytest.mark.timeout(600)
