@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 from msgspec.structs import replace
 
-from penstock.core import fairness, life
+from penstock.core import life
 from penstock.core.job import Draft, Hold, Job, Outcome, State, Verdict, choose
+from penstock.engines.memory_keys import MemoryKeys
 from penstock.engines.memory_lines import Line
+from penstock.engines.memory_places import MemoryPlaces
 from penstock.engines.records import (
     PROMOTE_BATCH,
     Ask,
@@ -41,15 +42,6 @@ NAME = "memory"
 _NO_LIMIT = 1 << 31
 
 
-@dataclass(slots=True)
-class UniqueKey:
-    """Who has a unique key: while ``held`` by its job's life, and until its window ends."""
-
-    owner: str
-    until: float
-    held: bool
-
-
 class MemoryJobs:
     """All jobs and what belongs to them. Not safe for threads: see ``memory``."""
 
@@ -58,7 +50,7 @@ class MemoryJobs:
         self.settings: dict[str, QueueSettings] = {}
         self.workers: dict[str, WorkerInfo] = {}
         self.ledger: dict[str, float] = {}
-        self.keys: dict[str, UniqueKey] = {}
+        self.keys = MemoryKeys()
         self.entered: dict[str, int] = {}
         self._signed: dict[str, tuple[int, str]] = {}
         self._tickets = 0
@@ -72,8 +64,7 @@ class MemoryJobs:
         self._unplaced: dict[str, dict[str, None]] = defaultdict(dict)
         self._running: dict[str, set[str]] = defaultdict(set)
         self._held_by: dict[str, set[str]] = defaultdict(set)
-        self._virtual_time: dict[tuple[str, int], float] = {}
-        self._next_place: dict[tuple[str, int, str], float] = {}
+        self._places = MemoryPlaces()
         self.changes = 0
 
     # --- in ------------------------------------------------------------------------------------
@@ -89,10 +80,10 @@ class MemoryJobs:
         if draft.id in self.jobs or is_in_ledger:
             return Receipt(draft.id, False, "id")
         if draft.unique is not None:
-            owner = self._taken(draft.unique, draft.id, now)
+            owner = self.keys.taken(draft.unique, draft.id, now)
             if owner is not None:
                 return Receipt(owner, False, "unique")
-            self.keys[draft.unique] = UniqueKey(draft.id, now + draft.unique_for, True)
+            self.keys.take(draft.unique, draft.id, now + draft.unique_for)
         if draft.remember > 0:
             self.ledger[draft.id] = now + draft.remember
         self._entries += 1
@@ -165,15 +156,15 @@ class MemoryJobs:
     def _wait_or_end(self, job: Job, after: Job, now: float) -> Job:
         """Store a running job's next state, with the unique key it needs or gives back."""
         if not after.state.is_final and job.unique is not None:
-            owner = self._taken(job.unique, job.id, now)
+            owner = self.keys.taken(job.unique, job.id, now)
             if owner is not None:
                 was = replace(after, state=State.RUNNING)
                 after = life.superseded(was, owner, now)
         if job.unique is not None:
             if after.state.is_final:
-                self._give_back(job, now)
+                self.keys.give_back(job.unique, job.id, now)
             else:
-                self._hold_key(job.unique, job.id, now)
+                self.keys.hold(job.unique, job.id, now)
         self._put(after)
         return after
 
@@ -182,16 +173,15 @@ class MemoryJobs:
             return
         lines = [
             self._lines[queue].heads(min(ask.want, room), partial(_fits, ask))
-            for queue in ask.queues
+            for queue in dict.fromkeys(ask.queues)
             if (room := self._room(queue)) > 0
         ]
         for position, job in enumerate(choose(lines, ask.want, ask.slots)):
             after = life.claimed(job, ask.worker, now, starts=position < ask.slots)
-            lane = (job.queue, job.priority)
             if self._is_fair(job.queue):
-                self._virtual_time[lane] = max(self._virtual_time.get(lane, 0.0), job.place)
+                self._places.advance(job)
             if job.unique is not None and job.unique_until == "start":
-                self._give_back(job, now)
+                self.keys.give_back(job.unique, job.id, now)
             self._put(after)
             yield after
 
@@ -241,7 +231,7 @@ class MemoryJobs:
             return Control(id, False, job.state if job else None)
         after = life.cancelled(job, reason, now)
         if after.state.is_final:
-            self._give_back(job, now)
+            self.keys.give_back(job.unique, job.id, now)
         self._put(after)
         return Control(id, True, after.state)
 
@@ -254,10 +244,10 @@ class MemoryJobs:
         if job is None or job.state not in (State.FAILED, State.CANCELLED):
             return Control(id, False, job.state if job else None)
         if job.unique is not None:
-            owner = self._taken(job.unique, id, now)
+            owner = self.keys.taken(job.unique, id, now)
             if owner is not None:
                 return Control(id, False, job.state, owner)
-            self._hold_key(job.unique, id, now)
+            self.keys.hold(job.unique, id, now)
         after = self._ticketed(life.revived(job))
         self._put(after)
         return Control(id, True, after.state)
@@ -266,7 +256,7 @@ class MemoryJobs:
         """See the contract."""
         doomed = [job for job in self.matching(which) if job.state is not State.RUNNING][:limit]
         for job in doomed:
-            self._give_back(job, now)
+            self.keys.give_back(job.unique, job.id, now)
             self._drop(job)
         return len(doomed)
 
@@ -278,11 +268,8 @@ class MemoryJobs:
         if was_fair and not settings.fair:
             for job in [job for job in self.jobs.values() if job.queue == queue]:
                 if job.state.is_waiting:
-                    self._put(replace(self._unheld(job, Hold.UNPLACED), place=0.0))
-            for lane in [lane for lane in self._virtual_time if lane[0] == queue]:
-                del self._virtual_time[lane]
-            for spot in [spot for spot in self._next_place if spot[0] == queue]:
-                del self._next_place[spot]
+                    self._put(replace(_unheld(job, Hold.UNPLACED), place=0.0))
+            self._places.forget(queue)
 
     # --- upkeep --------------------------------------------------------------------------------
 
@@ -300,7 +287,7 @@ class MemoryJobs:
         while expired < limit and (job := self._expiring.first()) is not None:
             if job.expires_at is None or job.expires_at > now:
                 break
-            self._give_back(job, now)
+            self.keys.give_back(job.unique, job.id, now)
             self._put(life.expired(job, now))
             expired += 1
         due: list[Job] = []
@@ -341,13 +328,9 @@ class MemoryJobs:
         ids = [id for id, until in self.ledger.items() if until <= now][:limit]
         for id in ids:
             del self.ledger[id]
-        keys = [key for key, entry in self.keys.items() if not entry.held and entry.until <= now]
-        for key in keys[:limit]:
-            del self.keys[key]
-        for spot, next_place in list(self._next_place.items()):
-            if next_place <= self._virtual_time.get(spot[:2], 0.0):
-                del self._next_place[spot]
-        return Pruned(jobs=len(old[:limit]), ids=len(ids), keys=len(keys[:limit]))
+        keys = self.keys.prune(limit, now)
+        self._places.prune()
+        return Pruned(jobs=len(old[:limit]), ids=len(ids), keys=keys)
 
     def mend(self, now: float) -> Mended:
         """See the contract."""
@@ -358,34 +341,28 @@ class MemoryJobs:
                 continue
             self._put(replace(job, hold=None, hold_cause=None, hold_until=None))
             unheld += 1
-        keys = 0
-        for key, entry in list(self.keys.items()):
-            if entry.held and not self._needs_key(entry.owner, key):
-                keys += 1
-                self._free(key, entry, now)
-        return Mended(placed=placed, unheld=unheld, keys=keys)
+        loose = [(key, id) for key, id in self.keys.held() if not self._needs_key(id, key)]
+        for key, owner in loose:
+            self.keys.give_back(key, owner, now)
+        return Mended(placed=placed, unheld=unheld, keys=len(loose))
 
     def place(self) -> int:
         """Give every unplaced job of a fair queue its place, in order of arrival."""
         placed = 0
         for queue, ids in list(self._unplaced.items()):
-            if not ids or not self._is_fair(queue):
-                continue
-            weights = self.settings[queue].weights
-            for job in sorted((self.jobs[id] for id in ids), key=lambda job: job.seq):
-                spot = (queue, job.priority, job.key or "")
-                now_at = self._virtual_time.get((queue, job.priority), 0.0)
-                place = fairness.place(now_at, self._next_place.get(spot))
-                self._next_place[spot] = fairness.following(place, weights.get(job.key or "", 1.0))
-                self._put(replace(self._unheld(job, Hold.UNPLACED), place=place))
-                placed += 1
+            if self._is_fair(queue):
+                weights = self.settings[queue].weights
+                for job in sorted((self.jobs[id] for id in ids), key=lambda job: job.seq):
+                    place = self._places.give(job, weights.get(job.key or "", 1.0))
+                    self._put(replace(_unheld(job, Hold.UNPLACED), place=place))
+                    placed += 1
         return placed
 
     # --- see -----------------------------------------------------------------------------------
 
     def matching(self, which: Filter) -> Iterator[Job]:
         """Every job that fits, in the order of entry."""
-        return (job for job in self.jobs.values() if _matches(job, which))
+        return (job for job in self.jobs.values() if which.fits(job))
 
     def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
         """See the contract."""
@@ -490,12 +467,7 @@ class MemoryJobs:
     def _unhold_known(self, tasks: frozenset[str]) -> None:
         for job in [job for job in self.jobs.values() if job.hold is Hold.UNKNOWN_TASK]:
             if job.task in tasks:
-                self._put(self._unheld(job, Hold.UNKNOWN_TASK))
-
-    def _unheld(self, job: Job, hold: Hold) -> Job:
-        if job.hold is not hold:
-            return job
-        return replace(job, hold=None, hold_cause=None, hold_until=None)
+                self._put(_unheld(job, Hold.UNKNOWN_TASK))
 
     def _has_cause(self, job: Job) -> bool:
         """A hold is justified while its instant is to come or its cause still stands."""
@@ -509,30 +481,6 @@ class MemoryJobs:
             case _:
                 return False
 
-    # --- unique keys ---------------------------------------------------------------------------
-
-    def _taken(self, key: str, by: str, now: float) -> str | None:
-        """The job that keeps ``by`` from this key, if any."""
-        entry = self.keys.get(key)
-        if entry is None or entry.owner == by:
-            return None
-        return entry.owner if entry.held or entry.until > now else None
-
-    def _hold_key(self, key: str, owner: str, now: float) -> None:
-        entry = self.keys.get(key)
-        until = entry.until if entry is not None and entry.owner == owner else now
-        self.keys[key] = UniqueKey(owner, until, True)
-
-    def _give_back(self, job: Job, now: float) -> None:
-        entry = self.keys.get(job.unique) if job.unique is not None else None
-        if job.unique is not None and entry is not None and entry.owner == job.id:
-            self._free(job.unique, entry, now)
-
-    def _free(self, key: str, entry: UniqueKey, now: float) -> None:
-        entry.held = False
-        if entry.until <= now:
-            del self.keys[key]
-
     def _needs_key(self, id: str, key: str) -> bool:
         job = self.jobs.get(id)
         if job is None or job.unique != key:
@@ -540,6 +488,12 @@ class MemoryJobs:
         if job.unique_until == "start":
             return job.state.is_waiting
         return not job.state.is_final
+
+
+def _unheld(job: Job, hold: Hold) -> Job:
+    if job.hold is not hold:
+        return job
+    return replace(job, hold=None, hold_cause=None, hold_until=None)
 
 
 def _inside_fence(job: Job, attempt: int, worker: str) -> bool:
@@ -574,22 +528,6 @@ def _expiry_key(job: Job) -> tuple[float, int] | None:
 
 def _earliest(one: float | None, other: float) -> float:
     return other if one is None else min(one, other)
-
-
-def _matches(job: Job, which: Filter) -> bool:
-    tests: list[tuple[Sequence[object], object]] = [
-        (which.ids, job.id),
-        (which.states, job.state),
-        (which.queues, job.queue),
-        (which.tasks, job.task),
-        (which.keys, job.key),
-        (which.holds, job.hold),
-    ]
-    return (
-        all(not wanted or value in wanted for wanted, value in tests)
-        and (which.tag is None or which.tag in job.tags)
-        and (which.correlation_id is None or which.correlation_id == job.correlation_id)
-    )
 
 
 def _check_storable(item: Draft | Outcome) -> None:

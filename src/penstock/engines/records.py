@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -142,6 +142,22 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     holds: tuple[Hold, ...] = ()
     tag: str | None = None
     correlation_id: str | None = None
+
+    def fits(self, job: Job) -> bool:
+        """The job is one of those meant."""
+        tests: list[tuple[Sequence[object], object]] = [
+            (self.ids, job.id),
+            (self.states, job.state),
+            (self.queues, job.queue),
+            (self.tasks, job.task),
+            (self.keys, job.key),
+            (self.holds, job.hold),
+        ]
+        return (
+            all(not wanted or value in wanted for wanted, value in tests)
+            and (self.tag is None or self.tag in job.tags)
+            and (self.correlation_id is None or self.correlation_id == job.correlation_id)
+        )
 
 
 class Page(msgspec.Struct, frozen=True):

@@ -1,0 +1,287 @@
+"""Tells the bus what the answers of an engine's verbs say has happened.
+
+It remembers what was claimed through its handle until it is settled, so that an outcome, which
+names only a job and an attempt, can be told with its task, queue and duration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from penstock.clock import Clock
+from penstock.core.job import Draft, ErrorRecord, Job, Outcome, OutcomeKind, State, Verdict
+from penstock.engines.records import Ask, Control, Exchange, Receipt, Report, Term, WorkerInfo
+from penstock.errors import EngineUnavailable
+from penstock.events import (
+    AttemptEnded,
+    Bus,
+    Cancelled,
+    Claimed,
+    Enqueued,
+    Expired,
+    Failed,
+    Faulted,
+    JobEvent,
+    LeaderElected,
+    LeaseWasLost,
+    Released,
+    Rescued,
+    Retried,
+    Revived,
+    Snoozed,
+    Stale,
+    Succeeded,
+    WorkerJoined,
+    WorkerLeft,
+)
+
+CLAIMS_KEPT: Final = 10_000
+"""What another handle settles is never seen here: the oldest claims are forgotten."""
+
+ENDINGS: Final[Mapping[OutcomeKind, type[AttemptEnded]]] = MappingProxyType(
+    {
+        OutcomeKind.SUCCEEDED: Succeeded,
+        OutcomeKind.FAILED: Failed,
+        OutcomeKind.RETRY: Retried,
+        OutcomeKind.SNOOZE: Snoozed,
+        OutcomeKind.CANCELLED: Cancelled,
+        OutcomeKind.RELEASED: Released,
+        OutcomeKind.EXPIRED: Expired,
+    }
+)
+
+
+class _Claim(NamedTuple):
+    """What is remembered of a claimed job."""
+
+    worker: str | None
+    task: str | None
+    queue: str | None
+    correlation_id: str | None
+    seen_at: float | None
+
+
+_UNKNOWN: Final = _Claim(None, None, None, None, None)
+
+
+class Narrator:
+    """One handle's view of what happens. Builds no event that nobody wants."""
+
+    def __init__(self, bus: Bus, clock: Clock) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._claims: dict[tuple[str, int], _Claim] = {}
+        self._epoch = 0
+
+    # --- jobs ----------------------------------------------------------------------------------
+
+    def enqueued(self, drafts: Sequence[Draft], receipts: Sequence[Receipt]) -> None:
+        """Some drafts became jobs."""
+        if not self._bus.wants(Enqueued):
+            return
+        for draft, receipt in zip(drafts, receipts, strict=False):
+            if receipt.created:
+                event = Enqueued(
+                    at=self._clock.now(),
+                    job=receipt.id,
+                    task=draft.task,
+                    queue=draft.queue,
+                    correlation_id=draft.correlation_id,
+                    priority=draft.priority,
+                    key=draft.key,
+                    enqueued_by=draft.enqueued_by,
+                )
+                self._bus.publish(event)
+
+    def exchanged(self, ask: Ask, answer: Exchange) -> None:
+        """Outcomes were settled or refused, then jobs claimed."""
+        if not self._bus.wants(JobEvent):
+            return
+        for outcome, verdict in zip(ask.outcomes, answer.verdicts, strict=False):
+            if verdict is not Verdict.LATER:
+                claim = self._claims.pop((outcome.job, outcome.attempt), _UNKNOWN)
+                if verdict is Verdict.DONE:
+                    self._settled(ask.worker, outcome, claim)
+                else:
+                    self._refused(ask.worker, outcome.job, outcome.attempt, outcome.kind, claim)
+        for job in answer.jobs:
+            self._claimed(job)
+
+    def held(self, jobs: Sequence[Job]) -> None:
+        """A worker was told what it has: some of it by a reply that was lost."""
+        if self._bus.wants(JobEvent):
+            for job in jobs:
+                if (job.id, job.attempt) not in self._claims:
+                    self._claimed(job)
+
+    def reported(self, worker: str, reports: Sequence[Report], verdicts: Sequence[Verdict]) -> None:
+        """Progress was stored or refused."""
+        for report, verdict in zip(reports, verdicts, strict=False):
+            if verdict is Verdict.STALE:
+                claim = self._claims.get((report.job, report.attempt), _UNKNOWN)
+                self._refused(worker, report.job, report.attempt, "progress", claim)
+
+    def cancelled(self, controls: Sequence[Control], reason: str) -> None:
+        """Waiting jobs were cancelled; running ones tell of it when they end."""
+        if self._bus.wants(Cancelled):
+            for control in controls:
+                if control.changed and control.state is State.CANCELLED:
+                    event = Cancelled(at=self._clock.now(), job=control.id, reason=reason)
+                    self._bus.publish(event)
+
+    def revived(self, controls: Sequence[Control]) -> None:
+        """Ended jobs were sent back."""
+        if self._bus.wants(Revived):
+            for control in controls:
+                if control.changed:
+                    self._bus.publish(Revived(at=self._clock.now(), job=control.id))
+
+    def rescued(self, jobs: Sequence[Job]) -> None:
+        """Jobs were taken from dead workers; some have ended by it."""
+        for job in jobs:
+            self._claims.pop((job.id, job.attempt), None)
+            crash = job.errors[-1] if job.errors and job.errors[-1].attempt == job.attempt else None
+            worker = None if crash is None else crash.worker
+            if self._bus.wants(Rescued):
+                event = Rescued(
+                    at=self._clock.now(),
+                    job=job.id,
+                    task=job.task,
+                    queue=job.queue,
+                    correlation_id=job.correlation_id,
+                    attempt=job.attempt,
+                    worker=worker,
+                    crashes=job.crashes,
+                    state=job.state,
+                )
+                self._bus.publish(event)
+            ending = {State.FAILED: Failed, State.CANCELLED: Cancelled}.get(job.state)
+            if ending is not None and self._bus.wants(ending):
+                ended = ending(
+                    at=self._clock.now(),
+                    job=job.id,
+                    task=job.task,
+                    queue=job.queue,
+                    correlation_id=job.correlation_id,
+                    attempt=job.attempt,
+                    worker=worker,
+                    reason=job.reason,
+                    error=_sentence(crash),
+                )
+                self._bus.publish(ended)
+
+    def _claimed(self, job: Job) -> None:
+        self._claims[job.id, job.attempt] = _Claim(
+            job.worker, job.task, job.queue, job.correlation_id, self._clock.monotonic()
+        )
+        if len(self._claims) > CLAIMS_KEPT:
+            del self._claims[next(iter(self._claims))]
+        if self._bus.wants(Claimed):
+            due_at = max(job.enqueued_at, job.run_at or 0.0)
+            event = Claimed(
+                at=self._clock.now(),
+                job=job.id,
+                task=job.task,
+                queue=job.queue,
+                correlation_id=job.correlation_id,
+                attempt=job.attempt,
+                worker=job.worker or "",
+                waited=max(0.0, (job.claimed_at or due_at) - due_at),
+                starts=job.started,
+            )
+            self._bus.publish(event)
+
+    def _settled(self, worker: str, outcome: Outcome, claim: _Claim) -> None:
+        ending = ENDINGS[outcome.kind]
+        if not self._bus.wants(ending):
+            return
+        duration = None if claim.seen_at is None else self._clock.monotonic() - claim.seen_at
+        event = ending(
+            at=self._clock.now(),
+            job=outcome.job,
+            task=claim.task,
+            queue=claim.queue,
+            correlation_id=claim.correlation_id,
+            attempt=outcome.attempt,
+            worker=worker,
+            duration=duration,
+            reason=outcome.reason,
+            error=_sentence(outcome.error),
+            delay=outcome.delay,
+            hold=outcome.hold,
+        )
+        self._bus.publish(event)
+
+    def _refused(self, worker: str, job: str, attempt: int, what: str, claim: _Claim) -> None:
+        if self._bus.wants(Stale):
+            event = Stale(
+                at=self._clock.now(),
+                job=job,
+                task=claim.task,
+                queue=claim.queue,
+                correlation_id=claim.correlation_id,
+                attempt=attempt,
+                worker=worker,
+                outcome=what,
+            )
+            self._bus.publish(event)
+
+    # --- processes and the store ---------------------------------------------------------------
+
+    def joined(self, worker: WorkerInfo) -> None:
+        """A worker has its lease."""
+        if self._bus.wants(WorkerJoined):
+            event = WorkerJoined(
+                at=self._clock.now(),
+                worker=worker.id,
+                queues=worker.queues,
+                tasks=worker.tasks,
+                host=worker.host,
+                pid=worker.pid,
+                slots=worker.slots,
+            )
+            self._bus.publish(event)
+
+    def left(self, worker: str) -> None:
+        """A worker gave its lease back."""
+        self._forget(worker)
+        if self._bus.wants(WorkerLeft):
+            self._bus.publish(WorkerLeft(at=self._clock.now(), worker=worker))
+
+    def lost(self, worker: str, verb: str) -> None:
+        """A worker was told that it has no lease."""
+        self._forget(worker)
+        if self._bus.wants(LeaseWasLost):
+            self._bus.publish(LeaseWasLost(at=self._clock.now(), worker=worker, verb=verb))
+
+    def led(self, term: Term | None) -> None:
+        """A candidate leads: for the first time in this term, or still."""
+        if term is not None and term.epoch != self._epoch:
+            self._epoch = term.epoch
+            if self._bus.wants(LeaderElected):
+                event = LeaderElected(at=self._clock.now(), leader=term.holder, epoch=term.epoch)
+                self._bus.publish(event)
+
+    def faulted(self, verb: str, error: EngineUnavailable, tried: int, delay: float | None) -> None:
+        """A call failed for want of the store."""
+        if self._bus.wants(Faulted):
+            event = Faulted(
+                at=self._clock.now(),
+                verb=verb,
+                error=str(error),
+                kind=type(error).__name__,
+                tried=tried,
+                delay=delay,
+            )
+            self._bus.publish(event)
+
+    def _forget(self, worker: str) -> None:
+        """Its claims will be settled by nobody."""
+        for key in [key for key, claim in self._claims.items() if claim.worker == worker]:
+            del self._claims[key]
+
+
+def _sentence(error: ErrorRecord | None) -> str | None:
+    return None if error is None else f"{error.kind}: {error.message}"
