@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from datetime import timedelta
+from typing import Any, Final, TypedDict
 
 from penstock.errors import BadOption
 
@@ -44,6 +45,21 @@ class Settings:
     """Attempts of sync tasks that one worker runs at once."""
     priorities: Mapping[str, int] = field(default_factory=dict)
     """Labels of your own, beside high (0), normal (5) and low (10)."""
+
+
+class SettingsGiven(TypedDict, total=False):
+    """The settings as a caller writes them: durations may be text; None: not given."""
+
+    max_payload: int | None
+    max_result: int | None
+    keep_finished: float | str | timedelta | None
+    remember: float | str | timedelta | None
+    enqueue_timeout: float | str | timedelta | None
+    lease: float | str | timedelta | None
+    drain: float | str | timedelta | None
+    concurrency: int | None
+    threads: int | None
+    priorities: Mapping[str, int] | None
 
 
 _COUNTS: Final = frozenset({"max_payload", "max_result", "concurrency", "threads"})

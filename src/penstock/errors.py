@@ -7,6 +7,7 @@
     │   ├── BadPolicy               (ValueError)
     │   ├── BadOption               (ValueError)
     │   ├── BadArguments            (TypeError)
+    │   ├── BadItem                 (ValueError)
     │   ├── BadTask                 (TypeError)
     │   ├── DuplicateTask           (ValueError)
     │   ├── Unencodable             (TypeError)
@@ -130,6 +131,18 @@ class BadArguments(UsageError, TypeError):
 
     def __str__(self) -> str:
         return f"{self.task}: {self.why}"
+
+
+@dataclass(eq=False)
+class BadItem(UsageError, ValueError):
+    """One of many calls that does not fit; nothing of the list was stored."""
+
+    task: str
+    index: int
+    error: UsageError
+
+    def __str__(self) -> str:
+        return f"item {self.index} is wrong and nothing was stored: {self.error}"
 
 
 @dataclass(eq=False)

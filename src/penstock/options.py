@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, Final, Literal, TypedDict
 
@@ -50,58 +50,58 @@ class EnqueueOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Checked options. A hook in place of a value is asked at each enqueue."""
+    """Checked options. Those in ``hooks`` are decided at each enqueue, by the arguments."""
 
     queue: str = "default"
-    priority: int | Hook = 5
-    delay: float | Hook = 0.0
+    priority: int = 5
+    delay: float = 0.0
     run_at: float | None = None
     expires_in: float | None = None
-    key: str | Hook | None = None
-    id: str | Hook | None = None
-    unique: str | Hook | None = None
+    key: str | None = None
+    id: str | None = None
+    unique: str | None = None
     unique_until: Literal["done", "start"] = "done"
     unique_for: float = 0.0
     tags: tuple[str, ...] = ()
     name: str | None = None
     correlation_id: str | None = None
+    hooks: Mapping[str, Hook] = field(default_factory=dict)
 
-    @property
-    def has_hooks(self) -> bool:
-        """Something is decided only when the arguments are known."""
-        return any(map(callable, (self.priority, self.delay, self.key, self.id, self.unique)))
+
+DEFAULTS: Final[Mapping[str, Any]] = {
+    option.name: option.default for option in fields(Options) if option.name != "hooks"
+}
+HOOKABLE: Final = frozenset({"priority", "delay", "key", "id", "unique"})
 
 
 def merged(options: Options, given: EnqueueOptions, labels: Mapping[str, int]) -> Options:
     """``options`` with what is given in their place; ``labels`` are the priorities known here."""
-    changes = {
-        name: _checked(name, value, labels) for name, value in given.items() if value is not None
-    }
-    if "delay" in changes and "run_at" in changes:
-        raise BadOption("run_at", given["run_at"], "delay is given too; give one of the two")
-    if "run_at" in changes:
-        changes["delay"] = 0.0
-    elif "delay" in changes:
-        changes["run_at"] = None
-    result = replace(options, **changes)
-    if result.unique is None:
+    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if "delay" in values and "run_at" in values:
+        raise BadOption("run_at", values["run_at"], "delay is given too; give one of the two")
+    replaced = {*values, "run_at"} if "delay" in values else {*values}
+    replaced |= {"delay"} if "run_at" in values else set()
+    hooks = {name: hook for name, hook in options.hooks.items() if name not in replaced}
+    hooks |= {name: value for name, value in values.items() if _is_hook(name, value)}
+    changes = {name: DEFAULTS[name] for name in replaced if name in DEFAULTS}
+    for name, value in values.items():
+        if name not in hooks:
+            changes[name] = checked(name, value, labels)
+    result = replace(options, **changes, hooks=hooks)
+    if result.unique is None and "unique" not in hooks:
         for name in ("unique_for", "unique_until"):
-            if name in changes:
-                raise BadOption(name, changes[name], "it says nothing without unique=...")
+            if name in values:
+                raise BadOption(name, values[name], "it says nothing without unique=...")
     return result
 
 
+def _is_hook(name: str, value: object) -> bool:
+    return name in HOOKABLE and callable(value)
+
+
 def checked(name: str, value: Any, labels: Mapping[str, int]) -> Any:
-    """The value that a hook gave for an option."""
-    if callable(value):
-        raise BadOption(name, value, "the hook returned a function; return a value")
-    return _checked(name, value, labels)
-
-
-def _checked(name: str, value: Any, labels: Mapping[str, int]) -> Any:
+    """The value as a draft has it; a named error if it is none."""
     match name:
-        case "priority" | "delay" | "key" | "id" | "unique" if callable(value):
-            return value
         case "priority":
             return priority_number(value, labels)
         case "delay" | "unique_for":

@@ -38,7 +38,7 @@ class Url:
 
     scheme: str
     location: str = ""
-    options: Mapping[str, str] = MappingProxyType({})
+    options: Mapping[str, str] = field(default_factory=dict)
     text: str = field(default="", repr=False)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The steps that conformance tests are made of: short ways to say what a caller or a worker does."""
+"""The steps of a conformance test: short ways to say what a caller or a worker does."""
 
 from __future__ import annotations
 

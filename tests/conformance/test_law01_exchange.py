@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from conformance.steps import ask, claim_one, ids, joined, outcome, put, stored
+from collections import Counter
+
 from msgspec.structs import replace
 
+from conformance.steps import (
+    ask,
+    claim_one,
+    enqueue_jobs,
+    everything,
+    ids,
+    joined,
+    outcome,
+    put,
+    stored,
+)
 from penstock.core.job import Hold, State, Verdict
-from penstock.engines.records import QueueSettings
+from penstock.engines.records import PROMOTE_BATCH, QueueSettings
 
 
 async def turn(engine, job, kind, *queues, want=1, **fields):
@@ -50,6 +62,18 @@ async def test_an_exchange_that_wants_nothing_promotes_too(engine, store):
     store.clock.advance(61)
     await engine.exchange(ask(await joined(engine), want=0))
     assert (await stored(engine, id)).state is State.READY
+
+
+async def test_an_exchange_promotes_only_so_many_and_the_next_one_goes_on(engine, store):
+    jobs = await enqueue_jobs(engine, PROMOTE_BATCH + 5, delay=60)
+    store.clock.advance(61)
+    worker = await joined(engine)
+    await engine.exchange(ask(worker, want=0))
+    states = Counter(job.state for job in await everything(engine))
+    assert states == {State.READY: PROMOTE_BATCH, State.SCHEDULED: 5}
+    assert await engine.look(ask(worker)) == 0
+    answer = await engine.exchange(ask(worker, want=PROMOTE_BATCH + 5))
+    assert ids(answer.jobs) == jobs
 
 
 async def test_a_job_placed_in_an_exchange_can_be_claimed_in_it(engine):

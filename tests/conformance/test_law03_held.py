@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conformance.steps import ask, bury, claim, enqueue_jobs, ids, joined, put, settle, stored
 
+from conformance.steps import ask, bury, claim, enqueue_jobs, ids, joined, put, settle, stored
 from penstock.core.job import State, Verdict
 from penstock.errors import LeaseLost
 

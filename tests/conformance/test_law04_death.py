@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conformance.steps import ask, bury, claim, enqueue_jobs, joined, running, stored
 
+from conformance.steps import ask, bury, claim, enqueue_jobs, joined, running, stored
 from penstock.core.job import State
 from penstock.engines.records import Sighting
 from penstock.errors import LeaseLost

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conformance.steps import ask, bury, claim_one, finished, put, running, settle, stored
 
+from conformance.steps import ask, bury, claim_one, finished, put, running, settle, stored
 from penstock.core.job import State
 from penstock.core.life import CRASH_LIMIT
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conformance.steps import draft, everything, finished, put, running, settle, stored
 
+from conformance.steps import draft, everything, finished, put, running, stored
 from penstock.core.job import State
 from penstock.engines.records import Filter, Receipt
 
@@ -61,10 +61,10 @@ async def test_an_id_outlives_its_job_when_it_was_pruned(engine, store):
     assert await everything(engine) == ()
 
 
-async def test_a_known_id_does_not_need_to_be_remembered_by_who_repeats_it(engine):
+async def test_only_an_id_that_a_person_chose_is_looked_up_in_the_ledger(engine):
     await put(engine, "order-1", remember=WEEK)
     await engine.purge(Filter(), 10)
-    assert await engine.enqueue([draft("order-1", remember=0)]) == [KNOWN]
+    assert await engine.enqueue([draft("order-1", remember=0)]) == [Receipt("order-1", True)]
 
 
 async def test_an_id_is_free_again_when_its_time_is_over_and_it_was_pruned(engine, store):
@@ -80,7 +80,7 @@ async def test_an_id_whose_time_is_not_over_is_not_pruned(engine, store):
     await finished(engine, "succeeded", id="order-1", remember=WEEK)
     store.clock.advance(WEEK - 60)
     assert (await engine.prune(60, 100)).ids == 0
-    assert await engine.enqueue([draft("order-1")]) == [KNOWN]
+    assert await engine.enqueue([draft("order-1", remember=WEEK)]) == [KNOWN]
 
 
 async def test_an_id_stays_known_with_its_job_even_after_its_time(engine, store):

@@ -1,15 +1,16 @@
 """Whether a value is the same after its way through JSON, and if not, where and why.
 
-``flaw`` looks at a value alone: what in it has no JSON form. A ``Comparison`` walks a value and
-what was read back side by side, along its type. Both are for the rare case that the two are not
-simply equal, and answer with the first place found, as a path such as ``.user.tags[0]``.
+``flaw`` and ``nonfinite`` look at a value alone: what in it has no JSON form. A ``Comparison``
+walks a value and what was read back side by side, along its type. All are for the rare case that
+the two are not simply equal, and answer with the first place found, as a path such as
+``.user.tags[0]``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -38,17 +39,20 @@ def flaw(value: object, path: str = "") -> Flaw | None:
 
     A RecursionError tells that the value is nested too deeply, or holds itself.
     """
-    if isinstance(value, float) and not math.isfinite(value):
-        return Flaw(path, f"JSON has no {float(value)!r}")
-    for step, part in _parts(value):
-        found = flaw(part, path + step)
-        if found is not None:
-            return found
+    return nonfinite(value, path) or _search(value, path, _unwritable)
+
+
+def nonfinite(value: object, path: str = "") -> Flaw | None:
+    """The first NaN or infinity in a value; msgspec would write it as null."""
+    return _search(value, path, _nonfinite)
+
+
+def is_equal(given: Any, back: Any) -> bool:
+    """What the values' own ``==`` says; one that raises says no."""
     try:
-        ENCODER.encode(value)
-    except Exception as error:
-        return Flaw(path, _sentence(value, error))
-    return None
+        return bool(given == back)
+    except Exception:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +71,13 @@ class Comparison:
 
     def change(self, info: Type | None, given: Any, back: Any, path: str = "") -> Flaw | None:
         """The first place where ``back`` is not what ``given`` was; ``info`` None says nothing."""
-        lost = extra(info, "lost")
-        if lost is not None and not self.takes_misfits and lost.takes(given):
-            if not lost.takes(back):
-                why = f"a {type(given).__name__} would arrive as a {type(back).__name__}"
-                return Flaw(path, f"{why} ({lost.why.replace('`', '')})")
-        if given is back or extra(info, "paths") and isinstance(given, PurePath):
+        if type(given) in _ATOMS and type(back) is type(given) and given == back:
+            return None
+        lost = None if self.takes_misfits else extra(info, "lost")
+        if lost is not None and lost.takes(given) and not lost.takes(back):
+            why = f"{type(given).__name__} would arrive as {type(back).__name__}"
+            return Flaw(path, f"{why} ({lost.why.replace('`', '')})")
+        if given is back or (extra(info, "paths") and isinstance(given, PurePath)):
             return None
         info = _bare(info)
         members = _members(info)
@@ -145,7 +150,7 @@ class Comparison:
         return None
 
     def _scalar(self, info: Type | None, given: Any, back: Any, path: str) -> Flaw | None:
-        if isinstance(given, type(back)) or type(given) is int and type(back) is float:
+        if _is_kind(given, back):
             if _is_same(given, back):
                 return None
             return Flaw(path, f"{_brief(given)} would arrive as {_brief(back)}")
@@ -156,7 +161,10 @@ class Comparison:
         else:
             is_fine = info is None and isinstance(back, _PLAIN)
         if is_fine or self.takes_misfits:
-            return None
+            is_instant = isinstance(given, datetime) and isinstance(back, str)
+            if not is_instant or _is_same(given, datetime.fromisoformat(back)):
+                return None
+            return Flaw(path, f"{_brief(given)} would arrive as {back!r}")
         expected, got = type(back).__name__, type(given).__name__
         return Flaw(path, f"Expected {expected}, got {got}", is_misfit=True)
 
@@ -164,6 +172,45 @@ class Comparison:
 # --- values -------------------------------------------------------------------------------------
 
 _PLAIN: Final = (str, int, float, bool, type(None), list, dict)
+_ATOMS: Final = frozenset({str, int, float, bool, type(None)})
+_ROWS: Final = frozenset({list, tuple, set, frozenset})
+
+
+def _search(value: object, path: str, test: Callable[[object], str | None]) -> Flaw | None:
+    """The innermost place, first in order, where ``test`` finds fault."""
+    if type(value) not in _ATOMS:
+        for step, part in _parts(value):
+            found = _search(part, path + step, test)
+            if found is not None:
+                return found
+    why = test(value)
+    return None if why is None else Flaw(path, why)
+
+
+def _nonfinite(value: object) -> str | None:
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"JSON has no {float(value)!r}"
+    return None
+
+
+def _unwritable(value: object) -> str | None:
+    try:
+        ENCODER.encode(value)
+    except UnicodeEncodeError:
+        return f"{_brief(value)} is no valid Unicode text (a lone surrogate)"
+    except Exception as error:
+        key = _bad_key(value) if isinstance(value, Mapping) else None
+        return key or str(error) or type(error).__name__
+    return None
+
+
+def _bad_key(value: Mapping[Any, Any]) -> str | None:
+    for key in value:
+        try:
+            ENCODER.encode({key: None})
+        except Exception:
+            return f"the key {_brief(key)} has no form as text"
+    return None
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
@@ -198,6 +245,8 @@ def _fields(value: Any) -> dict[str, Any] | None:
 
 
 def _is_row(value: object) -> bool:
+    if type(value) in _ROWS or type(value) in _ATOMS:
+        return type(value) in _ROWS
     text = (str, bytes, bytearray, memoryview)
     return isinstance(value, Sequence | Set) and not isinstance(value, text)
 
@@ -209,8 +258,13 @@ def _is_in(item: object, back: Set[Any]) -> bool:
         return True
 
 
+def _is_kind(given: object, back: object) -> bool:
+    """A type checker would take it for what came back: a subclass, or an int for a float."""
+    return isinstance(given, type(back)) or (type(given) is int and type(back) is float)
+
+
 def _is_same(given: Any, back: Any) -> bool:
-    if given == back:
+    if is_equal(given, back):
         return True
     if isinstance(given, datetime) and given.tzinfo and back.tzinfo:
         # In the hour that a time zone repeats, == is never true between zones.
@@ -222,15 +276,6 @@ def _is_same(given: Any, back: Any) -> bool:
 def _brief(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _sentence(value: object, error: Exception) -> str:
-    """Why a single value has no JSON form."""
-    if isinstance(error, UnicodeEncodeError):
-        return f"{_brief(value)} is no valid Unicode text (a lone surrogate)"
-    if "is unsupported" in str(error):
-        return f"a {type(value).__name__} has no JSON form"
-    return str(error)
 
 
 # --- types --------------------------------------------------------------------------------------
@@ -297,9 +342,7 @@ def _owner(members: Sequence[Type], value: object) -> Type | None:
 
 def _is_mistaken(members: Sequence[Type], given: object, back: object) -> bool:
     """The value belongs to one member of a union and came back as another."""
-    if isinstance(given, type(back)) or type(given) is int and type(back) is float:
-        return False
-    return _owner(members, given) is not None
+    return not _is_kind(given, back) and _owner(members, given) is not None
 
 
 def _field_kinds(info: Type | None) -> dict[str, Type]:

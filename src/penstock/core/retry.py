@@ -24,6 +24,9 @@ from typing import Any, Final
 from penstock.core.duration import Duration, seconds
 from penstock.errors import BadDuration, BadPolicy
 
+Decision = Callable[[int, Any], Duration | None]
+"""``(failures, error) -> duration``, or None to give up; the error may be declared narrower."""
+
 RETRIES: Final = 3
 """How many retries a task has that does not say."""
 
@@ -133,9 +136,9 @@ class Delays:
 class Custom:
     """Whatever a function says: ``(failures, error) -> duration``, or None to give up."""
 
-    function: Callable[[int, BaseException], Duration | None]
+    function: Decision
 
-    def __init__(self, function: Callable[[int, BaseException], Duration | None]) -> None:
+    def __init__(self, function: Decision) -> None:
         if isinstance(function, type):
             raise BadPolicy(function, "it is a class; give an instance")
         if iscoroutinefunction(function):
@@ -168,9 +171,7 @@ class PerException:
     policies: Mapping[type[BaseException], Policy]
     default: Policy
 
-    def __init__(
-        self, policies: Mapping[type[BaseException], Retries], default: Retries = RETRIES
-    ) -> None:
+    def __init__(self, policies: Mapping[type[Any], Retries], default: Retries = RETRIES) -> None:
         if not isinstance(policies, Mapping):
             raise BadPolicy(policies, "give a dict of exception classes")
         for kind in policies:
@@ -190,7 +191,7 @@ class PerException:
 Policy = Never | Exponential | Fixed | Delays | PerException | Custom
 """A checked policy; all of them answer ``next(failures, error, chance)``."""
 
-Retries = int | Policy | Sequence[Duration] | Callable[[int, BaseException], Duration | None] | None
+Retries = int | Policy | Sequence[Duration] | Decision | None
 """What ``retries=`` takes."""
 
 

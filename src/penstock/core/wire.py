@@ -3,7 +3,8 @@
 msgspec carries numbers, text, bytes, dates, UUIDs, decimals, enums, containers, dataclasses,
 Structs, attrs classes, TypedDicts and NamedTuples by itself. Here are added: paths, pydantic
 models, subclasses of plain types, other mappings and sequences, and unions whose members msgspec
-refuses to tell apart. What cannot be read back as its class is read as plain JSON.
+refuses to tell apart. What cannot be read back as its class is read as plain JSON. An aware
+datetime keeps its instant and offset, not the name of its zone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path, PurePath
-from types import NoneType, UnionType
+from types import GenericAlias, NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Final, NewType, Union, get_args, get_origin
 from uuid import UUID
 
@@ -86,14 +87,17 @@ class OneOf(metaclass=_Anything):
         return " | ".join(title(kind) for kind in cls.kinds)
 
 
-def carried(hint: Any) -> Any:
-    """The nearest type to ``hint`` that can be read back; Any where there is none."""
-    if hint is Any or hint is object:
+def carried(hint: Any, within: frozenset[Any] = frozenset()) -> Any:
+    """The nearest type to ``hint`` that can be read back; Any where there is none.
+
+    ``within`` are the type aliases that are being looked into: one that comes again is Any.
+    """
+    if hint is Any or hint is object or any(hint is alias for alias in within):
         return Any
     why = _obstacle(hint)
     if why is None:
         return hint
-    nearest = _nearest(hint)
+    nearest = _nearest(hint, within)
     if nearest is not None and _obstacle(nearest) is None:
         return nearest
     return Annotated[Any, msgspec.Meta(extra={"lost": Lost(hint, why)})]
@@ -119,10 +123,9 @@ def is_model(kind: object) -> bool:
 def title(kind: Any) -> str:
     """A type as it is written in code."""
     if get_origin(kind) is Annotated:
-        info = type_info(kind)
-        lost = extra(info, "lost")
+        lost = extra(type_info(kind), "lost")
         return title(lost.hint if lost else get_args(kind)[0])
-    return getattr(kind, "__name__", None) or str(kind) if isinstance(kind, type) else str(kind)
+    return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
 # --- from a hint to a type msgspec can read -----------------------------------------------------
@@ -135,23 +138,23 @@ _CONTAINERS: Final = frozenset(
 )
 
 
-def _nearest(hint: Any) -> Any | None:
+def _nearest(hint: Any, within: frozenset[Any]) -> Any | None:
     """The same type with its parts replaced by what can be carried, or None."""
     origin, parts = get_origin(hint) or hint, get_args(hint)
     if origin is Annotated:
-        return Annotated[(carried(parts[0]), *parts[1:])]
+        return Annotated[(carried(parts[0], within), *parts[1:])]
     if origin in (Union, UnionType):
-        return _union(parts)
+        return _union(parts, within)
     if origin is Iterable:
-        return list[carried(parts[0])] if parts else list  # type: ignore[misc]
+        return GenericAlias(list, carried(parts[0], within)) if parts else list
     if origin is os.PathLike:
         return Path
     if isinstance(origin, NewType):
-        return carried(origin.__supertype__)
+        return carried(origin.__supertype__, within)
     if hasattr(origin, "__value__"):  # type X = ...
-        return carried(origin.__value__)
+        return carried(origin.__value__, within | {hint})
     if parts and _is_container(origin):
-        return origin[tuple(part if part is ... else carried(part) for part in parts)]
+        return origin[tuple(part if part is ... else carried(part, within) for part in parts)]
     return None
 
 
@@ -159,8 +162,8 @@ def _is_container(origin: Any) -> bool:
     return isinstance(origin, type) and origin in _CONTAINERS
 
 
-def _union(members: tuple[Any, ...]) -> Any:
-    kinds = [carried(member) for member in members if member is not NoneType]
+def _union(members: tuple[Any, ...], within: frozenset[Any]) -> Any:
+    kinds = [carried(member, within) for member in members if member is not NoneType]
     if str in kinds and any(_is_path(kind) for kind in kinds):
         # JSON has one form for both, and who takes both is content with text.
         text = Annotated[str, msgspec.Meta(extra={"paths": True})]
@@ -202,19 +205,21 @@ def _outline(info: Type) -> Iterator[Type]:
 
 
 def holds_lost(info: Type) -> bool:
-    """Somewhere in the annotation, a class is read as plain JSON."""
-    return any(extra(part, "lost") is not None for part in _outline(info))
+    """Somewhere in the annotation, or in those of its fields, a class is read as plain JSON."""
+    outermost = (info, *(field.type for field in getattr(info, "fields", ())))
+    return any(extra(part, "lost") for each in outermost for part in _outline(each))
 
 
 def _is_known(kind: Any) -> bool:
     return isinstance(kind, type) and (
-        issubclass(kind, (PurePath, str, int, float))
-        or type(kind) is _Anything
-        or is_model(kind)
+        issubclass(kind, (PurePath, str, int, float)) or type(kind) is _Anything or is_model(kind)
     )
 
 
 # --- what msgspec does not know -----------------------------------------------------------------
+
+
+_MOMENTS: Final[tuple[type[Any], ...]] = (datetime, date)
 
 
 def _plain(value: Any) -> Any:
@@ -242,7 +247,7 @@ def _plain(value: Any) -> Any:
             return list(value)
     if is_model(type(value)):
         return value.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
-    raise NotImplementedError
+    raise NotImplementedError(f"a value of type {type(value).__name__} has no JSON form")
 
 
 def _rich(kind: Any, value: Any) -> Any:
@@ -256,6 +261,10 @@ def _rich(kind: Any, value: Any) -> Any:
     for base in (str, int, float):
         if issubclass(kind, base) and type(value) is base:
             return kind(value)
+    for base in _MOMENTS:
+        # Tests that freeze time put a class of their own in the place of datetime.
+        if issubclass(kind, base) and issubclass(base, kind):
+            return msgspec.convert(value, base)
     if is_model(kind):
         return _model(kind, value)
     return value

@@ -103,7 +103,7 @@ class SqliteEngine(Engine):
             with self._gate.writing(self._busy_timeout):
                 self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-        if found == 0:
+        if found < sqlite_schema.newest():
             self._migrate()
 
     def _connect(self, wait: float) -> sqlite3.Connection:

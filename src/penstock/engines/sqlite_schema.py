@@ -12,6 +12,11 @@ APPLICATION_ID: Final = 0x50454E53
 """Marks the file as a Penstock store: "PENS"."""
 
 
+def newest() -> int:
+    """Return the schema version that this Penstock needs."""
+    return len(migrations("sqlite"))
+
+
 def version(connection: sqlite3.Connection, name: str) -> int:
     """Return the schema version of a store, 0 for an empty file; refuse any other database."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
@@ -19,8 +24,8 @@ def version(connection: sqlite3.Connection, name: str) -> int:
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if owner != APPLICATION_ID and (tables or owner or found):
         raise EngineCorrupt(name, "the file is the database of another program")
-    if found > len(migrations("sqlite")):
-        raise SchemaMismatch(name, found, len(migrations("sqlite")))
+    if found > newest():
+        raise SchemaMismatch(name, found, newest())
     return int(found)
 
 

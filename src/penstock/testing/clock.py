@@ -111,7 +111,10 @@ class FakeClock(Clock):
         await self.settle()
 
     async def asleep(self, sleepers: int = 1) -> None:
-        """Wait until at least this many calls sleep on the clock."""
+        """Wait until at least this many calls sleep on the clock.
+
+        An ``Observed`` engine has one sleeper of its own while calls are under way.
+        """
         changed = asyncio.Event()
         watcher = (asyncio.get_running_loop(), changed)
         try:

@@ -1,0 +1,319 @@
+"""Penstock: the tasks of one application, and the way to its store.
+
+    app = Penstock("sqlite:///jobs.db")
+
+    @app.task(queue="mail", retries=5, timeout="30s")
+    def send(to: str, body: str) -> str: ...
+
+    job = send.enqueue("a@b.c", body="hi")        # await send.aenqueue(...) in async code
+    job.result(timeout=10)
+
+Making one opens nothing: the store is opened by the first call that needs it, in each process anew.
+This is the composition root: the only module that knows the engines by name, when it needs them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
+
+import msgspec
+
+from penstock import config
+from penstock.clock import Clock, SystemClock
+from penstock.core.duration import seconds
+from penstock.core.job import PRIORITIES, Draft, Job
+from penstock.core.payload import encode_plain
+from penstock.core.spec import Spec
+from penstock.declare import TaskOptions, declared, refuse_duplicate
+from penstock.draft import draft
+from penstock.engines.engine import Engine
+from penstock.engines.observed import Observed
+from penstock.engines.records import Receipt
+from penstock.errors import BadOption, MissingDriver, MissingEngine
+from penstock.events import Bus, Event
+from penstock.handle import BY_A_PERSON, Handle
+from penstock.operations import Operations
+from penstock.options import EnqueueOptions, Options, merged, word
+from penstock.sync import Facade, blocking
+from penstock.task import AsyncTask, Sender, Task
+from penstock.url import Url, parse
+
+if TYPE_CHECKING:
+    from penstock.engines.memory import MemoryStore
+    from penstock.hosting import WorkerOptions, WorkerThread
+    from penstock.worker.worker import Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+E = TypeVar("E", bound=Event)
+
+
+class Declare(Protocol):
+    """``@app.task(...)``: makes a task of the function below it."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class Penstock(Operations):
+    """One application: its tasks, its settings, its store.
+
+    Settings come from the arguments, else from the environment (``PENSTOCK_URL``, ...), else from
+    ``penstock.toml`` or ``[tool.penstock]`` in ``pyproject.toml``: see ``penstock.config``.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        clock: Clock | None = None,
+        **settings: Unpack[config.SettingsGiven],
+    ) -> None:
+        found = config.load({"url": url, **settings}, seconds=seconds)
+        self.settings = replace(found, priorities={**PRIORITIES, **found.priorities})
+        self.url = parse(self.settings.url)
+        self.bus = Bus()
+        self._clock = clock or SystemClock()
+        self._connect = partial(_observed, _engine(self.url, self._clock), self.bus)
+        self._facade = Facade(self._connect, str(self.url))
+        self._tasks: dict[str, Sender[..., Any]] = {}
+        self._specs: dict[str, Spec] = {}
+
+    def __repr__(self) -> str:
+        return f"<Penstock {self.url}, {len(self._tasks)} tasks>"
+
+    # --- tasks ---------------------------------------------------------------------------------
+
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: None = None, /, **options: Unpack[TaskOptions]) -> Declare: ...
+    def task(
+        self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]
+    ) -> Any:
+        """Declare a task: ``@app.task`` or ``@app.task(queue="mail", ...)`` above a function.
+
+        On failure: ``DuplicateTask``, ``BadTask``, or the error of an option that does not fit.
+        """
+        if function is None:
+            return partial(self._declare, options=options)
+        return self._declare(function, options)
+
+    def _declare(self, function: Callable[..., Any], options: TaskOptions) -> Sender[..., Any]:
+        spec, chosen = declared(function, options, self.settings)
+        if spec.name in self._specs:
+            refuse_duplicate(self._specs[spec.name], spec)
+        kind = AsyncTask if spec.is_async else Task
+        task: Sender[..., Any] = kind(self._facade, self.settings, spec, chosen)
+        self._tasks[spec.name] = task
+        self._specs[spec.name] = spec
+        return task
+
+    @property
+    def tasks(self) -> Mapping[str, Sender[..., Any]]:
+        """The tasks that are declared here, by name."""
+        return MappingProxyType(self._tasks)
+
+    # --- jobs ----------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        task: str,
+        args: Mapping[str, Any] | None = None,
+        /,
+        **options: Unpack[EnqueueOptions],
+    ) -> Handle[Any]:
+        """Store one job of a task by its name, with its arguments by name.
+
+        A task that is declared here checks the arguments and brings its own options. Any other is
+        stored as it is, and waits for a worker that knows it.
+        """
+        job, limit = self._named(task, args, options), self.settings.enqueue_timeout
+        receipt = self._facade.call(lambda client: client.enqueue(job), limit, what="enqueue")
+        return Handle(self._facade, receipt, self._decode)
+
+    async def aenqueue(
+        self,
+        task: str,
+        args: Mapping[str, Any] | None = None,
+        /,
+        **options: Unpack[EnqueueOptions],
+    ) -> Handle[Any]:
+        """The same, awaited."""
+        job, limit = self._named(task, args, options), self.settings.enqueue_timeout
+        receipt = await self._facade.ask(lambda client: client.enqueue(job), limit, what="aenqueue")
+        return Handle(self._facade, receipt, self._decode)
+
+    def job(self, id: str) -> Handle[Any]:
+        """The handle of a job by its id. Asks nothing yet."""
+        return Handle(self._facade, Receipt(word("id", id), True), self._decode)
+
+    async def acancel(self, id: str, reason: str = BY_A_PERSON) -> bool:
+        """Cancel a job if it waits, ask it to end if it runs; say whether that changed anything."""
+        return await self.job(id).acancel(reason)
+
+    cancel = blocking(acancel)
+
+    def _named(self, task: str, args: Mapping[str, Any] | None, options: EnqueueOptions) -> Draft:
+        known = self._tasks.get(task)
+        if known is not None:
+            return known.using(**options).adopt(args or {})
+        payload = encode_plain(args or {}, word("task", task), self.settings.max_payload)
+        chosen = merged(Options(), options, self.settings.priorities)
+        if chosen.hooks:
+            why = f"a function needs a task that is declared here, and {task!r} is not"
+            raise BadOption(*next(iter(chosen.hooks.items())), why)
+        return draft(task, payload, chosen, self.settings)
+
+    def _decode(self, job: Job) -> Any:
+        known = self._tasks.get(job.task)
+        return msgspec.json.decode(job.result or b"null") if known is None else known.decode(job)
+
+    # --- events --------------------------------------------------------------------------------
+
+    @overload
+    def on(self, kind: type[E], /) -> Callable[[Callable[[E], R]], Callable[[E], R]]: ...
+    @overload
+    def on(self, kind: type[E], listener: Callable[[E], object], /) -> Callable[[], None]: ...
+    def on(self, kind: type[E], listener: Callable[[E], object] | None = None, /) -> Any:
+        """Call a function for each event of a kind: ``@app.on(Failed)``, or ``app.on(Failed, f)``.
+
+        The second form returns a function that ends it. A listener runs on Penstock's own loop and
+        must not block it; see ``penstock.events``.
+        """
+        if listener is not None:
+            return self.bus.subscribe(kind, listener)
+
+        def subscribed(listener: Callable[[E], R]) -> Callable[[E], R]:
+            self.bus.subscribe(kind, listener)
+            return listener
+
+        return subscribed
+
+    # --- workers -------------------------------------------------------------------------------
+
+    def worker(
+        self, **options: Unpack[WorkerOptions]
+    ) -> AbstractAsyncContextManager[Worker, bool | None]:
+        """A worker beside other work on this loop: ``async with app.worker() as worker: ...``.
+
+        It has its lease when the block begins, and is drained when the block ends.
+        """
+        from penstock.hosting import beside
+
+        return beside(self._worker(options))
+
+    def worker_thread(self, **options: Unpack[WorkerOptions]) -> WorkerThread:
+        """A worker in a thread of this process: ``start`` it, or use it with ``with``."""
+        from penstock.hosting import WorkerThread
+
+        return WorkerThread(self._worker(options))
+
+    def run_worker(self, *, until_empty: bool = False, **options: Unpack[WorkerOptions]) -> None:
+        """Be a worker until SIGTERM or Ctrl-C, which drains it; the second one does not wait.
+
+        With ``until_empty``, also return when nothing is left that is due.
+        """
+        from penstock.hosting import run_process
+
+        run_process(self._worker(options), until_empty=until_empty)
+
+    def _worker(self, options: WorkerOptions) -> Worker:
+        from penstock.hosting import worker_settings
+        from penstock.worker.worker import Worker
+
+        queues = ("default", *(task.options.queue for task in self._tasks.values()))
+        settings = worker_settings(options, self.settings, queues)
+        return Worker(self._connect, MappingProxyType(self._specs), settings, clock=self._clock)
+
+    # --- life ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let the store go. Idempotent, and optional: the next use opens it again."""
+        self._facade.close()
+
+    async def aclose(self) -> None:
+        """The same, awaited."""
+        await self._facade.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+# --- engines ------------------------------------------------------------------------------------
+
+PRESENT = ("memory://", "sqlite:///")
+_DRIVERS = {"postgresql": ("psycopg", "postgres"), "redis": ("redis", "redis")}
+
+
+def _observed(connect: Callable[[], Engine], bus: Bus) -> Engine:
+    return Observed(connect(), bus)
+
+
+def _engine(url: Url, clock: Clock) -> Callable[[], Engine]:
+    """What makes a handle on the store that ``url`` names; a named error if nothing can."""
+    match url.scheme:
+        case "memory":
+            _known(url, ())
+            own: dict[tuple[int, str], MemoryStore] = {}
+            return partial(_memory, _shared if url.location else own, url.location, clock)
+        case "sqlite":
+            _known(url, ("synchronous", "busy_timeout"))
+            synchronous = url.options.get("synchronous", "normal").lower()
+            if synchronous not in ("normal", "full"):
+                raise BadOption("synchronous", synchronous, "give 'normal' or 'full'")
+            patience = seconds(url.options.get("busy_timeout", 10.0), name="busy_timeout")
+            return partial(_sqlite, url.location, clock, synchronous, patience)
+    driver, extra = _DRIVERS[url.scheme]
+    if find_spec(driver) is None:
+        raise MissingDriver(f"{url.scheme}://", extra)
+    raise MissingEngine(f"{url.scheme}://", PRESENT)
+
+
+def _known(url: Url, known: tuple[str, ...]) -> None:
+    for name, value in url.options.items():
+        if name not in known:
+            there = ", ".join(known) or "none"
+            raise BadOption(
+                name, value, f"no such option in a {url.scheme} URL; there are: {there}"
+            )
+
+
+# Stores in memory are shared by their name within one process; a forked child starts without.
+_shared: dict[tuple[int, str], MemoryStore] = {}
+
+
+def _memory(stores: dict[tuple[int, str], MemoryStore], name: str, clock: Clock) -> Engine:
+    from penstock.engines.memory import MemoryEngine, MemoryStore
+
+    return MemoryEngine(stores.setdefault((os.getpid(), name), MemoryStore()), clock)
+
+
+def _sqlite(path: str, clock: Clock, synchronous: Any, busy_timeout: float) -> Engine:
+    from penstock.engines.sqlite import SqliteEngine
+
+    return SqliteEngine(path, clock, synchronous=synchronous, busy_timeout=busy_timeout)

@@ -1,0 +1,115 @@
+"""What all callers of one process share: one engine handle, its batcher and its watcher.
+
+It lives on the façade's loop and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from penstock.core.job import Draft, Job
+from penstock.engines.batcher import Batcher
+from penstock.engines.engine import Engine
+from penstock.engines.records import Receipt
+from penstock.errors import EngineClosed, EngineTimeout, JobGone, ResultTimeout
+from penstock.watch import Watcher
+
+
+class Client:
+    """One handle on the store, opened by its first use."""
+
+    def __init__(self, connect: Callable[[], Engine], tasks: asyncio.TaskGroup) -> None:
+        self._connect = connect
+        self._tasks = tasks
+        self._engine: Engine | None = None
+        self._opening: asyncio.Task[None] | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The open handle."""
+        if self._engine is None:
+            raise EngineClosed("the store")
+        return self._engine
+
+    async def open(self) -> None:
+        """Open the handle, once for everyone who asks meanwhile.
+
+        On failure: all of them get the error; whoever asks next tries again.
+        """
+        if self._engine is not None:
+            return
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open(), name="penstock open")
+            self._opening.add_done_callback(self._opened)
+        # One caller's cancellation must not take the handle from the others.
+        await asyncio.shield(self._opening)
+
+    async def _open(self) -> None:
+        engine = self._connect()
+        await engine.open()
+        self._batcher: Batcher[Draft, Receipt] = Batcher(
+            engine.enqueue,
+            max_items=engine.traits.max_batch,
+            weigh=lambda draft: len(draft.payload),
+            name=engine.traits.name,
+        )
+        self._watcher = Watcher(engine, self._tasks)
+        self._engine = engine
+
+    def _opened(self, opening: asyncio.Task[None]) -> None:
+        self._opening = None
+        if not opening.cancelled():
+            opening.exception()
+
+    async def close(self) -> None:
+        """Send what was handed over, tell those who wait for results, let the handle go."""
+        if self._opening is not None:
+            self._opening.cancel()
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            self._watcher.close()
+            await self._batcher.close()
+            await engine.close()
+
+    async def enqueue(self, draft: Draft) -> Receipt:
+        """Store one job, in one commit with whatever else arrives meanwhile."""
+        return await self._batcher.put(draft)
+
+    async def enqueue_all(self, drafts: Sequence[Draft], timeout: float) -> list[Receipt]:
+        """Store many jobs, as many in a commit as the store takes, each within ``timeout``.
+
+        Atomic per commit. On failure: a note on the error says how many are stored.
+        """
+        engine = self.engine
+        receipts: list[Receipt] = []
+        step = engine.traits.max_batch
+        for start in range(0, len(drafts), step):
+            limit = asyncio.timeout(timeout)
+            try:
+                async with limit:
+                    receipts += await engine.enqueue(drafts[start : start + step])
+            except Exception as caught:
+                error = caught
+                if limit.expired():
+                    why = f"{step} jobs took longer than {timeout:g} s"
+                    error = EngineTimeout(engine.traits.name, why)
+                error.add_note(f"{start} of {len(drafts)} jobs were stored before this")
+                raise error from error.__cause__
+        return receipts
+
+    async def result(self, id: str, timeout: float | None) -> Job:
+        """Return the job when it has ended.
+
+        On failure: ``ResultTimeout``, ``JobGone``.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                job = await self._watcher.ended(id)
+        except TimeoutError:
+            (job,) = await self.engine.get([id])
+            if timeout is not None and job is not None and not job.state.is_final:
+                raise ResultTimeout(id, job.state, timeout) from None
+        if job is None:
+            raise JobGone(id)
+        return job

@@ -1,0 +1,193 @@
+"""What a handler can see and say of the attempt it runs.
+
+    @app.task
+    def resize(album: str, ctx: Context) -> Retry | None:
+        for done, photo in enumerate(photos := load(album)):
+            if ctx.cancelled:
+                raise Cancel("stopped half-way")
+            if not shrink(photo):
+                return Retry("1m", reason="disk is full")
+            ctx.progress(done / len(photos), photo.name)
+
+``Retry``, ``Snooze`` and ``Cancel`` may be raised or returned. Anywhere below the handler, without
+passing it along, ``penstock.current()`` is the same context.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Final
+
+from penstock.core.duration import Duration, seconds
+from penstock.core.job import Job
+from penstock.engines.records import Report
+from penstock.errors import PenstockError
+
+LONGEST_NOTE: Final = 1000
+"""Characters of a progress note that are kept."""
+
+
+class NoContext(PenstockError, LookupError):
+    """``current()`` was asked where no attempt runs."""
+
+    def __str__(self) -> str:
+        return (
+            "no attempt runs here: penstock.current() works inside a task that a worker runs; "
+            "a thread you start yourself needs the context passed along"
+        )
+
+
+class Context:
+    """One attempt, as its handler sees it. Safe to use from any thread."""
+
+    __slots__ = ("_has_noticed", "_is_stopping", "_latest", "_sent", "_signs", "job")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._is_stopping = False
+        self._has_noticed = False
+        self._signs = 0
+        self._latest: tuple[float, str] | None = None
+        self._sent: tuple[float, str] | None = None
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.job.id
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return self.job.task
+
+    @property
+    def attempt(self) -> int:
+        """Which execution this is; the first is 1, and crashes and releases count too."""
+        return self.job.attempt
+
+    @property
+    def failures(self) -> int:
+        """How many attempts before this one counted against the retries."""
+        return self.job.failures
+
+    @property
+    def queue(self) -> str:
+        """The queue it came from."""
+        return self.job.queue
+
+    @property
+    def key(self) -> str | None:
+        """The tenant or resource it belongs to."""
+        return self.job.key
+
+    @property
+    def correlation_id(self) -> str | None:
+        """What ties it to other work."""
+        return self.job.correlation_id
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Its labels."""
+        return self.job.tags
+
+    @property
+    def cancelled(self) -> bool:
+        """The attempt should end now: cancelled, out of time, out of its lease, or shutting down.
+
+        A handler that has read True here and then returns did what it was asked: its attempt ends
+        as that request says, not as a success.
+        """
+        if self._is_stopping:
+            self._has_noticed = True
+        return self._is_stopping
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Say how far the attempt has come, from 0 to 1. Costs nothing: the latest one is sent
+        with the worker's next flush.
+        """
+        self._latest = (min(1.0, max(0.0, float(fraction))), note[:LONGEST_NOTE])
+        self.alive()
+
+    def alive(self) -> None:
+        """Show a sign of life, where there is no progress to tell."""
+        self._signs += 1
+
+    # --- for the worker ------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Let ``cancelled`` be true from now on."""
+        self._is_stopping = True
+
+    @property
+    def has_noticed(self) -> bool:
+        """The handler has read that it should stop."""
+        return self._has_noticed
+
+    def take_report(self) -> Report | None:
+        """Return what has not been sent yet and mark it as sent; None: nothing.
+
+        Only the worker's loop takes; a report that comes meanwhile is never lost.
+        """
+        latest = self._latest
+        if latest is None or latest is self._sent:
+            return None
+        self._sent = latest
+        fraction, note = latest
+        return Report(job=self.job.id, attempt=self.job.attempt, fraction=fraction, note=note)
+
+    def resend(self) -> None:
+        """Let the latest report be taken once more: it did not arrive."""
+        self._sent = None
+
+
+CURRENT: Final[ContextVar[Context]] = ContextVar("penstock_context")
+"""The attempt that runs here; the worker sets it around each handler."""
+
+
+def current() -> Context:
+    """Return the context of the attempt that this code runs in; ``NoContext`` outside of one."""
+    try:
+        return CURRENT.get()
+    except LookupError:
+        raise NoContext from None
+
+
+# --- how a handler ends its attempt -------------------------------------------------------------
+
+
+class Signal(Exception):
+    """How a handler wants its attempt to end; raised or returned. Not an error."""
+
+    reason: str | None
+
+    def __str__(self) -> str:
+        return self.reason or ""
+
+
+class Retry(Signal):
+    """Try again: counts as a failure and obeys the task's retry limit.
+
+    ``delay`` replaces the wait that the task's policy has for this failure.
+    """
+
+    def __init__(self, delay: Duration | None = None, reason: str | None = None) -> None:
+        super().__init__(delay, reason)
+        self.delay = None if delay is None else seconds(delay, name="delay")
+        self.reason = reason
+
+
+class Snooze(Signal):
+    """Run again after ``delay``; no failure is counted."""
+
+    def __init__(self, delay: Duration, reason: str | None = None) -> None:
+        super().__init__(delay, reason)
+        self.delay = seconds(delay, name="delay")
+        self.reason = reason
+
+
+class Cancel(Signal):
+    """End the job as cancelled."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason: str = reason

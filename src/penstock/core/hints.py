@@ -1,0 +1,60 @@
+"""What a function's annotations mean: text is resolved, and what cannot be is Any."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+
+def read_signature(function: Callable[..., Any]) -> inspect.Signature:
+    """The function's parameters; ValueError or TypeError if they cannot be known."""
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        return inspect.signature(function, annotation_format=Format.FORWARDREF)
+    return inspect.signature(function)
+
+
+def namespace(function: Callable[..., Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The names that the function's annotations can use.
+
+    ``known`` is for names that were imported for the type checker only.
+    """
+    function = inspect.unwrap(function)
+    while isinstance(function, partial):
+        function = inspect.unwrap(function.func)
+    if not hasattr(function, "__globals__"):  # an object that can be called
+        function = inspect.getattr_static(function, "__call__", function)
+    names = {**known, **getattr(function, "__globals__", {})}
+    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
+    for name, cell in zip(code.co_freevars if code else (), cells or (), strict=True):
+        try:
+            names[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    return names
+
+
+def resolve(annotation: Any, names: dict[str, Any]) -> Any:
+    """The type that an annotation stands for; Any if there is none, or it cannot be found."""
+    if annotation is inspect.Parameter.empty:
+        return Any
+    bearer = SimpleNamespace(__annotations__={"hint": annotation})
+    try:
+        return get_type_hints(bearer, names, include_extras=True)["hint"]
+    except Exception:  # an annotation may be any expression
+        return Any
+
+
+def core_class(hint: Any) -> type | None:
+    """The class behind ``Annotated`` and ``Optional``, if it is a single one."""
+    if get_origin(hint) is Annotated:
+        return core_class(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        rest = [part for part in get_args(hint) if part is not NoneType]
+        return core_class(rest[0]) if len(rest) == 1 else None
+    return hint if isinstance(hint, type) else None

@@ -1,0 +1,156 @@
+"""A declaration, read: what ``@app.task(...)`` makes of a function, complete and checked.
+
+A name belongs to one function. It may be declared again only by the same module and name, and not
+in the same run of that module: that is a reload, or a cell of a notebook run again, and the newer
+one counts. Functions made inside others never may: they are many under one name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import PurePath
+from typing import Any, Final, Literal, TypedDict, cast
+
+from penstock.config import Settings
+from penstock.context import Context
+from penstock.core.duration import Duration, seconds
+from penstock.core.payload import Signature
+from penstock.core.retry import RETRIES, Never, Policy, Retries, make_policy
+from penstock.core.spec import Spec
+from penstock.errors import BadDuration, BadOption, BadTask, DuplicateTask
+from penstock.options import EnqueueOptions, Options, merged, word
+
+
+class TaskOptions(TypedDict, total=False):
+    """What ``@app.task(...)`` takes; None: not given.
+
+    ``priority``, ``delay``, ``key`` and ``unique`` may be functions of the job's arguments.
+    """
+
+    name: str | None
+    """What the store calls the task; by default its module and name."""
+    queue: str | None
+    priority: str | int | Callable[..., str | int | None] | None
+    delay: Duration | Callable[..., Duration | None] | None
+    expires_in: Duration | None
+    key: str | Callable[..., str | None] | None
+    unique: str | Callable[..., str | None] | None
+    unique_until: Literal["done", "start"] | None
+    unique_for: Duration | None
+    tags: Iterable[str] | None
+    retries: Retries
+    """How often to try again after a failure, and when; 3 times by default, None or 0: never."""
+    timeout: Duration | None
+    """How long one attempt may take."""
+    at_most_once: bool | None
+    """Rather not at all than twice: no retries, and none after a crash."""
+
+
+_OF_THE_TASK: Final = frozenset({"name", "retries", "timeout", "at_most_once"})
+
+
+def declared(
+    function: Callable[..., Any], given: TaskOptions, settings: Settings
+) -> tuple[Spec, Options]:
+    """How to run the task, and how to enqueue it unless a caller says otherwise."""
+    unknown = [option for option in given if option not in TaskOptions.__annotations__]
+    if unknown:
+        known = ", ".join(TaskOptions.__annotations__)
+        why = f"no such option of a task; there are {known}"
+        raise BadOption(unknown[0], given.get(unknown[0]), why)
+    name = given.get("name")
+    name = _default_name(function) if name is None else word("name", name)
+    _check(function, name)
+    at_most_once = bool(given.get("at_most_once"))
+    spec = Spec(
+        name=name,
+        function=function,
+        is_async=inspect.iscoroutinefunction(function),
+        signature=Signature.of(function, name, inject=Context),
+        policy=_policy(given, at_most_once),
+        timeout=_timeout(given.get("timeout")),
+        at_most_once=at_most_once,
+        max_result=settings.max_result,
+    )
+    enqueue = {option: value for option, value in given.items() if option not in _OF_THE_TASK}
+    return spec, merged(Options(), cast(EnqueueOptions, enqueue), settings.priorities)
+
+
+def refuse_duplicate(old: Spec, new: Spec) -> None:
+    """Raise ``DuplicateTask`` unless the same function is declared anew."""
+    first, second = old.function, new.function
+    is_same = _origin(first) == _origin(second) and "<locals>" not in _origin(second)[1]
+    if not is_same or _is_first_run(_origin(second)[0]):
+        raise DuplicateTask(new.name, _place(first), _place(second))
+
+
+def _check(function: Callable[..., Any], name: str) -> None:
+    if inspect.isclass(function) or not callable(function):
+        raise BadTask(name, f"{function!r} is no function; decorate a def or an async def")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise BadTask(name, "it yields; a task returns its result once")
+    owner = _origin(function)[1].rpartition("<locals>.")[2].rpartition(".")[0]
+    code = getattr(function, "__code__", None)
+    if owner and code and code.co_varnames[: code.co_argcount][:1] in (("self",), ("cls",)):
+        raise BadTask(name, f"it is a method of {owner}; declare a function that calls it")
+
+
+def _policy(given: TaskOptions, at_most_once: bool) -> Policy:
+    if not at_most_once:
+        return make_policy(given.get("retries", RETRIES))
+    if given.get("retries"):
+        why = "a task that runs at most once is never tried again; leave one of the two out"
+        raise BadOption("retries", given.get("retries"), why)
+    return Never()
+
+
+def _timeout(value: Duration | None) -> float | None:
+    if value is None:
+        return None
+    limit = seconds(value, name="timeout")
+    if not limit:
+        raise BadDuration(value, "timeout is 0: no attempt could ever end in time")
+    return limit
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+def _default_name(function: Callable[..., Any]) -> str:
+    module, qualname = _origin(function)
+    if not qualname:
+        raise BadTask(repr(function), "it has no name of its own; give one with name=...")
+    return word("name", f"{_importable(module)}.{qualname}")
+
+
+def _origin(function: Callable[..., Any]) -> tuple[str, str]:
+    return getattr(function, "__module__", "") or "", getattr(function, "__qualname__", "")
+
+
+def _importable(module: str) -> str:
+    """The name under which others import what runs as ``__main__`` here."""
+    main = sys.modules.get("__main__")
+    if module != "__main__" or main is None:
+        return module
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return str(spec.name).removesuffix(".__main__")
+    file = getattr(main, "__file__", None)
+    return PurePath(file).stem if file else module
+
+
+def _is_first_run(module: str) -> bool:
+    """The module's body runs for the first time: not a reload, nor a notebook's next cell."""
+    found = sys.modules.get(module)
+    if module == "__main__":
+        return hasattr(found, "__file__")
+    return bool(getattr(getattr(found, "__spec__", None), "_initializing", False))
+
+
+def _place(function: Callable[..., Any]) -> str:
+    module, qualname = _origin(function)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+    return f"{module}.{qualname}{where}"

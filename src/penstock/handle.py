@@ -1,0 +1,96 @@
+"""The handle: what a caller can ask about one job, and do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from penstock.core.duration import Duration, seconds
+from penstock.core.job import Change, Job, State
+from penstock.engines.records import Receipt
+from penstock.errors import JobCancelled, JobFailed, JobGone, UniqueConflict, WrongState
+from penstock.sync import Facade, blocking
+
+R = TypeVar("R")
+
+BY_A_PERSON = "cancelled by a person"
+
+
+class Handle(Generic[R]):
+    """A job in the store. Holds nothing open; every question is asked anew.
+
+    ``created`` is false if nothing was enqueued because such a job was there already: ``because``
+    is then "id" or "unique", and the handle is of that job.
+    """
+
+    __slots__ = ("_decode", "_facade", "because", "created", "id")
+
+    def __init__(self, facade: Facade, receipt: Receipt, decode: Callable[[Job], R]) -> None:
+        self._facade = facade
+        self._decode = decode
+        self.id = receipt.id
+        self.created = receipt.created
+        self.because = receipt.because
+
+    def __repr__(self) -> str:
+        told = "" if self.created else f", was there already (same {self.because})"
+        return f"<Handle {self.id}{told}>"
+
+    def result(self, timeout: Duration | None = None) -> R:
+        """Wait for the job to end and return what the task returned.
+
+        On failure: ``JobFailed`` with the remote traceback, ``JobCancelled``, ``JobGone``, or
+        ``ResultTimeout`` (a ``TimeoutError``): the job goes on.
+        """
+        limit = None if timeout is None else seconds(timeout, name="timeout")
+        job = self._facade.call(lambda client: client.result(self.id, limit), what="result")
+        return self._returned(job)
+
+    async def aresult(self, timeout: Duration | None = None) -> R:
+        """The same, awaited."""
+        limit = None if timeout is None else seconds(timeout, name="timeout")
+        return self._returned(await self._facade.ask(lambda client: client.result(self.id, limit)))
+
+    async def astatus(self) -> Job:
+        """Return the job as it is now; ``JobGone`` if the store does not know it."""
+        (job,) = await self._facade.ask(lambda client: client.engine.get([self.id]))
+        if job is None:
+            raise JobGone(self.id)
+        return job
+
+    async def acancel(self, reason: str = BY_A_PERSON) -> bool:
+        """Cancel the job if it waits, ask it to end if it runs; say whether that changed anything.
+
+        On failure: ``JobGone``.
+        """
+        ids = [self.id]
+        (control,) = await self._facade.ask(lambda client: client.engine.cancel(ids, reason))
+        if control.state is None:
+            raise JobGone(self.id)
+        return control.changed
+
+    async def aretry(self) -> None:
+        """Send a failed or cancelled job back to run again, with all its retries.
+
+        On failure: ``WrongState``, ``JobGone``, or ``UniqueConflict`` if another job has its key.
+        """
+        (control,) = await self._facade.ask(lambda client: client.engine.retry([self.id]))
+        if control.owner is not None:
+            raise UniqueConflict(self.id, (await self.astatus()).unique or "", control.owner)
+        if control.state is None:
+            raise JobGone(self.id)
+        if not control.changed:
+            raise WrongState(self.id, Change.REVIVE, control.state)
+
+    status = blocking(astatus)
+    cancel = blocking(acancel)
+    retry = blocking(aretry)
+
+    def _returned(self, job: Job) -> R:
+        if job.state is State.FAILED:
+            last = job.errors[-1] if job.errors else None
+            reason = job.reason or (last.message if last else "no reason is known")
+            raise JobFailed(job.id, reason, last.traceback if last else None)
+        if job.state is State.CANCELLED:
+            raise JobCancelled(job.id, job.reason or "no reason is known")
+        return self._decode(job)

@@ -1,0 +1,169 @@
+"""One process's loop, its thread, and the client that lives there: where the façade's work is done.
+
+| if                                     | then                                                   |
+|----------------------------------------|--------------------------------------------------------|
+| a caller is interrupted or cancelled   | its work is cancelled here; an enqueue may have        |
+|                                        | happened                                               |
+| ``leave`` meets calls that still wait  | enqueues are sent, the others get ``EngineClosed``     |
+| the interpreter exits                  | the handle is closed, or left after ``EXIT_PATIENCE``  |
+| the process forks                      | the child has no such thread and must not touch this   |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextvars import Context
+from typing import Any, Final, Generic, TypeVar, cast
+
+from penstock.client import Client
+from penstock.engines.engine import Engine
+from penstock.errors import EngineClosed
+from penstock.mailbox import Mailbox
+
+CLOSE_PATIENCE: Final = 10.0
+EXIT_PATIENCE: Final = 2.0
+
+R = TypeVar("R")
+
+Work = Callable[[Client], Coroutine[Any, Any, R]]
+"""What to do on the loop, with the client that lives there."""
+
+
+class Errand(Generic[R]):
+    """Work that was handed over; ``answered`` is called on the loop when it is done."""
+
+    __slots__ = ("_answered", "_error", "_home", "_result", "_running", "_work", "is_done")
+
+    def __init__(self, home: Home, work: Work[R], answered: Callable[[], object]) -> None:
+        self._home = home
+        self._work = work
+        self._answered = answered
+        self._running: asyncio.Task[None] | None = None
+        self._error: BaseException | None = None
+        self._result: R | None = None
+        self.is_done = False
+
+    def value(self) -> R:
+        """What the work returned, or the error that it raised."""
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+            return cast(R, self._result)
+        finally:
+            del error  # its traceback holds this frame
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more."""
+        if not self.is_done:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._home.mailbox.post(self._cancel)
+
+    # --- on the loop ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin the work."""
+        tasks = self._home.tasks
+        if tasks is None:
+            self.fail(EngineClosed("the store"))
+        else:
+            self._running = tasks.create_task(self._run())
+
+    async def _run(self) -> None:
+        """Do the work; never raises, for that would end everyone's."""
+        try:
+            client = self._home.client
+            await client.open()
+            self._result = await self._work(client)
+        except asyncio.CancelledError:
+            self._error = EngineClosed("the store")
+        except BaseException as error:
+            self._error = error
+        self._done()
+
+    def fail(self, error: BaseException) -> None:
+        """It cannot even begin."""
+        self._error = error
+        self._done()
+
+    def _cancel(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+
+    def _done(self) -> None:
+        self.is_done = True
+        self._answered()
+
+
+class Home:
+    """A loop in a thread; it lives from its making until ``leave``."""
+
+    client: Client
+    tasks: asyncio.TaskGroup | None = None
+    """Owns all that runs on the loop; None once it is too late to begin anything."""
+
+    def __init__(self, connect: Callable[[], Engine]) -> None:
+        self.gone: Future[None] = Future()
+        self._pid = os.getpid()
+        self._connect = connect
+        self._leaving = asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self.mailbox = Mailbox(self._loop)
+        # What is posted is delivered after this task's first step, so it finds the client. The
+        # context is empty lest that of the first caller live as long as the process.
+        self._living = self._loop.create_task(self._live(), context=Context())
+        self._thread = threading.Thread(target=self._run, name="penstock", daemon=True)
+        self._thread.start()
+        atexit.register(self._leave_at_exit)
+
+    def is_here(self) -> bool:
+        """The caller is on the loop's own thread."""
+        return threading.get_ident() == self._thread.ident
+
+    def begin(self, work: Work[R], answered: Callable[[], object]) -> Errand[R]:
+        """Hand work over, from any thread; ``answered`` is called when its value is there."""
+        errand = Errand(self, work, answered)
+        try:
+            self.mailbox.post(errand.start)
+        except RuntimeError:  # the loop is closed
+            errand.fail(EngineClosed("the store"))
+        return errand
+
+    def leave(self) -> None:
+        """Begin to end, from any thread; ``gone`` says when it has."""
+        if self._pid == os.getpid():
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self.mailbox.post(self._leaving.set)
+
+    def _leave_at_exit(self) -> None:
+        if self._pid == os.getpid():
+            self.leave()
+            self._thread.join(EXIT_PATIENCE)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._living)
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+            atexit.unregister(self._leave_at_exit)
+            self.gone.set_result(None)
+
+    async def _live(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            self.client = Client(self._connect, tasks)
+            self.tasks = tasks
+            await self._leaving.wait()
+            self.tasks = None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_PATIENCE / 2):
+                    await self.client.close()
+            for task in asyncio.all_tasks() - {self._living}:
+                task.cancel()

@@ -1,0 +1,213 @@
+"""Three ways to host a worker: beside a loop, in a thread, or as the whole process."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final, Self, TypedDict
+
+from penstock.config import Settings
+from penstock.core.duration import Duration, seconds
+from penstock.errors import BadOption
+from penstock.options import word
+from penstock.worker.settings import WorkerSettings
+from penstock.worker.worker import Worker
+
+EXIT_PATIENCE: Final = 5.0
+
+
+class WorkerOptions(TypedDict, total=False):
+    """What ``app.worker(...)`` and its kin take; None, or left out: as the app's settings say."""
+
+    queues: str | Iterable[str] | None
+    """By default "default", and every queue that a task of the app declares."""
+    concurrency: int | None
+    threads: int | None
+    prefetch: int | None
+    patience: Duration | None
+    lease: Duration | None
+    drain: Duration | None
+    grace: Duration | None
+    poll: Duration | None
+    leads: bool | None
+    name: str | None
+
+
+_DURATIONS: Final = frozenset({"patience", "lease", "drain", "grace", "poll"})
+
+
+def worker_settings(
+    given: WorkerOptions, settings: Settings, queues: Iterable[str]
+) -> WorkerSettings:
+    """The settings of one worker; ``queues`` are those of an app that does not say."""
+    chosen: dict[str, Any] = {
+        "queues": tuple(dict.fromkeys(queues)),
+        "concurrency": settings.concurrency,
+        "threads": settings.threads,
+        "lease": settings.lease,
+        "drain": settings.drain,
+        "keep_finished": settings.keep_finished,
+    }
+    for name, value in given.items():
+        if name not in WorkerOptions.__annotations__:
+            known = ", ".join(WorkerOptions.__annotations__)
+            raise BadOption(name, value, f"no such option of a worker; there are {known}")
+        if value is not None:
+            chosen[name] = _checked(name, value)
+    return WorkerSettings(**chosen)
+
+
+def _checked(name: str, value: Any) -> Any:
+    if name == "queues":
+        queues = (value,) if isinstance(value, str) else tuple(value)
+        return tuple(word("queues", queue) for queue in queues)
+    if name == "name":
+        return word(name, value)
+    return seconds(value, name=name) if name in _DURATIONS else value
+
+
+# --- beside a loop ------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def beside(worker: Worker) -> AsyncIterator[Worker]:
+    """Run the worker on this loop from its first lease until the block ends, then drain it.
+
+    A block that ends in an exception does not wait: what runs is given back.
+    """
+    running = asyncio.create_task(worker.run(), name="penstock worker")
+    ready = asyncio.create_task(worker.ready.wait())
+    try:
+        await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+        yield worker
+    except BaseException:
+        worker.stop(0)
+        raise
+    finally:
+        ready.cancel()
+        worker.stop()
+        await running
+
+
+# --- in a thread --------------------------------------------------------------------------------
+
+
+class WorkerThread:
+    """A worker in a thread of an application, with a loop of its own and no signal handlers.
+
+    It does not keep the interpreter from exiting: what still runs then is given back.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self._pid = os.getpid()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="penstock worker", daemon=True)
+
+    @property
+    def is_alive(self) -> bool:
+        """It was started and has not stopped yet."""
+        return self._thread.is_alive()
+
+    def start(self) -> Self:
+        """Start it, once. A store that is away is waited for in the thread."""
+        self._thread.start()
+        atexit.register(self._stop_at_exit)
+        return self
+
+    def stop(self, drain: Duration | None = None) -> None:
+        """Stop it now and wait: attempts may go on for ``drain``, by default as the settings say.
+
+        On failure: what ended the worker, if it did not end well.
+        """
+        self._end(lambda: self.worker.stop(None if drain is None else seconds(drain, name="drain")))
+
+    def stop_when_empty(self) -> None:
+        """Let it do what is there and due, then stop, and wait for that."""
+        self._end(self.worker.stop_when_empty)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.stop(0 if kind else None)
+
+    def _end(self, stop: Callable[[], None]) -> None:
+        if self._pid != os.getpid() or self._thread.ident is None:
+            return
+        stop()
+        self._thread.join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self.worker.run())
+        except BaseException as error:
+            self._error = error
+            logging.getLogger("penstock").error("worker_ended error=%r", error, exc_info=error)
+        finally:
+            atexit.unregister(self._stop_at_exit)
+
+    def _stop_at_exit(self) -> None:
+        if self._pid == os.getpid():
+            self.worker.stop(0)
+            self._thread.join(EXIT_PATIENCE)
+
+
+# --- as the whole process -----------------------------------------------------------------------
+
+
+def run_process(worker: Worker, *, until_empty: bool = False) -> None:
+    """Run the worker until SIGTERM or Ctrl-C, then drain it; a second one gives back what runs."""
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_until_signal(worker, until_empty))
+
+
+async def _until_signal(worker: Worker, until_empty: bool) -> None:
+    stops: Iterator[float | None] = iter((None, 0.0))
+    with _signals(lambda: worker.stop(next(stops, 0.0))):
+        await worker.run(until_empty=until_empty)
+
+
+@contextmanager
+def _signals(call: Callable[[], None]) -> Iterator[None]:
+    """Call it on the loop for each SIGTERM and SIGINT; only the main thread hears them."""
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    heard = []
+    for number in before:
+        with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread
+            try:
+                loop.add_signal_handler(number, call)
+            except NotImplementedError:  # Windows
+                signal.signal(number, lambda *_: loop.call_soon_threadsafe(call))
+            heard.append(number)
+    try:
+        yield
+    finally:
+        for number in heard:
+            with contextlib.suppress(NotImplementedError):
+                loop.remove_signal_handler(number)
+            signal.signal(number, before[number])
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, if it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

@@ -1,0 +1,122 @@
+"""The leader: stands for election, and runs the chores while it trusts its term.
+
+The renewals and each chore are tasks of their own: a chore that hangs delays no other, and none
+of them the next renewal. A chore sleeps until the instant it asked for. One that fails, or takes
+longer than its timeout, is logged and tried again, alone, at growing intervals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from penstock.clock import Clock
+from penstock.engines.engine import Engine
+from penstock.errors import EngineClosed, EngineError
+from penstock.leader.chores import Chore
+from penstock.leader.election import Election
+from penstock.leader.within import within
+from penstock.worker.backoff import Backoff
+from penstock.worker.journal import Journal
+from penstock.worker.leases import open_patiently
+
+FAREWELL: Final = 2.0
+"""Seconds that a resignation may take."""
+
+_log = logging.getLogger("penstock.leader")
+
+
+class Leader:
+    """One candidate with its chores, on a handle of its own."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Engine],
+        election: Election,
+        chores: Sequence[Chore],
+        clock: Clock,
+    ) -> None:
+        self._connect = connect
+        self._election = election
+        self._chores = chores
+        self._clock = clock
+        self._elected = asyncio.Event()
+        """Set while the last try has won the term; whether it still stands is the election's."""
+
+    async def run(self) -> None:
+        """Stand for election, and lead when elected, until cancelled; then resign."""
+        engine = self._connect()
+        try:
+            await open_patiently(engine, self._clock, Journal())
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for chore in self._chores:
+                        group.create_task(self._keep_doing(chore, engine))
+                    await self._keep_standing(engine)
+            finally:
+                await self._resign(engine)
+        finally:
+            await engine.close()
+
+    # --- the term ------------------------------------------------------------------------------
+
+    async def _keep_standing(self, engine: Engine) -> None:
+        """Ask for the term, or renew it, every third of its ttl."""
+        while True:
+            try:
+                is_elected = await self._election.stand(engine)
+            except EngineClosed:
+                raise
+            except EngineError as error:
+                _log.debug("election failed error=%s", error)
+            else:
+                self._note(is_elected)
+            await self._clock.sleep(self._election.every)
+
+    def _note(self, is_elected: bool) -> None:
+        if is_elected and not self._elected.is_set():
+            _log.info("elected leader=%s epoch=%s", self._election.candidate, self._election.epoch)
+            self._elected.set()
+        elif not is_elected and self._elected.is_set():
+            _log.warning("leadership lost leader=%s", self._election.candidate)
+            self._elected.clear()
+
+    async def _resign(self, engine: Engine) -> None:
+        try:
+            await within(self._clock, FAREWELL, self._election.resign(engine))
+        except (EngineError, TimeoutError) as error:
+            _log.debug("resignation failed error=%s", error)
+
+    # --- the chores ----------------------------------------------------------------------------
+
+    async def _keep_doing(self, chore: Chore, engine: Engine) -> None:
+        """Run one chore whenever it is due and this process leads."""
+        backoff = Backoff(longest=max(chore.period, 1.0))
+        while True:
+            if not self._election.is_trusted:
+                chore.rest()
+                await self._until_elected()
+                continue
+            await self._clock.sleep(await self._do(chore, engine, backoff))
+
+    async def _do(self, chore: Chore, engine: Engine, backoff: Backoff) -> float:
+        """Run a chore once; return how long it wants to rest."""
+        try:
+            due_in = await within(self._clock, chore.timeout, chore.run(engine))
+        except EngineClosed:
+            raise
+        except Exception as error:
+            # Also what no engine should raise: one chore must not take the others down.
+            chore.rest()
+            _log.warning("chore failed chore=%s error=%r: %s", chore.name, type(error), error)
+            return backoff.next()
+        backoff.reset()
+        return min(due_in, chore.period)
+
+    async def _until_elected(self) -> None:
+        """Sleep until a try has won the term; one that has run out must be won again."""
+        if self._elected.is_set() and not self._election.is_trusted:
+            self._elected.clear()
+        await self._elected.wait()

@@ -1,0 +1,180 @@
+"""The façade: one loop in one thread of this process does everything for callers of every kind.
+
+Blocking callers hand their work over and wait; async callers on whatever loop hand it over and
+await. So a process has one handle on the store however many threads and loops it has, their single
+enqueues share commits, and ``asyncio.run`` may be called again and again.
+
+The loop and its thread are of one process. A forked child has neither: it forgets them, with every
+lock that may have been held at that moment, and opens its own at first use. It closes nothing that
+it inherited, for the parent still uses the other ends, and keeps it all so that nothing is
+finalised either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from penstock.engines.engine import Engine
+from penstock.errors import EngineTimeout, WrongThread
+from penstock.home import CLOSE_PATIENCE, Home, Work
+from penstock.mailbox import Mailbox
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Facade:
+    """The way of one app to its store, for any thread and any loop of any process."""
+
+    _home: Home | None = None
+    _lock: threading.Lock
+    _mailboxes: dict[asyncio.AbstractEventLoop, Mailbox]
+
+    def __init__(self, connect: Callable[[], Engine], name: str) -> None:
+        self._connect = connect
+        self._name = name
+        self.forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=partial(_fork, weakref.ref(self)))
+
+    def call(self, work: Work[R], timeout: float | None = None, *, what: str = "a call") -> R:
+        """Do ``work`` on the loop while this thread waits.
+
+        On failure: ``EngineTimeout`` after ``timeout`` seconds, ``WrongThread`` on the loop itself,
+        or whatever the work raises.
+        """
+        home = self._home or self._move_in()
+        if home.is_here():
+            raise WrongThread(what)
+        answered = threading.Lock()
+        answered.acquire()
+        errand = home.begin(work, answered.release)
+        try:
+            if answered.acquire(timeout=-1 if timeout is None else timeout):
+                return errand.value()
+            raise self._too_late(what, timeout)
+        finally:
+            errand.abandon()
+
+    async def ask(self, work: Work[R], timeout: float | None = None, *, what: str = "a call") -> R:
+        """Do ``work`` on the loop while this coroutine waits, on its own loop or on this one."""
+        home = self._home or self._move_in()
+        if home.is_here():
+            await home.client.open()
+            return await work(home.client)
+        loop = asyncio.get_running_loop()
+        answered = loop.create_future()
+        errand = home.begin(work, partial(_answer, self._mailbox(loop), answered))
+        limit = asyncio.timeout(timeout)
+        try:
+            async with limit:
+                await answered
+            return errand.value()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise self._too_late(what, timeout) from error
+        finally:
+            errand.abandon()
+
+    def close(self) -> None:
+        """Let the store go and end the thread. Idempotent; the next use opens anew."""
+        home = self._move_out()
+        if home is not None:
+            if home.is_here():
+                raise WrongThread("close")
+            home.gone.result(CLOSE_PATIENCE)
+
+    async def aclose(self) -> None:
+        """The same, without blocking the caller's loop."""
+        home = self._move_out()
+        if home is not None and not home.is_here():
+            async with asyncio.timeout(CLOSE_PATIENCE):
+                await asyncio.wrap_future(home.gone)
+
+    def forget(self) -> Home | None:
+        """Be as new: nothing is open, nobody waits, no lock is held. Returns what was open."""
+        home, self._home = self._home, None
+        self._lock = threading.Lock()
+        self._mailboxes = {}
+        return home
+
+    def _move_in(self) -> Home:
+        with self._lock:
+            if self._home is None:
+                self._home = Home(self._connect)
+                self._farewell = weakref.finalize(self, self._home.leave)
+                self._farewell.atexit = False
+            return self._home
+
+    def _move_out(self) -> Home | None:
+        with self._lock:
+            home, self._home = self._home, None
+        if home is not None:
+            self._farewell.detach()
+            home.leave()
+        return home
+
+    def _mailbox(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
+        """Where answers to the callers on ``loop`` go."""
+        found = self._mailboxes.get(loop)
+        if found is None:
+            for other in [each for each in list(self._mailboxes) if each.is_closed()]:
+                self._mailboxes.pop(other, None)
+            found = self._mailboxes[loop] = Mailbox(loop)
+        return found
+
+    def _too_late(self, what: str, timeout: float | None) -> EngineTimeout:
+        return EngineTimeout(self._name, f"{what} took longer than {timeout:g} s")
+
+
+# A forked child must not finalise what it inherited: closing it would disturb the parent.
+_inherited: list[Home | None] = []
+
+
+def _fork(facade: weakref.ref[Facade]) -> None:
+    here = facade()
+    if here is not None:
+        _inherited.append(here.forget())
+
+
+def _answer(mailbox: Mailbox, answered: asyncio.Future[None]) -> None:
+    """Wake a coroutine on another loop; if that is closed, nobody waits."""
+    try:
+        mailbox.post(partial(_wake, answered))
+    except RuntimeError:
+        pass
+
+
+def _wake(answered: asyncio.Future[None]) -> None:
+    if not answered.done():
+        answered.set_result(None)
+
+
+class _Caller(Protocol):
+    """Whoever has a way to the store."""
+
+    _facade: Facade
+
+
+C = TypeVar("C", bound=_Caller)
+
+
+def blocking(
+    method: Callable[Concatenate[C, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[C, P], R]:
+    """The blocking twin of an async method: the same work, done on the façade's loop."""
+
+    @wraps(method)
+    def twin(self: C, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._facade.call(lambda _: method(self, *args, **kwargs), what=name)
+
+    name = twin.__name__ = method.__name__.removeprefix("a")
+    twin.__qualname__ = method.__qualname__.replace(method.__name__, name)
+    return twin

@@ -1,0 +1,170 @@
+"""A declared task: still the function it was, and the ways to enqueue it."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Mapping
+from functools import update_wrapper
+from typing import Any, Final, Generic, ParamSpec, TypeVar, Unpack, cast
+
+from penstock.config import Settings
+from penstock.context import current
+from penstock.core.job import Draft, Job
+from penstock.core.spec import Spec
+from penstock.draft import decided, draft
+from penstock.engines.records import Receipt
+from penstock.errors import BadArguments, BadItem, BadOption, UsageError
+from penstock.handle import Handle
+from penstock.options import EnqueueOptions, Options, merged
+from penstock.sync import Facade
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Item = tuple[Any, ...] | list[Any] | Mapping[str, Any]
+"""One call of many: positional arguments, or keyword arguments by name."""
+
+
+class _Injected:
+    """Stands for the context of whatever attempt runs when it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(current(), name)
+
+
+INJECTED: Final[Any] = _Injected()
+"""The default of a ``Context`` parameter: ``def send(to: str, ctx: Context = INJECTED)``.
+
+It tells type checkers that callers leave it out. A direct call gets the context of the attempt it
+is made in."""
+
+
+class Sender(Generic[P, R]):
+    """A task with options, ready to enqueue. Never changes: ``using`` returns another."""
+
+    def __init__(self, facade: Facade, settings: Settings, spec: Spec, options: Options) -> None:
+        self._facade = facade
+        self._settings = settings
+        self.spec = spec
+        self.options = options
+
+    @property
+    def name(self) -> str:
+        """What the store calls the task."""
+        return self.spec.name
+
+    def using(self, **options: Unpack[EnqueueOptions]) -> Sender[P, R]:
+        """The same task with other options, for one call or for many."""
+        checked = merged(self.options, options, self._settings.priorities)
+        return Sender(self._facade, self._settings, self.spec, checked)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Store one job; it is committed when this returns.
+
+        On failure: ``BadArguments`` (a TypeError) and its kin if the call does not fit the
+        function, ``EngineUnavailable`` and its kin if the store does not take it.
+        """
+        job = self._draft(args, kwargs)
+        limit = self._settings.enqueue_timeout
+        return self._handle(
+            self._facade.call(lambda client: client.enqueue(job), limit, what="enqueue")
+        )
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """The same, awaited."""
+        job = self._draft(args, kwargs)
+        limit = self._settings.enqueue_timeout
+        return self._handle(
+            await self._facade.ask(lambda client: client.enqueue(job), limit, what="aenqueue")
+        )
+
+    def enqueue_many(self, items: Iterable[Item]) -> list[Handle[R]]:
+        """Store many jobs: tuples of positional, or dicts of keyword arguments.
+
+        All items are checked before the first is stored. A long list is stored in several commits;
+        if one fails, a note on the error says how many jobs are stored.
+        """
+        jobs = self._drafts(items)
+        limit = self._settings.enqueue_timeout
+        receipts = self._facade.call(
+            lambda client: client.enqueue_all(jobs, limit), what="enqueue_many"
+        )
+        return [self._handle(receipt) for receipt in receipts]
+
+    async def aenqueue_many(self, items: Iterable[Item]) -> list[Handle[R]]:
+        """The same, awaited."""
+        jobs = self._drafts(items)
+        limit = self._settings.enqueue_timeout
+        receipts = await self._facade.ask(lambda client: client.enqueue_all(jobs, limit))
+        return [self._handle(receipt) for receipt in receipts]
+
+    def adopt(self, arguments: Mapping[str, Any]) -> Draft:
+        """The draft of a job whose arguments come by name, in the shape they are stored in."""
+        return self._drafted(
+            self.spec.signature.encode_object(arguments, self._settings.max_payload)
+        )
+
+    def decode(self, job: Job) -> R:
+        """What the task returned."""
+        result: R = self.spec.signature.decode_result(job.result or b"null")
+        return result
+
+    def _draft(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Draft:
+        return self._drafted(self.spec.signature.encode(args, kwargs, self._settings.max_payload))
+
+    def _drafted(self, payload: bytes) -> Draft:
+        options = decided(self.options, self.spec, payload, self._settings)
+        return draft(
+            self.spec.name, payload, options, self._settings, at_most_once=self.spec.at_most_once
+        )
+
+    def _drafts(self, items: Iterable[Item]) -> list[Draft]:
+        jobs = []
+        for index, item in enumerate(items):
+            try:
+                jobs.append(self._draft(*self._call(item)))
+            except UsageError as error:
+                raise BadItem(self.name, index, error) from error
+        if self.options.id is not None and len(jobs) > 1:
+            why = f"one id for {len(jobs)} jobs; give a function of the arguments instead"
+            raise BadOption("id", self.options.id, why)
+        return jobs
+
+    def _call(self, item: Item) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        match item:
+            case tuple() | list():
+                return tuple(item), {}
+            case Mapping():
+                return (), item
+        why = f"give a tuple of positional or a dict of keyword arguments, not {item!r}"
+        raise BadArguments(self.name, why)
+
+    def _handle(self, receipt: Receipt) -> Handle[R]:
+        return Handle(self._facade, receipt, self.decode)
+
+
+class _Declared(Sender[P, R]):
+    """What carries the name, the documentation and the signature of its function."""
+
+    def __init__(self, facade: Facade, settings: Settings, spec: Spec, options: Options) -> None:
+        super().__init__(facade, settings, spec, options)
+        # The function's own attributes stay with it: they must not shadow ours.
+        update_wrapper(cast(Any, self), spec.function, updated=())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+
+class Task(_Declared[P, R]):
+    """A declared function. Calling it runs it here and now; enqueuing it has a worker run it."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self.spec.function(*args, **kwargs)
+        return result
+
+
+class AsyncTask(_Declared[P, R]):
+    """A declared ``async def``. Calling it gives its coroutine, to be awaited here."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        coroutine: Coroutine[Any, Any, R] = self.spec.function(*args, **kwargs)
+        return coroutine

@@ -1,0 +1,1 @@
+"""What runs jobs: the exchange loop, the slots, the lease."""

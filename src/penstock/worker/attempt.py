@@ -1,0 +1,83 @@
+"""One job in this worker's hands, from the claim to its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum, auto
+
+from penstock.context import Context
+from penstock.core.job import Job, Outcome, OutcomeKind
+from penstock.core.spec import Spec
+from penstock.worker.pool import Pool
+
+Key = tuple[str, int]
+"""A job and its attempt: with the worker's id, the fence."""
+
+
+class Ending(Enum):
+    """Why the worker, not the handler, ends an attempt."""
+
+    TIMEOUT = auto()
+    CANCEL = auto()
+    SHUTDOWN = auto()
+    LOST = auto()
+    """It belongs to another worker now: whatever becomes of it, nobody wants to know."""
+
+
+class Attempt:
+    """One execution of a job, waiting or running. Belongs to the worker's loop, except that the
+    thread which runs it sets ``started_at``.
+    """
+
+    __slots__ = (
+        "context",
+        "ending",
+        "is_over",
+        "is_reported",
+        "is_withdrawn",
+        "job",
+        "key",
+        "number",
+        "pool",
+        "spec",
+        "started_at",
+        "taken_at",
+        "task",
+    )
+
+    def __init__(self, job: Job, spec: Spec, number: int, taken_at: float) -> None:
+        self.job = job
+        self.spec = spec
+        self.key: Key = (job.id, job.attempt)
+        self.context = Context(job)
+        self.number = number
+        """Its place among all that this worker claimed."""
+        self.taken_at = taken_at
+        """When it was claimed, on the monotonic clock."""
+        self.started_at: float | None = None
+        self.is_reported = job.started
+        """The store knows that it has started."""
+        self.is_withdrawn = False
+        """It was taken out of a thread's inbox before it started."""
+        self.is_over = False
+        """It has ended, or was withdrawn: it uses nothing any more."""
+        self.pool: Pool | None = None
+        """Where it waits or runs."""
+        self.ending: Ending | None = None
+        self.task: asyncio.Task[None] | None = None
+        """The slot that runs it, while one does."""
+
+    @property
+    def runs_once(self) -> bool:
+        """It must never run a second time."""
+        return self.job.at_most_once or self.spec.at_most_once
+
+    def end(self, ending: Ending) -> None:
+        """Ask it to end. The first reason stands, unless the job is lost."""
+        if self.ending is None or ending is Ending.LOST:
+            self.ending = ending
+        self.context.stop()
+
+    def outcome(self, kind: OutcomeKind, reason: str | None = None) -> Outcome:
+        """The plain outcome of this attempt."""
+        return Outcome(job=self.job.id, attempt=self.job.attempt, kind=kind, reason=reason)

@@ -1,0 +1,79 @@
+"""What an exception leaves behind: its kind, its message, a traceback without our own frames."""
+
+from __future__ import annotations
+
+import os
+from traceback import TracebackException
+from types import TracebackType
+from typing import Final
+
+from penstock.core.job import ErrorRecord, Job
+
+LONGEST_MESSAGE: Final = 4_000
+LONGEST_TRACEBACK: Final = 16_000
+
+_OURS: Final = (
+    os.path.dirname(__file__) + os.sep,
+    os.path.join(os.path.dirname(os.path.dirname(__file__)), "core") + os.sep,
+)
+
+
+def error_record(error: BaseException, job: Job, at: float, worker: str) -> ErrorRecord:
+    """Write down how this attempt went wrong; never fails, whatever the exception does."""
+    return ErrorRecord(
+        attempt=job.attempt,
+        at=at,
+        kind=kind_of(error),
+        message=message_of(error),
+        traceback=_traceback_of(error),
+        worker=worker,
+    )
+
+
+def kind_of(error: BaseException) -> str:
+    """The exception's class, as it would be imported; builtins by their bare name."""
+    kind = type(error)
+    module = getattr(kind, "__module__", None)
+    name = storable(str(getattr(kind, "__qualname__", kind)), LONGEST_MESSAGE)
+    return name if module in (None, "builtins") else f"{module}.{name}"
+
+
+def message_of(error: BaseException) -> str:
+    """What the exception says of itself."""
+    try:
+        return storable(str(error), LONGEST_MESSAGE)
+    except Exception as trouble:
+        return f"its message cannot be read: {type(trouble).__name__}"
+
+
+def summary_of(error: BaseException) -> str:
+    """Kind and message in one line, as the last line of a traceback has them."""
+    message = message_of(error)
+    return f"{kind_of(error)}: {message}" if message else kind_of(error)
+
+
+def storable(text: str, longest: int) -> str:
+    """The text as every store can keep it: bounded, without NUL and lone surrogates."""
+    if len(text) > longest:
+        head = longest // 4
+        cut = len(text) - longest
+        text = f"{text[:head]}\n... {cut} characters left out ...\n{text[head - longest :]}"
+    return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
+
+
+def _traceback_of(error: BaseException) -> str | None:
+    """The traceback from the handler on; None if the handler was never reached."""
+    frames = _below_us(error.__traceback__)
+    if frames is None and error.__cause__ is None:
+        return None
+    try:
+        lines = TracebackException(type(error), error, frames, compact=True).format()
+        return storable("".join(lines), LONGEST_TRACEBACK)
+    except Exception:
+        return None
+
+
+def _below_us(frames: TracebackType | None) -> TracebackType | None:
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OURS):
+        frames = frames.tb_next
+    return frames

@@ -1,0 +1,91 @@
+"""Inside the child process of a suspect: import the task, run the attempt, tell the outcome.
+
+One ``Request`` comes by standard input, frames go out by standard output; what the handler prints
+goes to standard error. The child ends with its parent: when its standard input is closed, nobody
+is left who would settle the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import signal
+import sys
+import threading
+from types import ModuleType
+from typing import Any, BinaryIO, Final
+
+from penstock.clock import SystemClock
+from penstock.core.spec import Spec
+from penstock.worker.attempt import Attempt
+from penstock.worker.child_frames import Began, Ended, Frame, Request, Said, Unfit, read, write
+from penstock.worker.runner import Runner
+
+REPORT_EVERY: Final = 0.5
+"""Seconds between two looks for progress."""
+
+
+def main() -> None:
+    """Be the child."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which decides
+    speaker = _Speaker(os.fdopen(os.dup(1), "wb"))
+    os.dup2(2, 1)
+    requests = sys.stdin.buffer
+    request: Request | None = read(requests, Request)
+    if request is None:
+        return
+    threading.Thread(target=_end_with_parent, args=(requests,), daemon=True).start()
+    try:
+        module = importlib.import_module(request.module)
+        spec = find_spec(module, request.qualname, request.job.task)
+    except BaseException as error:
+        speaker.say(Unfit(f"{type(error).__name__}: {error}"))
+    else:
+        _run(request, spec, speaker)
+
+
+def find_spec(module: ModuleType, qualname: str, task: str) -> Spec:
+    """The task as this process knows it: by its function's name, or among the module's tasks."""
+    named: Any = module
+    for name in qualname.split("."):
+        named = getattr(named, name, None)
+    for candidate in (named, *vars(module).values()):
+        spec = getattr(candidate, "spec", None)
+        if isinstance(spec, Spec) and spec.name == task:
+            return spec
+    raise LookupError(f"{module.__name__} has no task {task!r}")
+
+
+def _run(request: Request, spec: Spec, speaker: _Speaker) -> None:
+    clock = SystemClock()
+    runner = Runner(lambda: clock.now() + request.ahead, lambda: request.worker)
+    attempt = Attempt(request.job, spec, 0, 0.0)
+    threading.Thread(target=_relay, args=(attempt, speaker), daemon=True).start()
+    speaker.say(Began())
+    outcome = asyncio.run(runner.run(attempt)) if spec.is_async else runner.call(attempt)
+    speaker.say(Ended(outcome))
+
+
+class _Speaker:
+    """Writes frames, one at a time, from any thread."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def say(self, frame: Frame) -> None:
+        with self._lock:
+            write(self._stream, frame)
+
+
+def _relay(attempt: Attempt, speaker: _Speaker) -> None:
+    pause = threading.Event()
+    while not pause.wait(REPORT_EVERY):
+        if (report := attempt.context.take_report()) is not None:
+            speaker.say(Said(report))
+
+
+def _end_with_parent(requests: BinaryIO) -> None:
+    requests.read()
+    os._exit(1)

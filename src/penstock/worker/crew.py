@@ -1,0 +1,299 @@
+"""Who does the work: hands claimed jobs to slots, threads and children, and collects the outcomes.
+
+Everything here happens on the worker's loop and never waits: what the store says comes in by one
+side (``take``, ``cancel``, ``forget``), outcomes are put into the hands on the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.clock import Clock
+from penstock.core.job import Hold, Job, Outcome, OutcomeKind
+from penstock.core.spec import Spec
+from penstock.engines.records import Report
+from penstock.worker.appetite import KINDS, Appetite, Kind, Meal, Room, one_is_full
+from penstock.worker.attempt import Attempt, Ending
+from penstock.worker.deadlines import Deadlines
+from penstock.worker.gate import Gate
+from penstock.worker.hands import Hands
+from penstock.worker.journal import Journal
+from penstock.worker.pool import Pool
+from penstock.worker.runner import SHUT_DOWN, Runner
+from penstock.worker.settings import WorkerSettings
+from penstock.worker.slots import Slots
+from penstock.worker.stats import Stats
+from penstock.worker.store_time import StoreTime
+from penstock.worker.suspects import ROOM, Surroundings, Suspects
+from penstock.worker.threads import Threads
+
+NOT_ALONE: Final = "after a crash a job runs apart from all others, and another one does"
+
+SUSPECT_HOLD: Final = 1.0
+"""Seconds before a suspect that found no room is offered again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What the parts of one worker share."""
+
+    specs: Mapping[str, Spec]
+    settings: WorkerSettings
+    clock: Clock
+    gate: Gate
+    hands: Hands
+    time: StoreTime
+    stats: Stats
+    journal: Journal
+    worker: Callable[[], str]
+    """The worker's present id."""
+    wake: Callable[[], None]
+    """There is something to send, or room for more."""
+
+
+class Crew:
+    """All attempts of one worker, wherever they run."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._hands = tools.hands
+        self._gate = tools.gate
+        settings, clock = tools.settings, tools.clock
+        runner = Runner(tools.time.now, tools.worker)
+        self._runner = runner
+        self._deadlines = Deadlines(clock, self._timed_out)
+        parts = (runner, tools.gate, clock, self._deadlines.add, self._finished)
+        self._slots = Slots(settings.concurrency, *parts)
+        self._threads = Threads(settings.threads, *parts)
+        around = Surroundings(
+            worker=tools.worker,
+            pools=(self._slots, self._threads),
+            pool_of=self._pool_of,
+            time=tools.time,
+            clock=clock,
+            journal=tools.journal,
+        )
+        self._suspects = Suspects(runner, tools.gate, around, self._deadlines.add, self._finished)
+        self._pools: tuple[Pool, ...] = (self._slots, self._threads, self._suspects)
+        self._names: dict[Kind, frozenset[str]] = {
+            kind: frozenset(name for name, spec in tools.specs.items() if _kind(spec) == kind)
+            for kind in KINDS
+        }
+        self.appetite = Appetite(settings.prefetch)
+        self.unknown: set[str] = set()
+        """Tasks of jobs that came and that this process does not have."""
+        self.is_draining = False
+
+    def lives(self) -> list[Coroutine[Any, Any, None]]:
+        """What has to live for attempts to run: slots, deadlines and suspects."""
+        slots = [self._slots.serve() for _ in range(self._slots.size)]
+        return [*slots, self._deadlines.run(), self._suspects.serve()]
+
+    def close(self) -> None:
+        """Let everything end; nobody wants to know how. Call it before the tasks are cancelled."""
+        for pool in self._pools:
+            pool.close()
+
+    def pump(self) -> None:
+        """Let attempts start that the gate had kept."""
+        for pool in self._pools:
+            pool.pump()
+
+    # --- room ----------------------------------------------------------------------------------
+
+    def meal(self, *, may_pass_over: bool) -> Meal:
+        """How many jobs to ask for now."""
+        if self.is_draining or self._gate.alone is not None or not self._gate.is_trusted:
+            return Meal()
+        return self.appetite.meal(self._rooms(), may_pass_over=may_pass_over)
+
+    @property
+    def is_half_full(self) -> bool:
+        """One kind of tasks has no free slot while the other one has."""
+        return one_is_full(self._rooms()) is not None
+
+    def _rooms(self) -> dict[Kind, Room]:
+        rooms: dict[Kind, Room] = {}
+        if self._names["async"] or not self._names["sync"]:
+            rooms["async"] = Room(self._slots.size, self._slots.load)
+        if self._names["sync"]:
+            rooms["sync"] = Room(self._threads.size, self._threads.load)
+        return rooms
+
+    def avoid(self, meal: Meal) -> frozenset[str]:
+        """The tasks whose jobs should go to others."""
+        full = self._names[meal.passes_over] if meal.passes_over else frozenset()
+        return full.union(self.unknown) if self.unknown else full
+
+    @property
+    def running(self) -> int:
+        """How many attempts have started and not ended."""
+        return sum(attempt.started_at is not None for attempt in self._hands)
+
+    # --- jobs come in --------------------------------------------------------------------------
+
+    def take(self, jobs: Sequence[Job]) -> dict[Kind, int]:
+        """Hand claimed jobs out, most urgent first; return how many of each kind there were."""
+        now = self._tools.clock.monotonic()
+        lots: dict[Kind, list[Attempt]] = {"async": [], "sync": []}
+        for job in jobs:
+            spec = self._tools.specs.get(job.task)
+            if spec is None:
+                self._turn_away(job)
+                continue
+            attempt = self._hands.take(job, spec, now)
+            if self.is_draining:
+                self._settle(attempt, attempt.outcome(OutcomeKind.RELEASED, SHUT_DOWN))
+            elif job.crashes == 0:
+                attempt.pool = self._pool_of(attempt)
+                lots[_kind(spec)].append(attempt)
+            elif self._suspects.load < ROOM:
+                attempt.pool = self._suspects
+                self._suspects.put([attempt])
+            else:
+                self._settle(attempt, _held(job, Hold.LIMIT, NOT_ALONE, SUSPECT_HOLD))
+        self._tools.stats.claimed += len(jobs)
+        self._slots.put(lots["async"])
+        self._threads.put(lots["sync"])
+        return {kind: len(lot) for kind, lot in lots.items()}
+
+    def _turn_away(self, job: Job) -> None:
+        """Nobody here knows the task; it waits until a worker joins that does."""
+        self.unknown.add(job.task)
+        self._hands.add(_held(job, Hold.UNKNOWN_TASK, job.task))
+        self._tools.stats.count(OutcomeKind.RELEASED)
+        self._tools.journal.unknown_task(job.task, tuple(self._tools.specs))
+
+    def _pool_of(self, attempt: Attempt) -> Pool:
+        return self._slots if attempt.spec.is_async else self._threads
+
+    # --- attempts end --------------------------------------------------------------------------
+
+    def _finished(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        """An attempt that ran has ended."""
+        if attempt.spec.timeout is not None:
+            self._deadlines.discard(attempt)
+        self.appetite.finished(_kind(attempt.spec))
+        self._over(attempt)
+        self._settle(attempt, outcome)
+
+    def _over(self, attempt: Attempt) -> None:
+        attempt.is_over = True
+        if self._gate.alone is not None:
+            self._suspects.pump()
+
+    def _settle(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        if self._hands.settle(attempt, outcome) and outcome is not None:
+            self._tools.stats.count(outcome.kind)
+        self._tools.wake()
+
+    def _timed_out(self, attempt: Attempt) -> None:
+        self._interrupt(attempt, Ending.TIMEOUT)
+
+    def _interrupt(self, attempt: Attempt, ending: Ending) -> None:
+        attempt.end(ending)
+        if attempt.pool is not None:
+            attempt.pool.interrupt(attempt)
+
+    def _withdraw(self, attempt: Attempt) -> bool:
+        if attempt.pool is None or not attempt.pool.withdraw(attempt):
+            return False
+        self._over(attempt)
+        return True
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        """Somebody wants these jobs cancelled."""
+        for attempt in self._hands.find(ids) if ids else ():
+            if self._withdraw(attempt):
+                self._settle(attempt, attempt.outcome(OutcomeKind.CANCELLED))
+            else:
+                self._hands.tell(attempt.job.id)
+                self._interrupt(attempt, Ending.CANCEL)
+
+    def drop(self, attempts: Sequence[Attempt]) -> None:
+        """These belong to others now; whatever becomes of them, nobody wants to know."""
+        for attempt in attempts:
+            if not self._withdraw(attempt):
+                self._interrupt(attempt, Ending.LOST)
+            self._settle(attempt, None)
+        self._tools.stats.dropped += len(attempts)
+
+    def forget(self) -> int:
+        """The lease is lost: everything belongs to others now."""
+        attempts = list(self._hands)
+        self.drop(attempts)
+        self._hands.clear()
+        return len(attempts)
+
+    # --- jobs go back --------------------------------------------------------------------------
+
+    def tidy(self) -> None:
+        """Give back what waited too long for a slot: somebody else may be free."""
+        if not self._gate.is_trusted:
+            return  # they wait for the lease, not for a slot
+        late = self._tools.clock.monotonic() - self._tools.settings.patience
+        for pool in (self._slots, self._threads):
+            stale = [attempt for attempt in pool.waiting if attempt.taken_at < late]
+            if self._release(stale, "no slot was free in time"):
+                self.appetite.stalled()
+        for attempt in self._suspects.waiting:
+            is_late = attempt.taken_at < late and attempt is not self._gate.alone
+            if is_late and self._withdraw(attempt):
+                self._settle(attempt, _held(attempt.job, Hold.LIMIT, NOT_ALONE, SUSPECT_HOLD))
+
+    def drain(self) -> None:
+        """Take nothing more; give back what has not started."""
+        self.is_draining = True
+        for pool in self._pools:
+            self._release(pool.waiting, SHUT_DOWN)
+
+    def _release(self, attempts: Sequence[Attempt], reason: str) -> int:
+        released = [attempt for attempt in attempts if self._withdraw(attempt)]
+        for attempt in released:
+            self._settle(attempt, attempt.outcome(OutcomeKind.RELEASED, reason))
+        return len(released)
+
+    def end_all(self) -> None:
+        """Time is up: stop what can be stopped; a thread's job is given back as it stands."""
+        for attempt in self._hands:
+            self._interrupt(attempt, Ending.SHUTDOWN)
+            if attempt.pool is self._threads:
+                self._leave_behind(attempt)
+
+    def leave_all(self) -> None:
+        """Handlers that did not end when they were cancelled: give their jobs back all the same."""
+        for attempt in self._hands:
+            self._leave_behind(attempt)
+
+    def _leave_behind(self, attempt: Attempt) -> None:
+        self._settle(attempt, self._runner.ended(attempt))
+        attempt.end(Ending.LOST)
+
+    # --- progress ------------------------------------------------------------------------------
+
+    def reports(self) -> list[Report]:
+        """What handlers have reported since the last time."""
+        found = (attempt.context.take_report() for attempt in self._hands)
+        return [report for report in found if report is not None]
+
+    def resend_reports(self) -> None:
+        """The reports did not arrive."""
+        for attempt in self._hands:
+            attempt.context.resend()
+
+
+def _kind(spec: Spec) -> Kind:
+    return "async" if spec.is_async else "sync"
+
+
+def _held(job: Job, hold: Hold, cause: str, delay: float = 0.0) -> Outcome:
+    return Outcome(
+        job=job.id,
+        attempt=job.attempt,
+        kind=OutcomeKind.RELEASED,
+        hold=hold,
+        hold_cause=cause,
+        delay=delay,
+    )

@@ -1,0 +1,152 @@
+"""What a worker has in its hands: attempts not yet ended, and outcomes not yet settled.
+
+Every job that the store gave this worker is in exactly one of the two until the store has answered
+for its outcome. That is what ``held`` is compared with after a lost reply (law 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from penstock.core.job import Job, Outcome, Verdict
+from penstock.core.spec import Spec
+from penstock.worker.attempt import Attempt, Key
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What the store and the hands disagree about."""
+
+    unknown: list[Job]
+    """The store says this worker has them."""
+    gone: list[Attempt]
+    """The store says it has them no more."""
+
+
+class Hands:
+    """Attempts and outcomes by (job, attempt). Belongs to the worker's loop."""
+
+    def __init__(self) -> None:
+        self._attempts: dict[Key, Attempt] = {}
+        self._outcomes: dict[Key, Outcome] = {}
+        self._told: set[str] = set()
+        self._taken = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing runs, waits or is to be settled."""
+        return not self._attempts and not self._outcomes
+
+    @property
+    def outcomes(self) -> int:
+        """How many outcomes are still to be settled."""
+        return len(self._outcomes)
+
+    def __iter__(self) -> Iterator[Attempt]:
+        """The attempts that have not ended, whatever happens meanwhile."""
+        return iter(list(self._attempts.values()))
+
+    def __contains__(self, attempt: Attempt) -> bool:
+        return attempt.key in self._attempts
+
+    # --- attempts ------------------------------------------------------------------------------
+
+    def take(self, job: Job, spec: Spec, now: float) -> Attempt:
+        """Remember a claimed job."""
+        self._taken += 1
+        attempt = Attempt(job, spec, self._taken, now)
+        self._attempts[attempt.key] = attempt
+        return attempt
+
+    def settle(self, attempt: Attempt, outcome: Outcome | None) -> bool:
+        """The attempt has ended; its outcome is kept for the next exchange.
+
+        False: it was forgotten before, and its outcome is nobody's business.
+        """
+        if self._attempts.pop(attempt.key, None) is None:
+            return False
+        self._told.discard(attempt.job.id)
+        if outcome is not None:
+            self._outcomes[attempt.key] = outcome
+        return True
+
+    def add(self, outcome: Outcome) -> None:
+        """Keep the outcome of a job that never became an attempt."""
+        self._outcomes[outcome.job, outcome.attempt] = outcome
+
+    def replace(self, outcome: Outcome, by: Outcome | None) -> None:
+        """Say something else in place of an outcome, or nothing."""
+        if self._outcomes.pop((outcome.job, outcome.attempt), None) is not None and by is not None:
+            self.add(by)
+
+    def is_waiting_for(self, outcomes: Sequence[Outcome]) -> bool:
+        """One of these outcomes is still to be settled."""
+        return any((outcome.job, outcome.attempt) in self._outcomes for outcome in outcomes)
+
+    def find(self, ids: Iterable[str]) -> list[Attempt]:
+        """The attempts of these jobs."""
+        wanted = frozenset(ids)
+        return [attempt for attempt in self if attempt.job.id in wanted]
+
+    def clear(self) -> list[Attempt]:
+        """Forget everything; return the attempts that were there."""
+        forgotten = list(self)
+        self._attempts.clear()
+        self._outcomes.clear()
+        self._told.clear()
+        return forgotten
+
+    def compare(self, held: Sequence[Job]) -> Difference:
+        """Compare with what the store says this worker has.
+
+        A job whose outcome waits to be settled is known; the verdict on it decides.
+        """
+        theirs = {(job.id, job.attempt): job for job in held}
+        return Difference(
+            [
+                job
+                for key, job in theirs.items()
+                if key not in self._attempts and key not in self._outcomes
+            ],
+            [attempt for key, attempt in self._attempts.items() if key not in theirs],
+        )
+
+    # --- for the next exchange -----------------------------------------------------------------
+
+    def outgoing(self, limit: int) -> tuple[Outcome, ...]:
+        """The outcomes to send, the oldest first."""
+        return tuple(islice(self._outcomes.values(), limit))
+
+    def answered(self, outcomes: Sequence[Outcome], verdicts: Sequence[Verdict]) -> int:
+        """The store has judged these outcomes; those it wants later stay. Count the stale ones."""
+        stale = 0
+        for outcome, verdict in zip(outcomes, verdicts, strict=True):
+            if verdict is not Verdict.LATER:
+                self._outcomes.pop((outcome.job, outcome.attempt), None)
+                stale += verdict is Verdict.STALE
+        return stale
+
+    def begun(self) -> tuple[Key, ...]:
+        """The attempts of earlier claims that have started and of which the store does not know."""
+        return tuple(
+            key
+            for key, attempt in self._attempts.items()
+            if not attempt.is_reported and attempt.started_at is not None
+        )
+
+    def reported(self, begun: Iterable[Key]) -> None:
+        """The store knows that these have started."""
+        for key in begun:
+            if (attempt := self._attempts.get(key)) is not None:
+                attempt.is_reported = True
+
+    def tell(self, id: str) -> None:
+        """The cancellation of this running job is known."""
+        self._told.add(id)
+
+    @property
+    def told(self) -> frozenset[str]:
+        """Jobs still here whose cancellation is known."""
+        return frozenset(self._told)

@@ -1,0 +1,231 @@
+"""One attempt becomes one outcome: the handler is called, and whatever it does has a meaning.
+
+| the handler                                  | the attempt is                                    |
+|----------------------------------------------|---------------------------------------------------|
+| returns a value                              | succeeded                                         |
+| returns one that cannot be stored            | failed: trying again cannot help                  |
+| raises, also SystemExit or CancelledError    | a failure: retry, or failed when the policy ends  |
+| gets arguments that do not fit its signature | a failure: a newer worker may understand them     |
+| gets a payload that is no JSON object        | failed                                            |
+| raises or returns Retry, Snooze, Cancel      | what they say; Retry obeys the policy's limit     |
+| is stopped by us, or noticed that it should  | timeout: a failure; cancel: cancelled; shutdown:  |
+| and returned                                 | released; lease lost: nobody's business           |
+
+A task that runs at most once is never retried or released after its start.
+
+A coroutine is stopped by cancellation. A thread cannot be stopped yet: at its timeout
+``ctx.cancelled`` turns true, its slot stays taken, and the attempt ends, as a timeout whatever the
+handler returned, when the thread has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from contextvars import Context as Variables
+from contextvars import copy_context
+from random import random
+from typing import Any, Final, assert_never
+
+from penstock.context import CURRENT, Cancel, Retry, Signal, Snooze
+from penstock.core.duration import text
+from penstock.core.job import Outcome, OutcomeKind
+from penstock.core.life import MAY_HAVE_RUN
+from penstock.errors import NotAnObject
+from penstock.worker.attempt import Attempt, Ending
+from penstock.worker.blame import error_record, summary_of
+
+SHUT_DOWN: Final = "the worker shut down"
+
+
+class Runner:
+    """Runs attempts, on a loop or in a thread. ``now`` is the store's instant, ``worker`` the
+    worker's present id, ``chance`` a random number from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        worker: Callable[[], str],
+        chance: Callable[[], float] = random,
+    ) -> None:
+        self._now = now
+        self._worker = worker
+        self._chance = chance
+
+    async def run(self, attempt: Attempt) -> Outcome | None:
+        """Run an async handler; None: nobody wants to know its outcome."""
+        if (early := self.prevented(attempt)) is not None:
+            return early
+        spec = attempt.spec
+        try:
+            args, kwargs = spec.signature.decode(attempt.job.payload, attempt.context)
+            value = await _Isolated(attempt, args, kwargs)
+        except BaseException as error:
+            return self.raised(attempt, error)
+        return self.returned(attempt, value)
+
+    def call(self, attempt: Attempt) -> Outcome | None:
+        """Run a sync handler in this thread; None: nobody wants to know its outcome."""
+        if (early := self.prevented(attempt)) is not None:
+            return early
+        spec = attempt.spec
+        variables = Variables()
+        variables.run(CURRENT.set, attempt.context)
+        try:
+            args, kwargs = spec.signature.decode(attempt.job.payload, attempt.context)
+            value = variables.run(spec.function, *args, **kwargs)
+        except BaseException as error:
+            value = error
+            if attempt.ending is not Ending.TIMEOUT:
+                return self.raised(attempt, error)
+        if attempt.ending is Ending.TIMEOUT:
+            return self.ended(attempt)
+        return self.returned(attempt, value)
+
+    # --- what it means -------------------------------------------------------------------------
+
+    def prevented(self, attempt: Attempt) -> Outcome | None:
+        """The outcome of an attempt that must not start any more; None: it may."""
+        expires_at = attempt.job.expires_at
+        if expires_at is not None and self._now() >= expires_at:
+            return attempt.outcome(OutcomeKind.EXPIRED)
+        return None
+
+    def returned(self, attempt: Attempt, value: Any) -> Outcome | None:
+        """The handler came to its end."""
+        if isinstance(value, Signal):
+            return self.raised(attempt, value)
+        if attempt.ending is Ending.LOST:
+            return None
+        if attempt.ending is not None and attempt.context.has_noticed:
+            return self.ended(attempt)
+        spec, job = attempt.spec, attempt.job
+        try:
+            result = spec.signature.encode_result(value, spec.max_result)
+        except Exception as error:
+            return self._failed(attempt, error)
+        return Outcome(job=job.id, attempt=job.attempt, kind=OutcomeKind.SUCCEEDED, result=result)
+
+    def raised(self, attempt: Attempt, error: BaseException) -> Outcome | None:
+        """The handler, or the way to it, raised; or it returned a signal.
+
+        Whatever a handler raises while we stop it, CancelledError or what a driver made of it, is
+        our doing.
+        """
+        if attempt.ending is not None and not isinstance(error, Signal):
+            return self.ended(attempt)
+        if attempt.ending is Ending.LOST:
+            return None
+        match error:
+            case Snooze():
+                return Outcome(
+                    job=attempt.job.id,
+                    attempt=attempt.job.attempt,
+                    kind=OutcomeKind.SNOOZE,
+                    delay=error.delay,
+                    reason=error.reason,
+                )
+            case Cancel():
+                return attempt.outcome(OutcomeKind.CANCELLED, error.reason)
+            case NotAnObject():
+                return self._failed(attempt, error)
+            case _:
+                return self._failure(attempt, error)
+
+    def ended(self, attempt: Attempt) -> Outcome | None:
+        """We stopped it: the outcome is the reason we had."""
+        match attempt.ending:
+            case Ending.TIMEOUT:
+                limit = text(attempt.spec.timeout or 0.0)
+                return self._failure(attempt, TimeoutError(f"ran longer than its timeout, {limit}"))
+            case Ending.CANCEL:
+                return attempt.outcome(OutcomeKind.CANCELLED)
+            case Ending.SHUTDOWN:
+                if attempt.runs_once:
+                    return attempt.outcome(OutcomeKind.FAILED, MAY_HAVE_RUN)
+                return attempt.outcome(OutcomeKind.RELEASED, SHUT_DOWN)
+            case Ending.LOST | None:
+                return None
+            case never:
+                assert_never(never)
+
+    def _failure(self, attempt: Attempt, error: BaseException) -> Outcome:
+        """It counts against the retries: the policy says whether there is another."""
+        if attempt.runs_once:
+            return self._failed(attempt, error)
+        try:
+            delay = attempt.spec.policy.next(attempt.job.failures + 1, error, self._chance())
+        except Exception as trouble:
+            return self._failed(attempt, error, f"{_said(error)}; then {summary_of(trouble)}")
+        if delay is None:
+            return self._failed(attempt, error)
+        if isinstance(error, Retry) and error.delay is not None:
+            delay = error.delay
+        return self._bad(attempt, error, OutcomeKind.RETRY, _said(error), delay)
+
+    def _failed(self, attempt: Attempt, error: BaseException, reason: str = "") -> Outcome:
+        """There is no other attempt."""
+        return self._bad(attempt, error, OutcomeKind.FAILED, reason or _said(error))
+
+    def _bad(
+        self,
+        attempt: Attempt,
+        error: BaseException,
+        kind: OutcomeKind,
+        reason: str,
+        delay: float = 0.0,
+    ) -> Outcome:
+        job = attempt.job
+        return Outcome(
+            job=job.id,
+            attempt=job.attempt,
+            kind=kind,
+            reason=reason,
+            delay=delay,
+            error=error_record(error, job, self._now(), self._worker()),
+        )
+
+
+def _said(error: BaseException) -> str:
+    """Why an attempt failed, in one line."""
+    if isinstance(error, Retry):
+        return error.reason or "the task asked for a retry"
+    return summary_of(error)
+
+
+class _Isolated:
+    """Awaits a coroutine whose context variables are its own, without a task of its own.
+
+    Slots are tasks that outlive their attempts: what one handler sets must not be seen by the next.
+    """
+
+    __slots__ = ("args", "attempt", "kwargs")
+
+    def __init__(self, attempt: Attempt, args: Any, kwargs: Any) -> None:
+        self.attempt = attempt
+        self.args = args
+        self.kwargs = kwargs
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        variables = copy_context()
+        enter = variables.run
+        enter(CURRENT.set, self.attempt.context)
+        handler = enter(self.attempt.spec.function, *self.args, **self.kwargs)
+        if not asyncio.iscoroutine(handler):
+            handler = _awaited(handler)
+        step, sent = handler.send, None
+        while True:
+            try:
+                future = enter(step, sent)
+            except StopIteration as end:
+                return end.value
+            try:
+                sent = yield future
+                step = handler.send
+            except BaseException as error:
+                sent, step = error, handler.throw
+
+
+async def _awaited(handler: Awaitable[Any]) -> Any:
+    return await handler

@@ -1,0 +1,71 @@
+"""How one worker works: its queues, its slots, its patience."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from penstock.errors import BadOption
+
+LEASE: Final = 15.0
+"""Seconds without a beat after which a worker's jobs go to others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """What is decided before a worker starts. All durations are seconds.
+
+    Every worker of one store should have the same ``lease``: the leader measures the others by its
+    own.
+    """
+
+    queues: tuple[str, ...] = ("default",)
+    concurrency: int = 100
+    """Async attempts at once."""
+    threads: int = 8
+    """Sync attempts at once."""
+    prefetch: int = 100
+    """Jobs beyond the free slots that may wait in its hands, at most; long jobs mean none."""
+    patience: float = 1.0
+    """How long a job may wait in its hands for a slot before it is given back."""
+    lease: float = LEASE
+    drain: float = 30.0
+    """How long running attempts may go on after ``stop``."""
+    grace: float = 5.0
+    """How long, after that, cancelled attempts may unwind and the store may be away."""
+    poll: float = 1.0
+    """The longest sleep between two looks at the store."""
+    keep_finished: float = 7 * 86400.0
+    leads: bool = True
+    """It stands for election as the leader."""
+    name: str = ""
+    """Begins the worker's id, and in logs its name; the host's name if empty."""
+
+    def __post_init__(self) -> None:
+        if not self.queues or not all(self.queues):
+            raise BadOption("queues", self.queues, "name at least one queue")
+        if len(set(self.queues)) < len(self.queues):
+            raise BadOption("queues", self.queues, "name each queue once")
+        _check("concurrency", self.concurrency, least=1)
+        _check("threads", self.threads, least=1)
+        _check("prefetch", self.prefetch, least=0)
+        _check("lease", self.lease, least=0.1)
+        _check("poll", self.poll, least=0.001)
+        for name in ("patience", "drain", "grace", "keep_finished"):
+            _check(name, getattr(self, name), least=0)
+
+    @property
+    def beat_every(self) -> float:
+        """Seconds between two beats."""
+        return self.lease / 5
+
+    @property
+    def margin(self) -> float:
+        """How long before its lease could end a worker stops to trust it."""
+        return self.lease / 5
+
+
+def _check(name: str, value: float, *, least: float) -> None:
+    if not least <= value < inf:
+        raise BadOption(name, value, f"give a number from {least:g} up")

@@ -1,0 +1,152 @@
+"""The slots for async attempts: tasks that live as long as the worker and take jobs from one line.
+
+There is no task per job. A slot that finds a job runs it; a handler that never waits for anything
+ends before another slot needs to know. Only when a handler does wait are other slots woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from penstock.clock import Clock
+from penstock.core.job import Outcome
+from penstock.worker.attempt import Attempt, Ending
+from penstock.worker.gate import Gate
+from penstock.worker.line import Line
+from penstock.worker.runner import Runner
+
+SLICE: Final = 0.005
+"""Seconds of handlers in a row after which a slot lets the rest of the loop run."""
+
+
+class Slots:
+    """``size`` slots. ``begun`` is told of each attempt that has a timeout, ``finished`` of all; an
+    outcome of None means that nobody wants to know it.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        runner: Runner,
+        gate: Gate,
+        clock: Clock,
+        begun: Callable[[Attempt], None],
+        finished: Callable[[Attempt, Outcome | None], None],
+    ) -> None:
+        self.size = size
+        self._runner = runner
+        self._gate = gate
+        self._clock = clock
+        self._begun = begun
+        self._finished = finished
+        self._line = Line()
+        self._running: set[Attempt] = set()
+        self._idle: list[asyncio.Future[None]] = []
+        self._is_spreading = False
+        self._is_closed = False
+
+    @property
+    def load(self) -> int:
+        """Attempts that wait or run here."""
+        return len(self._line) + len(self._running)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing runs."""
+        return not self._running
+
+    @property
+    def waiting(self) -> list[Attempt]:
+        """Those that have not started, the next one first."""
+        return list(self._line)
+
+    def put(self, attempts: Sequence[Attempt]) -> None:
+        """Let attempts run as soon as a slot is free."""
+        self._line.add(attempts)
+        self.pump()
+
+    def put_first(self, attempt: Attempt) -> None:
+        """Let an attempt run before all others."""
+        self._line.add_first(attempt)
+        self.pump()
+
+    def pump(self) -> None:
+        """See whether the head of the line can start; call it when the gate may have opened."""
+        if self._line and self._idle and self._gate.admits(self._line.head):
+            self._wake(1)
+
+    def withdraw(self, attempt: Attempt) -> bool:
+        """Take an attempt out of the line; False: it has started."""
+        return self._line.remove(attempt)
+
+    def interrupt(self, attempt: Attempt) -> None:
+        """Cancel the handler of a running attempt; ``attempt.ending`` says why."""
+        if attempt.task is not None:
+            attempt.task.cancel()
+
+    def close(self) -> None:
+        """Let every slot end, whatever it runs. Call it before the slots are cancelled."""
+        self._is_closed = True
+        for attempt in self._running:
+            attempt.end(Ending.LOST)
+
+    async def serve(self) -> None:
+        """Be one slot."""
+        slot = asyncio.current_task()
+        assert slot is not None
+        since = self._clock.monotonic()
+        while not self._is_closed:
+            try:
+                if not self._line or not self._gate.admits(self._line.head):
+                    await self._rest()
+                    since = self._clock.monotonic()
+                    continue
+                await self._run(self._line.take(), slot)
+                if (now := self._clock.monotonic()) - since > SLICE:
+                    since = now
+                    await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                # A handler that cancelled its own task leaves that to the slot's next await.
+                if self._is_closed:
+                    raise
+            finally:
+                while slot.cancelling() and not self._is_closed:
+                    slot.uncancel()
+
+    async def _run(self, attempt: Attempt, slot: asyncio.Task[None]) -> None:
+        """Run one attempt. Nothing here waits except the handler, so a cancellation meant for the
+        handler cannot hit anything else.
+        """
+        attempt.task = slot
+        attempt.started_at = self._clock.monotonic()
+        self._running.add(attempt)
+        if attempt.spec.timeout is not None:
+            self._begun(attempt)
+        if self._line and self._idle and not self._is_spreading:
+            self._is_spreading = True
+            # Runs when this handler first waits, or not at all before the line is empty.
+            slot.get_loop().call_soon(self._spread)
+        try:
+            outcome = await self._runner.run(attempt)
+        finally:
+            attempt.task = None
+            self._running.discard(attempt)
+        self._finished(attempt, outcome)
+
+    def _spread(self) -> None:
+        self._is_spreading = False
+        self._wake(len(self._line))
+
+    def _wake(self, count: int) -> None:
+        while count > 0 and self._idle:
+            waiter = self._idle.pop()
+            if not waiter.done():
+                waiter.set_result(None)
+                count -= 1
+
+    async def _rest(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._idle.append(waiter)
+        await waiter

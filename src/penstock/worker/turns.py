@@ -1,0 +1,247 @@
+"""The worker's turns: what to ask the store, and when.
+
+One exchange is in flight at a time. It goes out as soon as the one before is answered and there is
+something to send or room to fill; there is no timer. Otherwise the worker sleeps until the store
+has something (``wait``) or until it has something itself (``wake``): an outcome, a free slot, a
+stop. While the store is away it is tried again for ever, at growing intervals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from math import inf
+from random import random
+from typing import Final
+
+from penstock.core.job import Hold, State
+from penstock.engines.engine import Engine
+from penstock.engines.records import Ask
+from penstock.errors import EngineClosed, EngineError, ItemRefused, LeaseLost
+from penstock.worker.appetite import Meal
+from penstock.worker.backoff import Backoff
+from penstock.worker.crew import Crew, Tools
+from penstock.worker.exchanges import Exchanges
+from penstock.worker.leases import Lease
+
+FLUSH_EVERY: Final = 0.5
+"""Seconds between two flushes of progress reports."""
+
+FORGET_UNKNOWN: Final = 60.0
+"""Seconds after which jobs of unknown tasks are looked at again."""
+
+LONGEST_NAP: Final = 0.05
+"""Seconds to wait after calls of the store that led to nothing."""
+
+LOCKED: Final = 0.02
+"""Seconds to leave a locked row alone."""
+
+SCAN_EVERY: Final = (0.005, 0.25)
+"""Shortest and longest pause between two claims that pass over a kind of tasks."""
+
+SCAN_SHARE: Final = 20
+"""How many times its own duration such a claim pauses: it may have to read a long line."""
+
+SOON: Final = frozenset({None, Hold.UNPLACED, Hold.LIMIT, Hold.RATE})
+"""Holds that end by themselves while work goes on."""
+
+
+class Turns:
+    """The exchange loop of one worker."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        lease: Lease,
+        exchanges: Exchanges,
+        crew: Crew,
+        tools: Tools,
+        wake: asyncio.Event,
+    ) -> None:
+        self._engine = engine
+        self._lease = lease
+        self._exchanges = exchanges
+        self._crew = crew
+        self._tools = tools
+        self._hands = tools.hands
+        self._clock = tools.clock
+        self._poll = tools.settings.poll
+        self._wake = wake
+        self._queues = deque(tools.settings.queues)
+        self._backoff = Backoff()
+        self._has_more = True
+        """The last claim was answered in full: there may be more."""
+        self._is_called = False
+        """The store has something for this worker."""
+        self._hollow = 0
+        """Calls in a row that led to nothing."""
+        self._scan_at = -inf
+        self._scan_pause = SCAN_EVERY[0]
+        self._flushed_at = -inf
+        self._tidied_at = -inf
+        self._forgot_at = -inf
+        self.hurry = asyncio.Event()
+        """Set it to try again now instead of after the back-off."""
+        self.ends_when_empty = False
+        self.is_empty = asyncio.Event()
+        """Set when ``ends_when_empty`` and nothing is left to do."""
+
+    async def take(self) -> None:
+        """Take turns until the crew drains and everything is settled."""
+        while not (self._crew.is_draining and self._hands.is_empty):
+            try:
+                await self._exchanges.clear_up()
+                await self._turn()
+            except LeaseLost as error:
+                self._exchanges.lose(error.worker)
+                if self._crew.is_draining:
+                    return
+            except EngineClosed:
+                raise
+            except EngineError as error:
+                self._tools.journal.unavailable("exchange", error)
+                if await self._clock.wait(self.hurry, self._backoff.next()):
+                    self.hurry.clear()
+            else:
+                self._backoff.reset()
+
+    async def _turn(self) -> None:
+        self._wake.clear()
+        await self._keep_house()
+        meal = self._crew.meal(may_pass_over=self._clock.monotonic() >= self._scan_at)
+        ask = self._ask(meal)
+        has_use = (self._has_more and ask.want) or meal.passes_over
+        if ask.outcomes or self._is_called or has_use:
+            await self._exchange(ask, meal)
+            # Slots that were woken run before this goes on: quick jobs are done by then.
+            await asyncio.sleep(0)
+        elif self.ends_when_empty and self._hands.is_empty and await self._nothing_left(ask):
+            self.is_empty.set()
+            await self._wake.wait()
+        else:
+            await self._sleep(ask)
+
+    def _ask(self, meal: Meal) -> Ask:
+        most = self._engine.traits.max_batch
+        return Ask(
+            worker=self._lease.worker,
+            queues=tuple(self._queues),
+            want=min(meal.want, most),
+            slots=min(meal.slots, most),
+            outcomes=self._hands.outgoing(most),
+            begun=self._hands.begun(),
+            avoid=self._crew.avoid(meal),
+            told=self._hands.told,
+        )
+
+    async def _exchange(self, ask: Ask, meal: Meal) -> None:
+        was_called, self._is_called = self._is_called, False
+        asked_at = self._clock.monotonic()
+        self._queues.rotate(-1)
+        reply = await self._exchanges.send(ask)
+        if reply is None:
+            self._has_more = True
+            return
+        if meal.passes_over:
+            self._scanned(asked_at, found=bool(reply.jobs))
+            return
+        self._has_more = 0 < ask.want <= len(reply.jobs)
+        got_something = bool(reply.jobs or reply.cancels or ask.outcomes)
+        self._hollow = self._hollow + 1 if was_called and not got_something else 0
+        if ask.outcomes and not reply.jobs and self._hands.is_waiting_for(ask.outcomes):
+            await self._clock.wait(self._wake, LOCKED)
+
+    def _scanned(self, asked_at: float, *, found: bool) -> None:
+        shortest, longest = SCAN_EVERY
+        self._scan_pause = shortest if found else min(longest, 2 * self._scan_pause)
+        now = self._clock.monotonic()
+        self._scan_at = now + max(self._scan_pause, SCAN_SHARE * (now - asked_at))
+
+    # --- between exchanges ---------------------------------------------------------------------
+
+    async def _sleep(self, ask: Ask) -> None:
+        """Sleep until the store or the worker itself has something, or the poll is due."""
+        if self._hollow > 1:
+            # Calls for nothing, one after the other: a look that errs must not be a hot loop.
+            nap = min(LONGEST_NAP, 0.005 * self._hollow)
+            if await self._clock.wait(self._wake, nap):
+                return
+        timeout = self._poll * (0.75 + 0.25 * random())
+        now = self._clock.monotonic()
+        if self._crew.is_half_full:
+            timeout = min(timeout, max(0.001, self._scan_at - now))
+        if await self._wait(ask, timeout):
+            return
+        is_early = self._clock.monotonic() < now + timeout
+        if is_early or ask.begun:
+            self._is_called = True
+        elif ask.want:
+            due_in = await self._engine.look(ask)
+            self._is_called = due_in is not None and due_in <= 0
+
+    async def _wait(self, ask: Ask, timeout: float) -> bool:
+        """Wait for the store; True: something of our own came first."""
+        error: EngineError | None = None
+
+        async def wait() -> None:
+            nonlocal error
+            try:
+                await self._engine.wait(ask, timeout)
+            except EngineError as trouble:
+                error = trouble
+            finally:
+                self._wake.set()
+
+        if self._wake.is_set():
+            return True
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(wait())
+            await self._wake.wait()
+            is_ours = not waiting.done()
+            waiting.cancel()
+        if error is not None:
+            raise error
+        return is_ours
+
+    async def _keep_house(self) -> None:
+        """What is done now and then, between two exchanges."""
+        now = self._clock.monotonic()
+        if now - self._tidied_at >= self._tools.settings.patience / 4:
+            self._tidied_at = now
+            self._crew.tidy()
+        if now - self._forgot_at >= FORGET_UNKNOWN:
+            self._forgot_at = now
+            self._crew.unknown.clear()
+        if now - self._flushed_at >= FLUSH_EVERY:
+            self._flushed_at = now
+            await self._flush()
+
+    async def _flush(self) -> None:
+        """Send the progress that handlers reported; a report that cannot be stored is dropped."""
+        reports = self._crew.reports()
+        if not reports:
+            return
+        try:
+            await self._engine.progress(self._lease.worker, reports)
+        except ItemRefused:
+            pass
+        except EngineError:
+            self._crew.resend_reports()
+            raise
+
+    async def _nothing_left(self, ask: Ask) -> bool:
+        """No job of these queues is due, runs anywhere, or will be ready by itself.
+
+        What is scheduled for later does not count, nor what is held for an unknown task, a
+        dependency or a breaker, nor what waits in a paused queue.
+        """
+        settings = await self._engine.queues()
+        paused = {queue for queue, each in settings.items() if each.paused}
+        for count in await self._engine.counts():
+            is_open = count.state is State.RUNNING or (
+                count.state is State.READY and count.hold in SOON and count.queue not in paused
+            )
+            if count.jobs and is_open and count.queue in ask.queues:
+                return False
+        due_in = await self._engine.look(ask)
+        return due_in is None or due_in > 0

@@ -1,0 +1,161 @@
+"""Law 10: one bad item never fails its neighbours: its batch is refused whole, to be halved."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.steps import (
+    ask,
+    claim,
+    draft,
+    enqueue_jobs,
+    everything,
+    joined,
+    outcome,
+    put,
+    stored,
+)
+from penstock.core.job import ErrorRecord, State, Verdict
+from penstock.errors import ItemRefused
+
+NO_TEXT = "half a pair: \ud800"
+"""Text that no encoding can write."""
+
+BAD_DRAFTS = [
+    {"id": NO_TEXT},
+    {"task": NO_TEXT},
+    {"queue": NO_TEXT},
+    {"key": NO_TEXT},
+    {"unique": NO_TEXT},
+    {"name": NO_TEXT},
+    {"tags": ("fine", NO_TEXT)},
+    {"correlation_id": NO_TEXT},
+    {"enqueued_by": NO_TEXT},
+    {"priority": 1 << 80},
+]
+
+CRASH = ErrorRecord(attempt=1, at=0.0, kind="ValueError", message=NO_TEXT)
+
+BAD_OUTCOMES = [
+    {"kind": "failed", "reason": NO_TEXT},
+    {"kind": "failed", "error": CRASH},
+    {"kind": "retry", "reason": NO_TEXT},
+    {"kind": "cancelled", "reason": NO_TEXT},
+    {"kind": "released", "hold": "rate", "hold_cause": NO_TEXT, "delay": 60},
+]
+
+
+def named(case):
+    return "-".join(case)
+
+
+@pytest.mark.parametrize("bad", BAD_DRAFTS, ids=named)
+async def test_a_batch_with_an_unstorable_draft_is_refused_whole(engine, bad):
+    fine = draft("fine", remember=3600, unique="key")
+    with pytest.raises(ItemRefused):
+        await engine.enqueue([fine, draft(**bad), draft()])
+    assert await everything(engine) == ()
+    # Neither the ledger nor the unique key remembers anything of it.
+    (receipt,) = await engine.enqueue([fine])
+    assert receipt.created
+
+
+@pytest.mark.parametrize("bad", BAD_DRAFTS, ids=named)
+async def test_halving_a_refused_batch_leaves_only_the_culprit_out(engine, bad):
+    batch = [draft(), draft(), draft(**bad), draft(), draft()]
+
+    async def halved(drafts):
+        try:
+            await engine.enqueue(drafts)
+        except ItemRefused:
+            if len(drafts) == 1:
+                return drafts
+            middle = len(drafts) // 2
+            return await halved(drafts[:middle]) + await halved(drafts[middle:])
+        return []
+
+    assert await halved(batch) == [batch[2]]
+    assert len(await everything(engine)) == 4
+
+
+@pytest.mark.parametrize("bad", BAD_OUTCOMES, ids=named)
+async def test_an_exchange_with_an_unstorable_outcome_writes_nothing(engine, store, bad):
+    await enqueue_jobs(engine, 4)
+    worker = await joined(engine)
+    first, second, third = await claim(engine, worker=worker, want=3, slots=2)
+    await put(engine, delay=60)
+    store.clock.advance(61)
+    before = await everything(engine)
+    turn = ask(
+        worker,
+        want=5,
+        begun=((third.id, 1),),
+        outcomes=(outcome(first, "succeeded"), outcome(second, **bad)),
+    )
+    with pytest.raises(ItemRefused):
+        await engine.exchange(turn)
+    assert await everything(engine) == before
+
+
+@pytest.mark.parametrize("bad", BAD_OUTCOMES, ids=named)
+async def test_the_other_outcomes_can_be_settled_without_the_bad_one(engine, bad):
+    await enqueue_jobs(engine, 2)
+    worker = await joined(engine)
+    first, second = await claim(engine, worker=worker, want=2)
+    with pytest.raises(ItemRefused):
+        await engine.exchange(
+            ask(worker, outcomes=(outcome(second, **bad), outcome(first, "succeeded")))
+        )
+    answer = await engine.exchange(ask(worker, outcomes=(outcome(first, "succeeded"),)))
+    assert answer.verdicts == (Verdict.DONE,)
+    assert (await stored(engine, first.id)).state is State.SUCCEEDED
+    assert await stored(engine, second.id) == second
+
+
+async def test_the_refusal_says_what_to_do(engine):
+    with pytest.raises(ItemRefused) as caught:
+        await engine.enqueue([draft(task=NO_TEXT)])
+    assert str(caught.value).endswith("change the value")
+
+
+async def test_a_refusal_does_not_break_the_handle(engine):
+    with pytest.raises(ItemRefused):
+        await engine.enqueue([draft(task=NO_TEXT)])
+    id = await put(engine)
+    assert (await stored(engine, id)).state is State.READY
+
+
+STRANGE = [
+    "",
+    " ",
+    "ключ",
+    "🜁",
+    "a\nb",
+    "'; drop table job; --",
+    "%_",
+    "\\",
+    "x" * 10_000,
+    '"',
+    ",",
+]
+
+
+@pytest.mark.parametrize("text", STRANGE, ids=range(len(STRANGE)))
+async def test_strange_text_is_stored_as_it_is(engine, text):
+    fields = {"queue": text, "key": text, "unique": text, "name": text, "correlation_id": text}
+    await put(engine, "id" + text, task=text, tags=(text, "b"), enqueued_by=text, **fields)
+    job = await stored(engine, "id" + text)
+    assert {name: getattr(job, name) for name in fields} == fields
+    assert (job.task, job.tags, job.enqueued_by) == (text, (text, "b"), text)
+    (claimed,) = await claim(engine, text)
+    assert claimed.id == job.id
+
+
+@pytest.mark.parametrize("payload", [b"", b"{}", b"\x00\xff\x00", bytes(300_000)], ids=len)
+async def test_a_payload_is_stored_byte_by_byte(engine, payload):
+    id = await put(engine, payload=payload)
+    assert (await stored(engine, id)).payload == payload
+
+
+async def test_nothing_to_store_is_no_error(engine):
+    assert await engine.enqueue([]) == []

@@ -1,0 +1,138 @@
+"""``open``, ``close``, ``migrate``, ``now``: a handle's own life."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from conformance.steps import ask, draft, joined, put, stored
+from conformance.waiting import LONG
+from penstock.core.job import State
+from penstock.engines.records import Filter, QueueSettings, WorkerInfo
+from penstock.errors import EngineClosed
+
+VERBS = {
+    "enqueue": lambda engine: engine.enqueue([draft()]),
+    "join": lambda engine: engine.join(WorkerInfo(id="w")),
+    "leave": lambda engine: engine.leave("w"),
+    "beat": lambda engine: engine.beat("w"),
+    "exchange": lambda engine: engine.exchange(ask("w")),
+    "held": lambda engine: engine.held("w"),
+    "progress": lambda engine: engine.progress("w", []),
+    "look": lambda engine: engine.look(ask("w")),
+    "wait": lambda engine: engine.wait(ask("w"), 60),
+    "cancel": lambda engine: engine.cancel(["a"], "enough"),
+    "retry": lambda engine: engine.retry(["a"]),
+    "purge": lambda engine: engine.purge(Filter(), 1),
+    "set_queue": lambda engine: engine.set_queue("q", QueueSettings()),
+    "queues": lambda engine: engine.queues(),
+    "promote": lambda engine: engine.promote(1),
+    "rescue": lambda engine: engine.rescue([], 1),
+    "prune": lambda engine: engine.prune(1, 1),
+    "mend": lambda engine: engine.mend(),
+    "lead": lambda engine: engine.lead("w", 10),
+    "resign": lambda engine: engine.resign("w", 1),
+    "leader": lambda engine: engine.leader(),
+    "cell": lambda engine: engine.cell("c"),
+    "set_cell": lambda engine: engine.set_cell("c", b"", 0),
+    "get": lambda engine: engine.get(["a"]),
+    "find": lambda engine: engine.find(Filter(), None, 1),
+    "counts": lambda engine: engine.counts(),
+    "loads": lambda engine: engine.loads(["q"]),
+    "workers": lambda engine: engine.workers(),
+    "results": lambda engine: engine.results(["a"], 60),
+    "version": lambda engine: engine.version(),
+    "listen": lambda engine: engine.listen(0, 60),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_handle_cannot_be_used_before_it_is_open(store, verb):
+    with pytest.raises(EngineClosed):
+        await VERBS[verb](store.handle())
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_handle_cannot_be_used_after_it_was_closed(store, verb):
+    engine = await store.open()
+    await engine.close()
+    with pytest.raises(EngineClosed):
+        await VERBS[verb](engine)
+
+
+async def test_a_store_that_does_not_exist_yet_is_made(store):
+    engine = await store.open()
+    assert (await stored(engine, await put(engine))).state is State.READY
+
+
+async def test_closing_twice_is_no_error(engine):
+    await engine.close()
+    await engine.close()
+
+
+async def test_closing_a_handle_that_was_never_open_is_no_error(store):
+    await store.handle().close()
+
+
+async def test_a_closed_handle_may_be_opened_again(store):
+    keeper, engine = await store.open(), await store.open()
+    id = await put(engine)
+    await engine.close()
+    await engine.open()
+    assert (await stored(engine, id)).id == id
+    assert (await stored(keeper, id)).id == id
+
+
+async def test_closing_one_handle_leaves_the_others_open(store):
+    first, second = await store.open(), await store.open()
+    id = await put(first)
+    await first.close()
+    assert (await stored(second, id)).id == id
+
+
+@pytest.mark.parametrize("verb", ["wait", "listen", "results"])
+async def test_what_a_handle_still_awaited_ends_when_it_is_closed(engine, store, verb):
+    worker, id = await joined(engine), await put(engine, queue="elsewhere")
+    sleeps = {
+        "wait": lambda: engine.wait(ask(worker), LONG),
+        "results": lambda: engine.results([id], LONG),
+    }
+    seen = await engine.version()
+    sleep = sleeps.get(verb, lambda: engine.listen(seen, LONG))
+    nap = asyncio.create_task(sleep())
+    await store.clock.settle()
+    assert not nap.done()
+    await engine.close()
+    done, _ = await asyncio.wait({nap}, timeout=5)
+    nap.cancel()
+    assert done, "it still waits"
+    await asyncio.gather(nap, return_exceptions=True)
+
+
+async def test_migrating_again_changes_nothing(engine):
+    id = await put(engine)
+    version = await engine.migrate()
+    assert await engine.migrate() == version
+    assert version >= 1
+    assert (await stored(engine, id)).id == id
+
+
+async def test_any_number_of_handles_may_migrate_at_once(store):
+    engines = [await store.open() for _ in range(4)]
+    versions = await asyncio.gather(*(engine.migrate() for engine in engines))
+    assert len(set(versions)) == 1
+
+
+async def test_any_number_of_handles_may_open_a_new_store_at_once(store):
+    engines = [store.handle() for _ in range(4)]
+    await asyncio.gather(*(engine.open() for engine in engines))
+    ids = [await put(engine) for engine in engines]
+    assert None not in await engines[0].get(ids)
+
+
+async def test_the_traits_are_complete(engine):
+    traits = engine.traits
+    assert traits.name
+    assert traits.max_batch >= 1
+    assert engine.clock.monotonic() <= engine.clock.monotonic()

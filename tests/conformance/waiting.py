@@ -1,0 +1,47 @@
+"""Sleepers under a clock that stands still: start one, and see it wake for the right reason."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from conformance.steps import soon
+from conformance.stores import Store
+
+LONG = 1e6
+"""A timeout that no test lives to see."""
+
+
+async def breathe(turns: int = 50) -> None:
+    """Let everything else on this loop go on until it can go no further."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def asleep(sleeping: Coroutine[Any, Any, Any]) -> AsyncIterator[asyncio.Task[Any]]:
+    """Start a sleeper and give it time to fall asleep; it must not wake by itself."""
+    nap = asyncio.create_task(sleeping)
+    try:
+        await breathe()
+        assert not nap.done(), "it did not sleep"
+        yield nap
+    finally:
+        nap.cancel()
+        await asyncio.gather(nap, return_exceptions=True)
+
+
+async def awake_after(store: Store, nap: asyncio.Task[Any], seconds: float) -> None:
+    """Move the clock; the sleeper must wake."""
+    store.clock.advance(seconds)
+    await soon(_nudged(store, nap))
+
+
+async def _nudged(store: Store, nap: asyncio.Task[Any]) -> None:
+    # A sleeper that measured before the clock moved may fall asleep only now.
+    while not nap.done():
+        await asyncio.sleep(0)
+        store.clock.advance(0.01)
+    await nap
