@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 
 import msgspec
@@ -298,6 +299,16 @@ async def test_events_pass_async_listeners_by_that_are_too_slow(bus, caplog, mon
 # --- threads ------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def hurried():
+    """Threads change places all the time."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("hurried")
 def test_publishing_and_subscribing_from_many_threads_loses_nothing(bus):
     """Each thread's own listener hears exactly what was published while it listened."""
     threads, rounds = 8, 300

@@ -46,7 +46,6 @@ from penstock.task import AsyncTask, Sender, Task
 from penstock.url import Url, parse
 
 if TYPE_CHECKING:
-    from penstock.engines.memory import MemoryStore
     from penstock.hosting import WorkerOptions, WorkerThread
     from penstock.worker.worker import Worker
 
@@ -269,51 +268,54 @@ class Penstock(Operations):
 PRESENT = ("memory://", "sqlite:///")
 _DRIVERS = {"postgresql": ("psycopg", "postgres"), "redis": ("redis", "redis")}
 
+# Stores in memory are shared by their name within one process; a forked child starts without.
+_shared: dict[tuple[int, str], Any] = {}
+
 
 def _observed(connect: Callable[[], Engine], bus: Bus) -> Engine:
     return Observed(connect(), bus)
 
 
 def _engine(url: Url, clock: Clock) -> Callable[[], Engine]:
-    """What makes a handle on the store that ``url`` names; a named error if nothing can."""
+    """What makes a handle on the store that ``url`` names; a named error if nothing can.
+
+    The engine is imported here, by the thread that makes the app: were it imported by the façade's
+    thread, a fork at that moment would leave the child with a locked module.
+    """
     match url.scheme:
         case "memory":
-            _known(url, ())
-            own: dict[tuple[int, str], MemoryStore] = {}
-            return partial(_memory, _shared if url.location else own, url.location, clock)
+            from penstock.engines.memory import MemoryEngine, MemoryStore
+
+            _check(url, ())
+            stores = _shared if url.location else {}
+
+            def memory() -> Engine:
+                here = os.getpid(), url.location
+                return MemoryEngine(stores.setdefault(here, MemoryStore()), clock)
+
+            return memory
         case "sqlite":
-            _known(url, ("synchronous", "busy_timeout"))
-            synchronous = url.options.get("synchronous", "normal").lower()
-            if synchronous not in ("normal", "full"):
-                raise BadOption("synchronous", synchronous, "give 'normal' or 'full'")
-            patience = seconds(url.options.get("busy_timeout", 10.0), name="busy_timeout")
-            return partial(_sqlite, url.location, clock, synchronous, patience)
+            from penstock.engines.sqlite import SqliteEngine
+
+            _check(url, ("synchronous", "busy_timeout"))
+            safety = url.options.get("synchronous", "normal").lower()
+            if safety not in ("normal", "full"):
+                raise BadOption("synchronous", safety, "give 'normal' or 'full'")
+            return partial(
+                SqliteEngine,
+                url.location,
+                clock,
+                synchronous="full" if safety == "full" else "normal",
+                busy_timeout=seconds(url.options.get("busy_timeout", 10.0), name="busy_timeout"),
+            )
     driver, extra = _DRIVERS[url.scheme]
     if find_spec(driver) is None:
         raise MissingDriver(f"{url.scheme}://", extra)
     raise MissingEngine(f"{url.scheme}://", PRESENT)
 
 
-def _known(url: Url, known: tuple[str, ...]) -> None:
+def _check(url: Url, known: tuple[str, ...]) -> None:
     for name, value in url.options.items():
         if name not in known:
-            there = ", ".join(known) or "none"
-            raise BadOption(
-                name, value, f"no such option in a {url.scheme} URL; there are: {there}"
-            )
-
-
-# Stores in memory are shared by their name within one process; a forked child starts without.
-_shared: dict[tuple[int, str], MemoryStore] = {}
-
-
-def _memory(stores: dict[tuple[int, str], MemoryStore], name: str, clock: Clock) -> Engine:
-    from penstock.engines.memory import MemoryEngine, MemoryStore
-
-    return MemoryEngine(stores.setdefault((os.getpid(), name), MemoryStore()), clock)
-
-
-def _sqlite(path: str, clock: Clock, synchronous: Any, busy_timeout: float) -> Engine:
-    from penstock.engines.sqlite import SqliteEngine
-
-    return SqliteEngine(path, clock, synchronous=synchronous, busy_timeout=busy_timeout)
+            why = f"a {url.scheme} URL has no such option; it has {', '.join(known) or 'none'}"
+            raise BadOption(name, value, why)

@@ -24,6 +24,7 @@ class Client:
         self._tasks = tasks
         self._engine: Engine | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     @property
     def engine(self) -> Engine:
@@ -39,6 +40,8 @@ class Client:
         """
         if self._engine is not None:
             return
+        if self._is_closed:
+            raise EngineClosed("the store")
         if self._opening is None:
             self._opening = asyncio.create_task(self._open(), name="penstock open")
             self._opening.add_done_callback(self._opened)
@@ -64,8 +67,11 @@ class Client:
 
     async def close(self) -> None:
         """Send what was handed over, tell those who wait for results, let the handle go."""
+        self._is_closed = True
         if self._opening is not None:
             self._opening.cancel()
+            # A handle that is half open has things to put away first.
+            await asyncio.wait((self._opening,))
         engine, self._engine = self._engine, None
         if engine is not None:
             self._watcher.close()
@@ -85,14 +91,15 @@ class Client:
         receipts: list[Receipt] = []
         step = engine.traits.max_batch
         for start in range(0, len(drafts), step):
+            some = drafts[start : start + step]
             limit = asyncio.timeout(timeout)
             try:
                 async with limit:
-                    receipts += await engine.enqueue(drafts[start : start + step])
+                    receipts += await engine.enqueue(some)
             except Exception as caught:
                 error = caught
                 if limit.expired():
-                    why = f"{step} jobs took longer than {timeout:g} s"
+                    why = f"{len(some)} jobs took longer than {timeout:g} s"
                     error = EngineTimeout(engine.traits.name, why)
                 error.add_note(f"{start} of {len(drafts)} jobs were stored before this")
                 raise error from error.__cause__

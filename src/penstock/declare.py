@@ -39,16 +39,15 @@ class TaskOptions(TypedDict, total=False):
     unique: str | Callable[..., str | None] | None
     unique_until: Literal["done", "start"] | None
     unique_for: Duration | None
+    at_most_once: bool | None
     tags: Iterable[str] | None
     retries: Retries
     """How often to try again after a failure, and when; 3 times by default, None or 0: never."""
     timeout: Duration | None
     """How long one attempt may take."""
-    at_most_once: bool | None
-    """Rather not at all than twice: no retries, and none after a crash."""
 
 
-_OF_THE_TASK: Final = frozenset({"name", "retries", "timeout", "at_most_once"})
+_OF_THE_TASK: Final = frozenset({"name", "retries", "timeout"})
 
 
 def declared(
@@ -63,19 +62,19 @@ def declared(
     name = given.get("name")
     name = _default_name(function) if name is None else word("name", name)
     _check(function, name)
-    at_most_once = bool(given.get("at_most_once"))
+    enqueue = {option: value for option, value in given.items() if option not in _OF_THE_TASK}
+    options = merged(Options(), cast(EnqueueOptions, enqueue), settings.priorities)
     spec = Spec(
         name=name,
         function=function,
         is_async=inspect.iscoroutinefunction(function),
         signature=Signature.of(function, name, inject=Context),
-        policy=_policy(given, at_most_once),
+        policy=_policy(given, options.at_most_once),
         timeout=_timeout(given.get("timeout")),
-        at_most_once=at_most_once,
+        at_most_once=options.at_most_once,
         max_result=settings.max_result,
     )
-    enqueue = {option: value for option, value in given.items() if option not in _OF_THE_TASK}
-    return spec, merged(Options(), cast(EnqueueOptions, enqueue), settings.priorities)
+    return spec, options
 
 
 def refuse_duplicate(old: Spec, new: Spec) -> None:

@@ -46,9 +46,7 @@ def _arguments(spec: Spec, payload: bytes) -> tuple[tuple[Any, ...], dict[str, A
     return bound.args, bound.kwargs
 
 
-def draft(
-    task: str, payload: bytes, options: Options, settings: Settings, *, at_most_once: bool = False
-) -> Draft:
+def draft(task: str, payload: bytes, options: Options, settings: Settings) -> Draft:
     """The draft of one job. Its id is made here, so that repeating the call is safe."""
     running = CURRENT.get(None)
     correlation_id = options.correlation_id
@@ -68,7 +66,7 @@ def draft(
         unique=options.unique,
         unique_until=options.unique_until,
         unique_for=options.unique_for,
-        at_most_once=at_most_once,
+        at_most_once=options.at_most_once,
         name=options.name,
         tags=options.tags,
         correlation_id=correlation_id,

@@ -7,9 +7,9 @@ Only ``engines.observed`` publishes; engines, workers and the leader know nothin
     bus.subscribe(JobEvent, log)          # a base class: everything about jobs
     bus.subscribe(None, log)              # everything
 
-An event is published after its change is committed, by the process that made the change, once: a
-process that dies in between publishes nothing. Events are for logs, metrics and alerts; what must
-not be missed is read from the store.
+An event is published after its change is committed, by the process that made the change. If that
+process dies in between, or the store's reply is lost, nobody tells of it: events are for logs,
+metrics and alerts; what must not be missed is read from the store.
 """
 
 from __future__ import annotations
@@ -109,7 +109,10 @@ class Cancelled(AttemptEnded, frozen=True, kw_only=True):
 
 
 class Expired(AttemptEnded, frozen=True, kw_only=True):
-    """A worker had the job only after its ``expires_at``."""
+    """A worker had the job only after its ``expires_at``.
+
+    Jobs that expire while they wait are cancelled by the store, which does not say which.
+    """
 
 
 class Revived(JobEvent, frozen=True, kw_only=True):

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from penstock.core.duration import Duration, seconds
-from penstock.core.job import Change, Job, State
+from penstock.core.job import Job, State
 from penstock.engines.records import Receipt
 from penstock.errors import JobCancelled, JobFailed, JobGone, UniqueConflict, WrongState
 from penstock.sync import Facade, blocking
 
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 BY_A_PERSON = "cancelled by a person"
 
 
-class Handle(Generic[R]):
+class Handle(Generic[R_co]):
     """A job in the store. Holds nothing open; every question is asked anew.
 
     ``created`` is false if nothing was enqueued because such a job was there already: ``because``
@@ -25,7 +25,7 @@ class Handle(Generic[R]):
 
     __slots__ = ("_decode", "_facade", "because", "created", "id")
 
-    def __init__(self, facade: Facade, receipt: Receipt, decode: Callable[[Job], R]) -> None:
+    def __init__(self, facade: Facade, receipt: Receipt, decode: Callable[[Job], R_co]) -> None:
         self._facade = facade
         self._decode = decode
         self.id = receipt.id
@@ -36,7 +36,7 @@ class Handle(Generic[R]):
         told = "" if self.created else f", was there already (same {self.because})"
         return f"<Handle {self.id}{told}>"
 
-    def result(self, timeout: Duration | None = None) -> R:
+    def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for the job to end and return what the task returned.
 
         On failure: ``JobFailed`` with the remote traceback, ``JobCancelled``, ``JobGone``, or
@@ -46,7 +46,7 @@ class Handle(Generic[R]):
         job = self._facade.call(lambda client: client.result(self.id, limit), what="result")
         return self._returned(job)
 
-    async def aresult(self, timeout: Duration | None = None) -> R:
+    async def aresult(self, timeout: Duration | None = None) -> R_co:
         """The same, awaited."""
         limit = None if timeout is None else seconds(timeout, name="timeout")
         return self._returned(await self._facade.ask(lambda client: client.result(self.id, limit)))
@@ -80,13 +80,13 @@ class Handle(Generic[R]):
         if control.state is None:
             raise JobGone(self.id)
         if not control.changed:
-            raise WrongState(self.id, Change.REVIVE, control.state)
+            raise WrongState(self.id, "retry", control.state)
 
     status = blocking(astatus)
     cancel = blocking(acancel)
     retry = blocking(aretry)
 
-    def _returned(self, job: Job) -> R:
+    def _returned(self, job: Job) -> R_co:
         if job.state is State.FAILED:
             last = job.errors[-1] if job.errors else None
             reason = job.reason or (last.message if last else "no reason is known")

@@ -5,14 +5,14 @@
 | a caller is interrupted or cancelled   | its work is cancelled here; an enqueue may have        |
 |                                        | happened                                               |
 | ``leave`` meets calls that still wait  | enqueues are sent, the others get ``EngineClosed``     |
-| the interpreter exits                  | the handle is closed, or left after ``EXIT_PATIENCE``  |
+| the interpreter exits                  | the handle is closed, or left after ``EXIT_PATIENCE``; |
+|                                        | whoever still waits is a daemon, and ends in silence   |
 | the process forks                      | the child has no such thread and must not touch this   |
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import os
 import threading
@@ -98,13 +98,16 @@ class Errand(Generic[R]):
 
     def _done(self) -> None:
         self.is_done = True
-        self._answered()
+        if not self._home.is_silent:
+            self._answered()
 
 
 class Home:
     """A loop in a thread; it lives from its making until ``leave``."""
 
     client: Client
+    is_silent = False
+    """The interpreter exits: nobody is answered any more."""
     tasks: asyncio.TaskGroup | None = None
     """Owns all that runs on the loop; None once it is too late to begin anything."""
 
@@ -118,13 +121,12 @@ class Home:
         # What is posted is delivered after this task's first step, so it finds the client. The
         # context is empty lest that of the first caller live as long as the process.
         self._living = self._loop.create_task(self._live(), context=Context())
-        self._thread = threading.Thread(target=self._run, name="penstock", daemon=True)
-        self._thread.start()
-        atexit.register(self._leave_at_exit)
+        self.thread = threading.Thread(target=self._run, name="penstock", daemon=True)
+        self.thread.start()
 
     def is_here(self) -> bool:
         """The caller is on the loop's own thread."""
-        return threading.get_ident() == self._thread.ident
+        return threading.get_ident() == self.thread.ident
 
     def begin(self, work: Work[R], answered: Callable[[], object]) -> Errand[R]:
         """Hand work over, from any thread; ``answered`` is called when its value is there."""
@@ -141,11 +143,6 @@ class Home:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self.mailbox.post(self._leaving.set)
 
-    def _leave_at_exit(self) -> None:
-        if self._pid == os.getpid():
-            self.leave()
-            self._thread.join(EXIT_PATIENCE)
-
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
@@ -153,7 +150,6 @@ class Home:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
-            atexit.unregister(self._leave_at_exit)
             self.gone.set_result(None)
 
     async def _live(self) -> None:

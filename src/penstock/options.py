@@ -41,6 +41,8 @@ class EnqueueOptions(TypedDict, total=False):
     unique_until: Literal["done", "start"] | None
     unique_for: Duration | None
     """How long the key stays taken, even if the job is done earlier."""
+    at_most_once: bool | None
+    """Rather not at all than twice: no retries, and none after a crash."""
     tags: Iterable[str] | None
     name: str | None
     """What people call this job."""
@@ -62,6 +64,7 @@ class Options:
     unique: str | None = None
     unique_until: Literal["done", "start"] = "done"
     unique_for: float = 0.0
+    at_most_once: bool = False
     tags: tuple[str, ...] = ()
     name: str | None = None
     correlation_id: str | None = None
@@ -116,6 +119,10 @@ def checked(name: str, value: Any, labels: Mapping[str, int]) -> Any:
             return word(name, value)
         case "tags":
             return _tags(value)
+        case "at_most_once":
+            if not isinstance(value, bool):
+                raise BadOption(name, value, "give True or False")
+            return value
         case "unique_until":
             if value not in ("done", "start"):
                 raise BadOption(name, value, "give 'done' or 'start'")

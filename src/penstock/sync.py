@@ -13,6 +13,7 @@ finalised either.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
 import weakref
@@ -22,7 +23,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from penstock.engines.engine import Engine
 from penstock.errors import EngineTimeout, WrongThread
-from penstock.home import CLOSE_PATIENCE, Home, Work
+from penstock.home import CLOSE_PATIENCE, EXIT_PATIENCE, Home, Work
 from penstock.mailbox import Mailbox
 
 P = ParamSpec("P")
@@ -33,6 +34,7 @@ class Facade:
     """The way of one app to its store, for any thread and any loop of any process."""
 
     _home: Home | None = None
+    _is_exiting = False
     _lock: threading.Lock
     _mailboxes: dict[asyncio.AbstractEventLoop, Mailbox]
 
@@ -40,8 +42,10 @@ class Facade:
         self._connect = connect
         self._name = name
         self.forget()
+        here = weakref.ref(self)
+        atexit.register(_exit, here)
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=partial(_fork, weakref.ref(self)))
+            os.register_at_fork(after_in_child=partial(_fork, here))
 
     def call(self, work: Work[R], timeout: float | None = None, *, what: str = "a call") -> R:
         """Do ``work`` on the loop while this thread waits.
@@ -85,11 +89,12 @@ class Facade:
 
     def close(self) -> None:
         """Let the store go and end the thread. Idempotent; the next use opens anew."""
+        home = self._home
+        if home is not None and home.is_here():
+            raise WrongThread("close")
         home = self._move_out()
         if home is not None:
-            if home.is_here():
-                raise WrongThread("close")
-            home.gone.result(CLOSE_PATIENCE)
+            home.thread.join(CLOSE_PATIENCE)
 
     async def aclose(self) -> None:
         """The same, without blocking the caller's loop."""
@@ -97,6 +102,7 @@ class Facade:
         if home is not None and not home.is_here():
             async with asyncio.timeout(CLOSE_PATIENCE):
                 await asyncio.wrap_future(home.gone)
+            home.thread.join(CLOSE_PATIENCE)
 
     def forget(self) -> Home | None:
         """Be as new: nothing is open, nobody waits, no lock is held. Returns what was open."""
@@ -106,6 +112,8 @@ class Facade:
         return home
 
     def _move_in(self) -> Home:
+        if self._is_exiting and threading.current_thread().daemon:
+            threading.Event().wait()  # the process ends, and this thread with it
         with self._lock:
             if self._home is None:
                 self._home = Home(self._connect)
@@ -120,6 +128,15 @@ class Facade:
             self._farewell.detach()
             home.leave()
         return home
+
+    def exit(self) -> None:
+        """The interpreter exits: of those who wait only daemon threads are left."""
+        self._is_exiting = True
+        if self._home is not None:
+            self._home.is_silent = True
+        home = self._move_out()
+        if home is not None:
+            home.thread.join(EXIT_PATIENCE)
 
     def _mailbox(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
         """Where answers to the callers on ``loop`` go."""
@@ -142,6 +159,12 @@ def _fork(facade: weakref.ref[Facade]) -> None:
     here = facade()
     if here is not None:
         _inherited.append(here.forget())
+
+
+def _exit(facade: weakref.ref[Facade]) -> None:
+    here = facade()
+    if here is not None:
+        here.exit()
 
 
 def _answer(mailbox: Mailbox, answered: asyncio.Future[None]) -> None:

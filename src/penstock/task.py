@@ -113,9 +113,7 @@ class Sender(Generic[P, R]):
 
     def _drafted(self, payload: bytes) -> Draft:
         options = decided(self.options, self.spec, payload, self._settings)
-        return draft(
-            self.spec.name, payload, options, self._settings, at_most_once=self.spec.at_most_once
-        )
+        return draft(self.spec.name, payload, options, self._settings)
 
     def _drafts(self, items: Iterable[Item]) -> list[Draft]:
         jobs = []

@@ -65,14 +65,15 @@ def parse(text: str) -> Url:
 
 def _path(text: str, host: str, path: str) -> str:
     """The file that a sqlite URL names."""
+    shown = hidden(text)
     if host:
         why = "a file needs three slashes: sqlite:///relative.db, or sqlite:////absolute/path.db"
-        raise BadOption("url", text, why)
+        raise BadOption("url", shown, why)
     name = unquote(path[1:])
     if name in ("", ":memory:"):
-        raise BadOption("url", text, "it names no file; write sqlite:///jobs.db, or memory://")
+        raise BadOption("url", shown, "it names no file; write sqlite:///jobs.db, or memory://")
     if "\0" in name:
-        raise BadOption("url", text, "a file name cannot contain NUL")
+        raise BadOption("url", shown, "a file name cannot contain NUL")
     return os.path.abspath(name)
 
 

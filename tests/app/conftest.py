@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
 from penstock import Penstock
 from penstock.core.job import ErrorRecord, Job, Outcome, OutcomeKind
+from penstock.engines.memory import MemoryEngine
 from penstock.engines.records import Ask, WorkerInfo
 
 
@@ -66,6 +68,9 @@ class HandWorker:
         finally:
             await engine.close()
 
+    async def asucceeds(self, result: bytes) -> Job:
+        return await self._ends(OutcomeKind.SUCCEEDED, result, {})
+
     def succeeds(self, result: bytes) -> Job:
         return self.ends("succeeded", result=result)
 
@@ -75,6 +80,69 @@ class HandWorker:
 
 
 @pytest.fixture
+def in_thread() -> Iterator[Callable[..., Future]]:
+    """Call a function in a thread of its own; all of them have ended when the test ends."""
+    with ThreadPoolExecutor(max_workers=100) as pool:
+        yield pool.submit
+
+
+@pytest.fixture
 def hand(app) -> HandWorker:
     """A worker that does what the test says, on the store of ``app``."""
     return HandWorker(app)
+
+
+class Calls:
+    """What was asked of ``results``: how many calls at a time, and for which ids."""
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.most_at_once = 0
+        self.asked: list[tuple[frozenset[str], float]] = []
+        self.error: Exception | None = None
+        self._changed = threading.Condition()
+
+    def wrap(self, results):
+        async def counted(engine, ids, timeout):
+            with self._changed:
+                self.under_way += 1
+                self.most_at_once = max(self.most_at_once, self.under_way)
+                self.asked.append((frozenset(ids), timeout))
+                self._changed.notify_all()
+            try:
+                if self.error is not None:
+                    raise self.error
+                return await results(engine, ids, timeout)
+            finally:
+                self.under_way -= 1
+
+        return counted
+
+    def wait_until_asked_for(self, ids) -> None:
+        """Wait for a call that sleeps on exactly these."""
+        wanted = frozenset(ids)
+        self.wait_until(lambda: any(ids == wanted and timeout for ids, timeout in self.asked))
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a call makes it true."""
+        with self._changed:
+            assert self._changed.wait_for(condition, 10), self.asked
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    calls = Calls()
+    monkeypatch.setattr(MemoryEngine, "results", calls.wrap(MemoryEngine.results))
+    return calls
+
+
+async def turns_of_the_loop(_client: object) -> None:
+    """Let everything that can happen on Penstock's loop happen."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def settle():
+    """Work for the façade: let its loop come to rest."""
+    return turns_of_the_loop

@@ -70,6 +70,16 @@ def test_options_are_declared_once_and_changed_per_call(app):
     assert (job.queue, job.priority, job.run_at) == ("slow", 3, None)
 
 
+def test_a_job_runs_at_most_once_if_its_task_or_its_caller_says_so(app, send):
+    @app.task(name="pay", at_most_once=True)
+    def pay() -> None: ...
+
+    assert pay.enqueue().status().at_most_once
+    assert not send.enqueue("a").status().at_most_once
+    assert send.using(at_most_once=True).enqueue("a").status().at_most_once
+    assert app.enqueue("elsewhere", {}, at_most_once=True).status().at_most_once
+
+
 def test_options_compose_and_never_change_what_they_came_from(send):
     urgent = send.using(priority="urgent")
     later = urgent.using(delay=10, key="k")
@@ -149,7 +159,7 @@ def test_a_function_needs_a_task_that_is_declared_here(app):
 
 # --- refusals -----------------------------------------------------------------------------------
 
-NAIVE = datetime(2031, 5, 1, 12)  # noqa: DTZ001
+NAIVE = datetime(2031, 5, 1, 12)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +169,7 @@ NAIVE = datetime(2031, 5, 1, 12)  # noqa: DTZ001
             {"prio": 1},
             BadOption,
             "prio=1: no such option; there are queue, priority, delay, run_at, expires_in, key, "
-            "id, unique, unique_until, unique_for, tags, name, correlation_id",
+            "id, unique, unique_until, unique_for, at_most_once, tags, name, correlation_id",
         ),
         (
             {"priority": "critical"},
@@ -224,6 +234,7 @@ NAIVE = datetime(2031, 5, 1, 12)  # noqa: DTZ001
             BadOption,
             "unique_until='tomorrow': give 'done' or 'start'",
         ),
+        ({"at_most_once": 1}, BadOption, "at_most_once=1: give True or False"),
         ({"unique_for": 5}, BadOption, "unique_for=5: it says nothing without unique=..."),
     ],
 )

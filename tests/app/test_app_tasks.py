@@ -199,8 +199,8 @@ def test_what_has_no_name_needs_one(memory):
             {"retrys": 3},
             BadOption,
             "retrys=3: no such option of a task; there are name, queue, priority, delay, "
-            "expires_in, key, unique, unique_until, unique_for, tags, retries, timeout, "
-            "at_most_once",
+            "expires_in, key, unique, unique_until, unique_for, at_most_once, tags, retries, "
+            "timeout",
         ),
         ({"name": ""}, BadOption, "name='': it is empty; give at least one character"),
         ({"queue": 7}, BadOption, "queue=7: give text, not int"),

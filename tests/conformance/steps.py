@@ -17,7 +17,7 @@ Answer = TypeVar("Answer")
 TASK = "work"
 """The task of every job that names no other."""
 
-patience = 20.0
+patience = 10.0
 """Real seconds after which something that should come at once counts as never coming."""
 
 
@@ -61,8 +61,17 @@ async def joined(engine: Engine, *, tasks: Sequence[str] = (TASK,)) -> str:
     return worker
 
 
-def ask(worker: str, *queues: str, want: int = 1, slots: int | None = None, **more: Any) -> Ask:
+async def rejoined(engine: Engine, worker: str | None) -> None:
+    """Give a worker that was there before a lease under its old name."""
+    assert worker is not None
+    await engine.join(WorkerInfo(id=worker))
+
+
+def ask(
+    worker: str | None, *queues: str, want: int = 1, slots: int | None = None, **more: Any
+) -> Ask:
     """What a worker asks for; unless told, of the default queue, and with a slot for each job."""
+    assert worker is not None
     slots = want if slots is None else slots
     return Ask(worker=worker, queues=queues or ("default",), want=want, slots=slots, **more)
 
@@ -77,8 +86,9 @@ async def claim(
 
 async def claim_one(engine: Engine, *queues: str, worker: str | None = None, **more: Any) -> Job:
     """Claim the one job that must be there."""
-    (job,) = await claim(engine, *queues, worker=worker, **more)
-    return job
+    jobs = await claim(engine, *queues, worker=worker, **more)
+    assert len(jobs) == 1, jobs
+    return jobs[0]
 
 
 async def running(engine: Engine, id: str | None = None, **fields: Any) -> Job:
@@ -131,6 +141,12 @@ async def bury(engine: Engine, *workers: str | None, limit: int = 1000) -> list[
     """Rescue what these workers have: an observer saw each stand still at its present beat."""
     beats = {info.id: info.beat for info in await engine.workers()}
     return await engine.rescue([Sighting(id, beats[id]) for id in workers if id], limit)
+
+
+def standing_still(job: Job) -> Sighting:
+    """The worker of this job, which has never beaten, as an observer saw it."""
+    assert job.worker is not None
+    return Sighting(job.worker, 0)
 
 
 def ids(jobs: Sequence[Job]) -> list[str]:

@@ -25,12 +25,13 @@ class Store:
     def __init__(self, new_handle: NewHandle, clock: FakeClock) -> None:
         self.clock = clock
         """Shared by all handles: moving it moves the store's time."""
-        self._new_handle = new_handle
+        self.new_handle = new_handle
+        """Makes a handle that the test closes itself, on whichever loop it lives."""
         self._handles: list[Engine] = []
 
     def handle(self) -> Engine:
         """Return a new handle that is not open yet."""
-        handle = self._new_handle()
+        handle = self.new_handle()
         self._handles.append(handle)
         return handle
 
@@ -113,3 +114,8 @@ def _open_files() -> list[str]:
         except OSError:  # closed meanwhile
             continue
     return paths
+
+
+def reference(clock: FakeClock) -> Engine:
+    """A handle on a new store of the engine that the others are measured by."""
+    return memory(Path(), clock)()

@@ -33,10 +33,10 @@ async def test_jobs_are_counted_per_queue_and_state(engine):
 
 
 async def test_jobs_are_counted_per_hold(engine):
-    await engine.set_queue("fair", QueueSettings(fair=True))
-    await enqueue_jobs(engine, 2, queue="fair", key="a")
     job = await running(engine, queue="mail")
     await settle(engine, job, "released", hold=Hold.RATE, hold_cause="api", delay=60)
+    await engine.set_queue("fair", QueueSettings(fair=True))
+    await enqueue_jobs(engine, 2, queue="fair", key="a")
     await put(engine, queue="mail")
     assert await counted(engine) == {
         ("fair", State.READY, Hold.UNPLACED): 2,

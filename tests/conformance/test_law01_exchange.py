@@ -125,6 +125,13 @@ async def test_an_exchange_gives_no_more_than_is_wanted(engine):
     assert len(answer.jobs) == 3
 
 
+async def test_jobs_beyond_the_free_slots_are_not_started(engine):
+    await enqueue_jobs(engine, 3)
+    answer = await engine.exchange(ask(await joined(engine), want=3, slots=2))
+    assert [job.started for job in answer.jobs] == [True, True, False]
+    assert answer.jobs == tuple([await stored(engine, job.id) for job in answer.jobs])
+
+
 async def test_an_exchange_that_wants_nothing_gets_nothing(engine):
     await put(engine)
     assert (await engine.exchange(ask(await joined(engine), want=0))).jobs == ()

@@ -13,12 +13,12 @@ from conformance.steps import (
     joined,
     outcome,
     put,
+    rejoined,
     running,
     settle,
     stored,
 )
 from penstock.core.job import Outcome, OutcomeKind, State, Verdict
-from penstock.engines.records import WorkerInfo
 from penstock.errors import LeaseLost
 
 KINDS = list(OutcomeKind)
@@ -130,7 +130,7 @@ async def test_a_rescued_attempt_is_stale_even_for_a_worker_that_came_back(engin
     job = await running(engine)
     await bury(engine, job.worker)
     after = await stored(engine, job.id)
-    await engine.join(WorkerInfo(id=job.worker))
+    await rejoined(engine, job.worker)
     assert await settle(engine, job, "succeeded") is Verdict.STALE
     assert await stored(engine, job.id) == after
 
@@ -139,7 +139,7 @@ async def test_a_rescued_attempt_is_stale_once_another_worker_runs_the_next(engi
     first = await running(engine)
     await bury(engine, first.worker)
     second = await reclaimed(engine, first)
-    await engine.join(WorkerInfo(id=first.worker))
+    await rejoined(engine, first.worker)
     assert await settle(engine, first, "succeeded") is Verdict.STALE
     assert await stored(engine, first.id) == second
 

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from conformance.steps import ask, bury, claim, enqueue_jobs, ids, joined, put, settle, stored
+from conformance.steps import (
+    ask,
+    bury,
+    claim,
+    draft,
+    enqueue_jobs,
+    everything,
+    ids,
+    joined,
+    put,
+    settle,
+    stored,
+)
+from conformance.waiting import breathe
 from penstock.core.job import State, Verdict
 from penstock.errors import LeaseLost
 
@@ -89,3 +104,28 @@ async def test_an_exchange_whose_reply_was_lost_can_be_sent_again(engine):
     assert await settle(engine, job, "succeeded", result=b"1") is Verdict.DONE
     assert (await stored(engine, job.id)).state is State.SUCCEEDED
     assert await engine.held(worker) == []
+
+
+async def test_an_exchange_that_was_cancelled_halfway_happened_whole_or_not_at_all(engine):
+    jobs = await enqueue_jobs(engine, 40)
+    worker = await joined(engine)
+    for turns in range(10):
+        call = asyncio.create_task(engine.exchange(ask(worker, want=2)))
+        await breathe(turns)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        assert len(await engine.held(worker)) % 2 == 0
+    rest = await claim(engine, want=100)
+    assert sorted(ids(rest) + ids(await engine.held(worker))) == sorted(jobs)
+
+
+async def test_an_enqueue_that_was_cancelled_halfway_can_be_repeated(engine):
+    batches = [[draft(), draft()] for _ in range(10)]
+    for turns, batch in enumerate(batches):
+        call = asyncio.create_task(engine.enqueue(batch))
+        await breathe(turns)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        created = [receipt.created for receipt in await engine.enqueue(batch)]
+        assert created in ([True, True], [False, False])
+    assert len(await everything(engine)) == 20

@@ -15,7 +15,7 @@ from conformance.steps import (
     put,
     stored,
 )
-from penstock.core.job import ErrorRecord, State, Verdict
+from penstock.core.job import ErrorRecord, Hold, State, Verdict
 from penstock.errors import ItemRefused
 
 NO_TEXT = "half a pair: \ud800"
@@ -41,7 +41,7 @@ BAD_OUTCOMES = [
     {"kind": "failed", "error": CRASH},
     {"kind": "retry", "reason": NO_TEXT},
     {"kind": "cancelled", "reason": NO_TEXT},
-    {"kind": "released", "hold": "rate", "hold_cause": NO_TEXT, "delay": 60},
+    {"kind": "released", "hold": Hold.RATE, "hold_cause": NO_TEXT, "delay": 60},
 ]
 
 

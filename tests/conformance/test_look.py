@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.steps import ask, claim, everything, joined, outcome, put, running, send
-from conformance.waiting import LONG, asleep, awake_after
+from conformance.waiting import LONG, asleep, awake_after, sleeps_through
 from penstock.core.job import Hold
 from penstock.engines.records import QueueSettings
 
@@ -14,8 +14,8 @@ async def nothing_to_do(store, engine, one_turn):
     """Neither is there anything now, nor does a wait return, nor does an exchange give."""
     due_in = await engine.look(one_turn)
     assert due_in is None or due_in > 0
-    async with asleep(engine.wait(one_turn, LONG)):
-        await put(engine, queue="elsewhere")
+    async with asleep(engine.wait(one_turn, LONG)) as nap:
+        await sleeps_through(engine, nap, put(await store.open(), queue="elsewhere"))
     answer = await engine.exchange(one_turn)
     assert (answer.jobs, answer.cancels) == ((), ())
 
@@ -180,6 +180,5 @@ async def test_a_sleeper_on_closed_queues_wakes_only_at_its_timeout(engine, stor
     await put(engine, delay=5)
     async with asleep(engine.wait(ask(await joined(engine)), 60)) as nap:
         store.clock.advance(30)
-        await put(engine, queue="elsewhere")
-        assert not nap.done()
+        await sleeps_through(engine, nap, put(await store.open(), queue="elsewhere"))
         await awake_after(store, nap, 30)

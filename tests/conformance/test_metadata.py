@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from conformance.steps import about, bury, claim_one, put, settle, stored
 from penstock.core.job import State
 
-FACTS = {
+FACTS: dict[str, Any] = {
     "name": "welcome mail",
     "tags": ("mail", "tenant:7", "b"),
     "correlation_id": "request-9",

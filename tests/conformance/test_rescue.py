@@ -66,10 +66,7 @@ async def test_several_dead_workers_are_buried_at_once(engine):
 
 
 async def test_waiting_jobs_are_not_touched(engine):
-    waiting = [
-        await stored(engine, await put(engine)),
-        await stored(engine, await put(engine, delay=9)),
-    ]
+    waiting = [await stored(engine, await put(engine, delay=delay)) for delay in (0, 60)]
     assert await engine.rescue([], 10) == []
     assert [await stored(engine, job.id) for job in waiting] == waiting
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.steps import about, ask, bury, claim, joined, put, running, stored
+from conformance.steps import about, ask, bury, claim, joined, put, rejoined, running, stored
 from penstock.core.job import State
 from penstock.engines.records import WorkerInfo
 from penstock.errors import LeaseLost
@@ -35,6 +35,15 @@ async def test_every_worker_with_a_lease_is_known_to_every_handle(store):
     assert sorted(info.id for info in await second.workers()) == sorted(workers)
 
 
+async def test_workers_are_listed_in_the_order_they_joined_then_by_id(engine, store):
+    for id in "cb":
+        await engine.join(WorkerInfo(id=id))
+    store.clock.advance(60)
+    await engine.join(WorkerInfo(id="a"))
+    await engine.join(WorkerInfo(id="c", slots=2))
+    assert [info.id for info in await engine.workers()] == ["b", "c", "a"]
+
+
 async def test_joining_again_changes_what_is_known_but_not_the_beat(engine):
     await engine.join(INFO)
     await engine.beat("w")
@@ -52,7 +61,7 @@ async def test_a_joining_worker_cannot_choose_its_beat(engine):
 
 async def test_joining_again_keeps_the_jobs(engine):
     job = await running(engine)
-    await engine.join(WorkerInfo(id=job.worker))
+    await rejoined(engine, job.worker)
     assert await engine.held(job.worker) == [job]
 
 
@@ -103,7 +112,7 @@ async def test_a_refused_beat_does_not_bring_a_buried_worker_back(engine):
 async def test_a_buried_worker_may_join_again_and_work(engine):
     job = await running(engine)
     await bury(engine, job.worker)
-    await engine.join(WorkerInfo(id=job.worker))
+    await rejoined(engine, job.worker)
     assert await engine.held(job.worker) == []
     await put(engine)
     assert len(await claim(engine, worker=job.worker)) == 1

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
 from conformance.steps import soon
 from conformance.stores import Store
+from penstock.engines.engine import Engine
 
 LONG = 1e6
 """A timeout that no test lives to see."""
@@ -31,6 +32,18 @@ async def asleep(sleeping: Coroutine[Any, Any, Any]) -> AsyncIterator[asyncio.Ta
     finally:
         nap.cancel()
         await asyncio.gather(nap, return_exceptions=True)
+
+
+async def sleeps_through(engine: Engine, nap: asyncio.Task[Any], commit: Awaitable[Any]) -> None:
+    """Whoever listens on this handle hears the commit, but this sleeper lies down again."""
+    seen = await engine.version()
+    await commit
+    await soon(engine.listen(seen, LONG))
+    for _ in range(3):
+        # A call of the same handle comes back after what the sleeper asked before it.
+        await engine.version()
+        await breathe()
+    assert not nap.done(), "it woke for nothing"
 
 
 async def awake_after(store: Store, nap: asyncio.Task[Any], seconds: float) -> None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.duration import LONGEST, UNITS, seconds, text
@@ -130,17 +130,20 @@ def test_seconds_are_written_as_people_write_them(number, expected):
     assert text(number) == expected
 
 
+@settings(deadline=None)
 @given(st.floats(min_value=0, max_value=LONGEST))
 def test_text_can_be_read_again_to_the_millisecond(number):
     assert seconds(text(number)) == pytest.approx(number, rel=1e-12, abs=0.00051)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(list(UNITS)), st.integers(0, 10_000), min_size=1))
 def test_parts_add_up(parts):
     written = " ".join(f"{parts[unit]}{unit}" for unit in UNITS if unit in parts)
     assert seconds(written) == pytest.approx(sum(UNITS[unit] * n for unit, n in parts.items()))
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_any_text_is_a_duration_or_a_named_mistake(written):
     try:

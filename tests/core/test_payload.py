@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.payload import LIMIT, Payload, Signature, encode_plain
@@ -325,6 +325,7 @@ def test_none_beside_a_float_is_no_fault():
     assert travel(lambda a, b: (a, b), (None, 1.5), None) == ([None, 1.5], None)
 
 
+@settings(deadline=None)
 @given(st.integers())
 def test_integers_of_any_size_are_exact(number):
     assert travel(anything, number * 2**70) == number * 2**70

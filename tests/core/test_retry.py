@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core import retry
@@ -135,6 +135,7 @@ def test_policies_are_frozen_data():
     assert list(per_exception.policies) == [ValueError]
 
 
+@settings(deadline=None)
 @given(
     failures=st.integers(1, 10**30),
     chance=st.floats(0, 1, exclude_max=True),

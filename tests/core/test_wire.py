@@ -30,7 +30,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.payload import Signature
@@ -251,6 +251,7 @@ def typed_values(draw):
             return hint, draw(values)
 
 
+@settings(deadline=None)
 @given(typed_values())
 def test_every_supported_value_comes_back_the_same(case):
     hint, value = case
@@ -260,6 +261,7 @@ def test_every_supported_value_comes_back_the_same(case):
     assert_same(signature.decode_result(signature.encode_result(value)), value)
 
 
+@settings(deadline=None)
 @given(typed_values(), typed_values())
 def test_any_value_is_either_refused_by_name_or_readable(wanted, given):
     (hint, _), (_, value) = wanted, given
@@ -272,6 +274,7 @@ def test_any_value_is_either_refused_by_name_or_readable(wanted, given):
     assert signature.encode_result(value)
 
 
+@settings(deadline=None)
 @given(json_values)
 def test_json_comes_back_the_same_without_annotation(value):
     assert_same(travel(Any, value), value)

@@ -303,6 +303,19 @@ async def test_a_call_that_takes_too_long_ends_and_may_have_happened(engine, fau
     assert (await engine.cell("breaker")).value == b"open"
 
 
+async def test_a_call_that_begins_just_before_a_look_has_all_its_time(engine, faulty, clock):
+    await engine.get([])  # the looks begin now, 2.5 s apart
+    await clock.elapse(2.4)
+    gate = faulty.block("set_cell")
+    calling = asyncio.create_task(engine.set_cell("breaker", b"open", 0))
+    await gate.reached.wait()
+
+    await clock.elapse(9.9)
+    gate.open()
+
+    assert await calling is not None
+
+
 async def test_a_call_that_took_too_long_is_repeated_if_it_may_be(engine, faulty, bus, clock):
     faulty.block("enqueue", when="after")
 

@@ -212,7 +212,10 @@ def holds_lost(info: Type) -> bool:
 
 def _is_known(kind: Any) -> bool:
     return isinstance(kind, type) and (
-        issubclass(kind, (PurePath, str, int, float)) or type(kind) is _Anything or is_model(kind)
+        issubclass(kind, (PurePath, str, int, float))
+        or type(kind) is _Anything
+        or _moment(kind) is not None
+        or is_model(kind)
     )
 
 
@@ -220,6 +223,14 @@ def _is_known(kind: Any) -> bool:
 
 
 _MOMENTS: Final[tuple[type[Any], ...]] = (datetime, date)
+
+
+def _moment(kind: type[Any]) -> type[Any] | None:
+    """The class that a test which freezes time has put another in the place of."""
+    for base in _MOMENTS:
+        if issubclass(kind, base) and issubclass(base, kind):
+            return base
+    return None
 
 
 def _plain(value: Any) -> Any:
@@ -261,10 +272,9 @@ def _rich(kind: Any, value: Any) -> Any:
     for base in (str, int, float):
         if issubclass(kind, base) and type(value) is base:
             return kind(value)
-    for base in _MOMENTS:
-        # Tests that freeze time put a class of their own in the place of datetime.
-        if issubclass(kind, base) and issubclass(base, kind):
-            return msgspec.convert(value, base)
+    moment = _moment(kind)
+    if moment is not None:
+        return msgspec.convert(value, moment)
     if is_model(kind):
         return _model(kind, value)
     return value

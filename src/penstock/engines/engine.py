@@ -2,7 +2,9 @@
 
 Each verb's docstring is its specification, in four words where they apply: *Atomic* (what happens
 wholly or not at all), *Idempotent* (what a repeated call does), *Order*, *On failure*. Every verb
-may also raise ``EngineUnavailable``: then nothing is known, and repeating the same call is safe.
+may also raise ``EngineUnavailable``, and every call may be cancelled: then it may have happened. It
+cannot happen any more once a later call on the same handle has returned; what repeating it does is
+said under *Idempotent*.
 
 The laws, each from a failure that was reproduced:
 

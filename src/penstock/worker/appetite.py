@@ -78,7 +78,7 @@ class Appetite:
                 self._finished[kind] = 0
         self._counted_at = now
         if total := sum(claimed.values()):
-            weight = total / (total + 50)
+            weight = total / (total + 10)
             for kind, share in self._share.items():
                 self._share[kind] += weight * (claimed.get(kind, 0) / total - share)
 

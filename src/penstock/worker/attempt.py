@@ -32,6 +32,7 @@ class Attempt:
     __slots__ = (
         "context",
         "ending",
+        "is_abandoned",
         "is_over",
         "is_reported",
         "is_withdrawn",
@@ -59,6 +60,8 @@ class Attempt:
         """The store knows that it has started."""
         self.is_withdrawn = False
         """It was taken out of a thread's inbox before it started."""
+        self.is_abandoned = False
+        """The slot that runs it must end, whatever the handler does."""
         self.is_over = False
         """It has ended, or was withdrawn: it uses nothing any more."""
         self.pool: Pool | None = None

@@ -62,9 +62,10 @@ def storable(text: str, longest: int) -> str:
 
 
 def _traceback_of(error: BaseException) -> str | None:
-    """The traceback from the handler on; None if the handler was never reached."""
+    """The traceback from the handler on; None if no code but ours was reached."""
+    cause = error.__cause__.__traceback__ if error.__cause__ is not None else None
     frames = _below_us(error.__traceback__)
-    if frames is None and error.__cause__ is None:
+    if frames is None and _below_us(cause) is None:
         return None
     try:
         lines = TracebackException(type(error), error, frames, compact=True).format()

@@ -35,7 +35,7 @@ def main() -> None:
     request: Request | None = read(requests, Request)
     if request is None:
         return
-    threading.Thread(target=_end_with_parent, args=(requests,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(requests.fileno(),), daemon=True).start()
     try:
         module = importlib.import_module(request.module)
         spec = find_spec(module, request.qualname, request.job.task)
@@ -86,6 +86,8 @@ def _relay(attempt: Attempt, speaker: _Speaker) -> None:
             speaker.say(Said(report))
 
 
-def _end_with_parent(requests: BinaryIO) -> None:
-    requests.read()
+def _end_with_parent(requests: int) -> None:
+    # Read below Python's buffers: their lock must be free when the interpreter ends.
+    while os.read(requests, 1024):
+        pass
     os._exit(1)

@@ -50,18 +50,9 @@ class ChildProcess:
         """Run the attempt; return the child's last word, or the code it died with."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Unfit | Ended | int] = loop.create_future()
-
-        def live() -> None:
-            try:
-                said = self._live(request, loop)
-            except Exception as error:  # no memory for a process, no file descriptors
-                said = Unfit(f"{type(error).__name__}: {error}")
-            try:
-                loop.call_soon_threadsafe(_answer, answer, said)
-            except RuntimeError:
-                pass  # the loop is closed: nobody waits
-
-        threading.Thread(target=live, name="penstock-child", daemon=True).start()
+        threading.Thread(
+            target=self._live, args=(request, loop, answer), name="penstock-child", daemon=True
+        ).start()
         try:
             return await answer
         except asyncio.CancelledError:
@@ -75,21 +66,34 @@ class ChildProcess:
             if self._process is not None:
                 self._process.kill()
 
-    def _live(self, request: Request, loop: asyncio.AbstractEventLoop) -> Unfit | Ended | int:
+    # --- in the thread -------------------------------------------------------------------------
+
+    def _live(
+        self,
+        request: Request,
+        loop: asyncio.AbstractEventLoop,
+        answer: asyncio.Future[Unfit | Ended | int],
+    ) -> None:
+        process = None
+        try:
+            process = self._start()
+            said = self._converse(process, request, loop)
+        except Exception as error:  # no memory for a process, no file descriptors, no loop
+            said = Unfit(f"{type(error).__name__}: {error}")
+        try:
+            loop.call_soon_threadsafe(_answer, answer, said)
+        except RuntimeError:
+            pass  # the loop is closed: nobody waits
+        if process is not None:
+            _part(process)
+
+    def _start(self) -> subprocess.Popen[bytes]:
         command = [get_executable() or sys.executable, "-c", _PROGRAM, json.dumps(sys.path)]
         with self._lock:
             if self._is_killed:
-                return Unfit("it was not wanted any more")
+                raise ChildProcessError("it is not wanted any more")
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        process = self._process
-        try:
-            return self._converse(process, request, loop)
-        finally:
-            try:
-                process.wait(LINGER)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            process.__exit__(None, None, None)
+            return self._process
 
     def _converse(
         self,
@@ -117,6 +121,15 @@ class ChildProcess:
                 case None:
                     code = process.wait()
                     return code if has_begun else Unfit(f"the child {died(code)} on its way")
+
+
+def _part(process: subprocess.Popen[bytes]) -> None:
+    """Let a child that has said its last word exit, and see that it does."""
+    with process:
+        try:
+            process.wait(LINGER)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def _answer(answer: asyncio.Future[Unfit | Ended | int], said: Unfit | Ended | int) -> None:

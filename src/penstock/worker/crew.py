@@ -29,6 +29,8 @@ from penstock.worker.store_time import StoreTime
 from penstock.worker.suspects import ROOM, Surroundings, Suspects
 from penstock.worker.threads import Threads
 
+NO_SLOT: Final = "no slot was free"
+
 NOT_ALONE: Final = "after a crash a job runs apart from all others, and another one does"
 
 SUSPECT_HOLD: Final = 1.0
@@ -76,6 +78,10 @@ class Crew:
             journal=tools.journal,
         )
         self._suspects = Suspects(runner, tools.gate, around, self._deadlines.add, self._finished)
+        self._by_kind: dict[Kind, Slots | Threads] = {
+            "async": self._slots,
+            "sync": self._threads,
+        }
         self._pools: tuple[Pool, ...] = (self._slots, self._threads, self._suspects)
         self._names: dict[Kind, frozenset[str]] = {
             kind: frozenset(name for name, spec in tools.specs.items() if _kind(spec) == kind)
@@ -115,12 +121,9 @@ class Crew:
         return one_is_full(self._rooms()) is not None
 
     def _rooms(self) -> dict[Kind, Room]:
-        rooms: dict[Kind, Room] = {}
-        if self._names["async"] or not self._names["sync"]:
-            rooms["async"] = Room(self._slots.size, self._slots.load)
-        if self._names["sync"]:
-            rooms["sync"] = Room(self._threads.size, self._threads.load)
-        return rooms
+        kinds = [kind for kind in KINDS if self._names[kind]] or KINDS[:1]
+        pools = ((kind, self._by_kind[kind]) for kind in kinds)
+        return {kind: Room(pool.size, pool.load) for kind, pool in pools}
 
     def avoid(self, meal: Meal) -> frozenset[str]:
         """The tasks whose jobs should go to others."""
@@ -137,7 +140,7 @@ class Crew:
     def take(self, jobs: Sequence[Job]) -> dict[Kind, int]:
         """Hand claimed jobs out, most urgent first; return how many of each kind there were."""
         now = self._tools.clock.monotonic()
-        lots: dict[Kind, list[Attempt]] = {"async": [], "sync": []}
+        lots: dict[Kind, list[Attempt]] = {kind: [] for kind in KINDS}
         for job in jobs:
             spec = self._tools.specs.get(job.task)
             if spec is None:
@@ -155,9 +158,17 @@ class Crew:
             else:
                 self._settle(attempt, _held(job, Hold.LIMIT, NOT_ALONE, SUSPECT_HOLD))
         self._tools.stats.claimed += len(jobs)
-        self._slots.put(lots["async"])
-        self._threads.put(lots["sync"])
+        for kind, lot in lots.items():
+            self._by_kind[kind].put(lot)
+        self._return_surplus()
         return {kind: len(lot) for kind, lot in lots.items()}
+
+    def _return_surplus(self) -> None:
+        """Give back at once what is more than a kind can take: the mix was not as expected."""
+        for kind, pool in self._by_kind.items():
+            surplus = pool.load - pool.size - self.appetite.prefetch(kind)
+            if surplus > 0:
+                self._release(pool.waiting[-surplus:], NO_SLOT)
 
     def _turn_away(self, job: Job) -> None:
         """Nobody here knows the task; it waits until a worker joins that does."""
@@ -167,7 +178,7 @@ class Crew:
         self._tools.journal.unknown_task(job.task, tuple(self._tools.specs))
 
     def _pool_of(self, attempt: Attempt) -> Pool:
-        return self._slots if attempt.spec.is_async else self._threads
+        return self._by_kind[_kind(attempt.spec)]
 
     # --- attempts end --------------------------------------------------------------------------
 
@@ -234,9 +245,9 @@ class Crew:
         if not self._gate.is_trusted:
             return  # they wait for the lease, not for a slot
         late = self._tools.clock.monotonic() - self._tools.settings.patience
-        for pool in (self._slots, self._threads):
+        for pool in self._by_kind.values():
             stale = [attempt for attempt in pool.waiting if attempt.taken_at < late]
-            if self._release(stale, "no slot was free in time"):
+            if self._release(stale, NO_SLOT):
                 self.appetite.stalled()
         for attempt in self._suspects.waiting:
             is_late = attempt.taken_at < late and attempt is not self._gate.alone

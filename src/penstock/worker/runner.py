@@ -21,7 +21,7 @@ handler returned, when the thread has ended.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context as Variables
 from contextvars import copy_context
 from random import random
@@ -224,7 +224,18 @@ class _Isolated:
                 sent = yield future
                 step = handler.send
             except BaseException as error:
+                if self.attempt.is_abandoned:
+                    _close(handler)
+                    raise
                 sent, step = error, handler.throw
+
+
+def _close(handler: Coroutine[Any, Any, Any]) -> None:
+    """End a coroutine that nobody waits for any more; it has ignored all that was more polite."""
+    try:
+        handler.close()
+    except BaseException:
+        pass  # it awaits even now, or fails to clean up: there is nobody left to tell
 
 
 async def _awaited(handler: Awaitable[Any]) -> Any:

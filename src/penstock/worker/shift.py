@@ -97,8 +97,9 @@ class Shift:
         if stop_in is not None:
             self._deadline = min(self._deadline, self._clock.monotonic() + stop_in)
             self._stopping.set()
-        for event in (self._wake, self._nudge, self._turns.hurry):
-            event.set()
+            self._turns.hurry.set()
+        self._wake.set()
+        self._nudge.set()
 
     async def work(self) -> None:
         """Work until told to stop and everything is settled, or cannot be."""

@@ -43,14 +43,22 @@ class Sidecar:
             await ended.wait()
         except asyncio.CancelledError:
             self._stop()
-            try:
-                async with asyncio.timeout(LINGER):
-                    await ended.wait()
-            except TimeoutError:
-                self._journal.left_behind(self._name)
+            await self._linger(ended)
             raise
         if self._error is not None:
             raise self._error
+
+    async def _linger(self, ended: asyncio.Event) -> None:
+        """Wait for the thread, however often this is cancelled: it has a handle to close."""
+        while not ended.is_set():
+            try:
+                async with asyncio.timeout(LINGER):
+                    await ended.wait()
+            except asyncio.CancelledError:
+                continue
+            except TimeoutError:
+                self._journal.left_behind(self._name)
+                return
 
     # --- in the thread -------------------------------------------------------------------------
 

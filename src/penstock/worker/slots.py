@@ -91,6 +91,7 @@ class Slots:
         self._is_closed = True
         for attempt in self._running:
             attempt.end(Ending.LOST)
+            attempt.is_abandoned = True
 
     async def serve(self) -> None:
         """Be one slot."""

@@ -172,12 +172,9 @@ class Turns:
             timeout = min(timeout, max(0.001, self._scan_at - now))
         if await self._wait(ask, timeout):
             return
+        # After a time-out there is nothing to ask for: the next wait begins with a look.
         is_early = self._clock.monotonic() < now + timeout
-        if is_early or ask.begun:
-            self._is_called = True
-        elif ask.want:
-            due_in = await self._engine.look(ask)
-            self._is_called = due_in is not None and due_in <= 0
+        self._is_called = is_early or bool(ask.begun)
 
     async def _wait(self, ask: Ask, timeout: float) -> bool:
         """Wait for the store; True: something of our own came first."""

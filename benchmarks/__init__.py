@@ -1,0 +1,1 @@
+"""How fast Penstock is beside its peers, on this machine, in one run."""

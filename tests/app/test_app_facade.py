@@ -1,0 +1,302 @@
+"""The façade within one process: threads, loops, time limits, interruptions, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from concurrent.futures import Future
+
+import pytest
+
+from penstock import Penstock, events
+from penstock.client import Client
+from penstock.engines.memory import MemoryEngine
+from penstock.errors import EngineClosed, EngineTimeout, EngineUnavailable, WrongThread
+
+
+@pytest.fixture
+def task(app):
+    return app.task(name="task")(_nothing)
+
+
+class Stuck:
+    """An engine whose enqueue waits until the test lets it go on."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.batches: list[int] = []
+        self._callers = 0
+        self._changed = threading.Condition()
+        self._go_on: Future[None] = Future()
+        enqueue, send = Client.enqueue, MemoryEngine.enqueue
+
+        async def counted(client, draft):
+            with self._changed:
+                self._callers += 1
+                self._changed.notify_all()
+            return await enqueue(client, draft)
+
+        async def stuck(engine, drafts):
+            self.batches.append(len(drafts))
+            await asyncio.shield(asyncio.wrap_future(self._go_on))
+            return await send(engine, drafts)
+
+        monkeypatch.setattr(Client, "enqueue", counted)
+        monkeypatch.setattr(MemoryEngine, "enqueue", stuck)
+
+    def wait_for_callers(self, count: int) -> None:
+        """Wait until so many have come: the first is being served, the others are in line."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._callers == count, 10)
+
+    def go_on(self) -> None:
+        if not self._go_on.done():
+            self._go_on.set_result(None)
+
+
+@pytest.fixture
+def stuck(monkeypatch):
+    stuck = Stuck(monkeypatch)
+    yield stuck
+    stuck.go_on()
+
+
+# --- threads and loops --------------------------------------------------------------------------
+
+
+def test_making_an_app_opens_nothing(tmp_path):
+    before = threading.active_count()
+    app = Penstock(f"sqlite:///{tmp_path}/jobs.db")
+    app.task(name="task")(_nothing)
+    assert threading.active_count() == before
+    assert list(tmp_path.iterdir()) == []
+    app.close()
+
+
+def test_threads_that_enqueue_at_once_lose_nothing(app, task, in_thread):
+    def many() -> list[str]:
+        return [task.enqueue().id for _ in range(50)]
+
+    ids = [id for each in [in_thread(many) for _ in range(8)] for id in each.result(60)]
+    assert len(set(ids)) == 400
+    assert sum(count.jobs for count in app.counts()) == 400
+
+
+def test_single_enqueues_of_many_threads_share_commits(stuck, memory, in_thread):
+    task = memory.task(name="task")(_nothing)
+    waiting = [in_thread(task.enqueue) for _ in range(20)]
+    stuck.wait_for_callers(20)
+    stuck.go_on()
+    assert all(each.result(10).created for each in waiting)
+    assert stuck.batches == [1, 19]
+
+
+def test_one_app_serves_loop_after_loop(app, task):
+    async def one() -> str:
+        return (await task.aenqueue()).id
+
+    assert len({asyncio.run(one()) for _ in range(5)}) == 5
+    assert _threads() == 1
+
+
+async def test_blocking_calls_are_allowed_inside_a_running_loop(task):
+    assert task.enqueue().status().state == "ready"
+
+
+async def test_loops_of_several_threads_share_the_app(app, task):
+    async def many() -> int:
+        handles = await asyncio.gather(*(task.aenqueue() for _ in range(50)))
+        return len({handle.id for handle in handles})
+
+    found = await asyncio.gather(*(asyncio.to_thread(asyncio.run, many()) for _ in range(4)))
+    assert found == [50] * 4
+    assert sum(count.jobs for count in app.counts()) == 200
+
+
+def test_answers_to_a_loop_that_has_gone_are_dropped(memory, stuck):
+    task = memory.task(name="task")(_nothing)
+
+    async def leaves() -> None:
+        asking = asyncio.create_task(task.aenqueue())
+        await asyncio.to_thread(stuck.wait_for_callers, 1)
+        asking.cancel()
+
+    asyncio.run(leaves())
+    stuck.go_on()
+    assert task.enqueue().created
+
+
+def test_loops_that_are_gone_are_not_remembered(memory, task):
+    async def one() -> weakref.ref[asyncio.AbstractEventLoop]:
+        await task.aenqueue()
+        return weakref.ref(asyncio.get_running_loop())
+
+    first = asyncio.run(one())
+    asyncio.run(one())
+    gc.collect()
+    assert first() is None
+
+
+def test_a_blocking_call_on_penstocks_own_loop_is_refused(app, task):
+    found: list[Exception] = []
+
+    @app.on(events.Enqueued)
+    def again(event: events.Enqueued) -> None:
+        try:
+            task.enqueue()
+        except WrongThread as error:
+            found.append(error)
+
+    task.enqueue()
+    assert [str(error) for error in found] == [
+        "enqueue would wait for itself: it was called on Penstock's own loop; use its async twin "
+        "(aenqueue, aresult) there"
+    ]
+
+
+def test_an_async_listener_may_enqueue_on_penstocks_own_loop(app, task):
+    done = threading.Event()
+
+    @app.on(events.Enqueued)
+    async def again(event: events.Enqueued) -> None:
+        if event.key is None:
+            await task.using(key="second").aenqueue()
+            done.set()
+
+    task.enqueue()
+    assert done.wait(10)
+    assert [job.key for job in app.find().jobs] == ["second", None]
+
+
+# --- failures -----------------------------------------------------------------------------------
+
+
+def test_a_store_that_cannot_be_opened_says_so_and_is_tried_again(tmp_path, monkeypatch):
+    with Penstock(f"sqlite:///{tmp_path}/missing/jobs.db") as app:
+        with pytest.raises(EngineUnavailable, match="there is no directory"):
+            app.enqueue("task")
+        (tmp_path / "missing").mkdir()
+        assert app.enqueue("task").created
+
+
+def test_an_enqueue_waits_only_so_long(stuck):
+    with Penstock("memory://", enqueue_timeout=0.05) as app:
+        with pytest.raises(EngineTimeout) as caught:
+            app.enqueue("task")
+        assert str(caught.value) == (
+            "memory:// did not answer in time: enqueue took longer than 0.05 s; the call may "
+            "have happened"
+        )
+        assert isinstance(caught.value, TimeoutError)
+        stuck.go_on()
+        assert app.enqueue("task").created
+
+
+async def test_an_async_enqueue_waits_only_so_long(stuck):
+    async with Penstock("memory://", enqueue_timeout=0.05) as app:
+        with pytest.raises(EngineTimeout, match="aenqueue took longer than 0.05 s"):
+            await app.aenqueue("task")
+        stuck.go_on()
+
+
+def test_many_enqueues_wait_only_so_long_each(stuck):
+    with Penstock("memory://", enqueue_timeout=0.05) as app:
+        task = app.task(name="task")(_nothing)
+        with pytest.raises(EngineTimeout, match="2 jobs took longer than 0.05 s") as caught:
+            task.enqueue_many([(), ()])
+        assert caught.value.__notes__ == ["0 of 2 jobs were stored before this"]
+        stuck.go_on()
+
+
+async def test_a_caller_that_is_cancelled_leaves_nothing_behind(memory, calls, settle):
+    handle = await memory.aenqueue("task")
+    waiting = asyncio.create_task(handle.aresult())
+    await asyncio.to_thread(calls.wait_until_asked_for, [handle.id])
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    memory._facade.call(settle)
+    assert calls.under_way == 0
+
+
+# --- closing ------------------------------------------------------------------------------------
+
+
+def test_an_app_that_is_closed_opens_again_at_the_next_use(app, task, url):
+    first = task.enqueue()
+    app.close()
+    app.close()
+    assert _threads() == 0
+    assert first.status().id == first.id
+    assert _threads() == 1
+
+
+async def test_an_app_is_closed_without_blocking_the_loop(app, task):
+    await task.aenqueue()
+    await app.aclose()
+    await app.aclose()
+    assert _threads() == 0
+
+
+def test_what_was_handed_over_is_sent_before_closing(memory, stuck, in_thread):
+    task = memory.task(name="task")(_nothing)
+    waiting = [in_thread(task.enqueue) for _ in range(5)]
+    stuck.wait_for_callers(5)
+    closing = in_thread(memory.close)
+    stuck.go_on()
+    assert all(each.result(10).created for each in waiting)
+    closing.result(10)
+
+
+def test_whoever_comes_while_it_closes_is_told_or_served(app, task, in_thread):
+    stop = threading.Event()
+
+    def enqueues() -> int:
+        served = 0
+        while not stop.is_set():
+            try:
+                served += task.enqueue().created
+            except EngineClosed:
+                pass
+        return served
+
+    waiting = [in_thread(enqueues) for _ in range(4)]
+    for _ in range(20):
+        app.close()
+    stop.set()
+    served = sum(each.result(30) for each in waiting)
+    assert sum(count.jobs for count in app.counts()) >= served
+
+
+def test_an_app_that_nobody_holds_any_more_ends_its_thread():
+    app = Penstock("memory://")
+    app.enqueue("task")
+    home = app._facade._home
+    assert home is not None
+    thread = home.thread
+    del app
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_the_loop_may_not_close_itself(app, task):
+    found = []
+
+    @app.on(events.Enqueued)
+    def close(event: events.Enqueued) -> None:
+        try:
+            app.close()
+        except WrongThread as error:
+            found.append(error.call)
+
+    task.enqueue()
+    assert found == ["close"]
+
+
+def _threads() -> int:
+    return sum(thread.name == "penstock" for thread in threading.enumerate())
+
+
+def _nothing() -> None: ...

@@ -1,0 +1,134 @@
+"""What an operator does to a store as a whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import State
+from penstock.engines.records import Count, QueueSettings
+from penstock.errors import BadOption
+
+
+@pytest.fixture
+def send(app):
+    return app.task(name="send", queue="mail")(_nothing)
+
+
+def test_jobs_are_counted_by_queue_and_state(app, send):
+    send.enqueue_many([(), ()])
+    send.using(delay=60).enqueue()
+    found = sorted(app.counts(), key=lambda count: count.state)
+    assert found == [
+        Count(queue="mail", state=State.READY, hold=None, jobs=2),
+        Count(queue="mail", state=State.SCHEDULED, hold=None, jobs=1),
+    ]
+
+
+def test_jobs_are_found_by_what_they_are(app, send):
+    tagged = send.using(tags=["a"], key="k", correlation_id="c", queue="slow").enqueue()
+    other = send.enqueue()
+    other.cancel()
+    assert _ids(app.find(tag="a")) == [tagged.id]
+    assert _ids(app.find(key="k", queue=["slow", "mail"])) == [tagged.id]
+    assert _ids(app.find(correlation_id="c")) == [tagged.id]
+    assert _ids(app.find(state="cancelled")) == [other.id]
+    assert _ids(app.find(state=("cancelled", "ready"), task="send")) == [other.id, tagged.id]
+    assert _ids(app.find(id=other.id)) == [other.id]
+    assert _ids(app.find(hold="unknown_task")) == []
+    assert _ids(app.find()) == [other.id, tagged.id]
+
+
+async def test_pages_follow_one_another(app, send):
+    handles = await send.aenqueue_many([()] * 5)
+    page = await app.afind(limit=3)
+    rest = await app.afind(limit=3, cursor=page.cursor)
+    assert _ids(page) + _ids(rest) == [handle.id for handle in reversed(handles)]
+
+
+def test_what_fits_is_purged_in_as_many_steps_as_it_takes(app, send):
+    send.enqueue_many([()] * 2500)
+    kept = send.using(queue="slow").enqueue()
+    assert app.purge(queue="mail") == 2500
+    assert _ids(app.find()) == [kept.id]
+    assert app.purge() == 1
+
+
+def test_a_queue_is_paused_with_a_note_and_resumed(app, send):
+    send.enqueue()
+    app.pause("mail", "provider is down")
+    assert app.queues()["mail"] == QueueSettings(paused=True, note="provider is down")
+    app.resume("mail")
+    assert app.queues()["mail"] == QueueSettings()
+
+
+async def test_the_rest_of_a_queues_settings_survives_a_pause(app):
+    await app.aset_queue("mail", max_running=3, fair=True, weights={"vip": 2.0})
+    await app.apause("mail")
+    await app.aresume("mail")
+    settings = (await app.aqueues())["mail"]
+    assert settings == QueueSettings(max_running=3, fair=True, weights={"vip": 2.0})
+
+
+def test_nobody_works_yet(app):
+    assert app.workers() == []
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        (
+            {"state": "done"},
+            "state='done': give one or more of scheduled, ready, running, succeeded, failed, "
+            "cancelled",
+        ),
+        (
+            {"hold": "x"},
+            "hold='x': give one or more of limit, rate, breaker, dependency, overlap, "
+            "unknown_task, unplaced",
+        ),
+        ({"queue": []}, "queue=[]: it is empty and nothing would fit; leave it out for all"),
+        ({"tag": ""}, "tag='': it is empty; give at least one character"),
+        (
+            {"colour": "red"},
+            "colour='red': jobs are not found by this; there are id, state, queue, task, key, "
+            "hold, tag, correlation_id",
+        ),
+        ({"limit": 0}, "limit=0: give a whole number from 1"),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_refused(memory, question, message):
+    with pytest.raises(BadOption) as caught:
+        memory.find(**question)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"max_running": 0},
+            "max_running=0: give a whole number from 1; to let nothing run, pause the queue",
+        ),
+        ({"weights": {"a": 0}}, "weights={'a': 0}: give each key a share above 0"),
+        (
+            {"colour": 1},
+            "colour=1: no such setting; there are paused, note, max_running, fair, weights",
+        ),
+    ],
+)
+def test_a_queue_setting_that_makes_no_sense_is_refused(memory, changes, message):
+    with pytest.raises(BadOption) as caught:
+        memory.set_queue("mail", **changes)
+    assert str(caught.value) == message
+
+
+def test_a_queue_without_a_name_is_refused(memory):
+    with pytest.raises(BadOption, match="queue='': it is empty"):
+        memory.pause("")
+
+
+def _ids(page) -> list[str]:
+    return [job.id for job in page.jobs]
+
+
+def _nothing() -> None: ...

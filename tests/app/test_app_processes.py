@@ -1,0 +1,345 @@
+"""The façade among processes: forks at the worst moment, spawned children, signals and exits.
+
+Each test is a script in a process of its own, with a hard time limit; whatever it writes to its
+error output fails the test.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from penstock import Penstock
+
+START = """
+import asyncio, os, signal, sys, threading
+from penstock import Penstock
+
+app = Penstock(sys.argv[1])
+
+@app.task(name="task")
+def task(number: int = 0) -> None: ...
+
+def forked(work):
+    '''Run work in a forked child that must end well within 20 seconds.'''
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            work()
+        except Exception:
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+        sys.exit(0)
+    return child
+
+def ended(child):
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+@pytest.fixture
+def store(tmp_path) -> str:
+    return f"sqlite:///{tmp_path}/jobs.db"
+
+
+@pytest.fixture
+def script(tmp_path, store):
+    """Start a script on a store; by default, wait until it has ended well."""
+
+    def run(source: str, *, url: str = store, waits: bool = True, options: tuple[str, ...] = ()):
+        file = tmp_path / "script.py"
+        file.write_text(START + textwrap.dedent(source))
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore::DeprecationWarning", *options, str(file), url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if not waits:
+            return process
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        assert (process.returncode, err) == (0, "")
+        return out.strip()
+
+    return run
+
+
+def jobs_in(url: str) -> int:
+    with Penstock(url) as app:
+        return sum(count.jobs for count in app.counts())
+
+
+# --- fork ---------------------------------------------------------------------------------------
+
+
+def test_parent_and_child_go_on_after_a_fork(script, store):
+    script("""
+        task.enqueue()
+        child = forked(lambda: [task.enqueue() for _ in range(10)])
+        ended(child)
+        for _ in range(10):
+            task.enqueue()
+    """)
+    assert jobs_in(store) == 21
+
+
+def test_a_child_of_a_child_goes_on_too(script, store):
+    script("""
+        task.enqueue()
+        ended(forked(lambda: (task.enqueue(), ended(forked(task.enqueue)))))
+    """)
+    assert jobs_in(store) == 3
+
+
+def test_forks_while_other_threads_enqueue_lose_nothing(script, store):
+    out = script("""
+        stop, served = threading.Event(), []
+
+        def enqueues():
+            while not stop.is_set():
+                served.append(task.enqueue())
+
+        threads = [threading.Thread(target=enqueues) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        task.enqueue_many([()] * 10)
+        for _ in range(20):
+            ended(forked(lambda: [task.enqueue() for _ in range(5)]))
+        stop.set()
+        for thread in threads:
+            thread.join()
+        print(len(served) + 10 + 20 * 5)
+    """)
+    assert jobs_in(store) == int(out)
+
+
+def test_a_fork_while_the_parent_opens_its_store_leaves_the_child_free(script, store):
+    script("""
+        for _ in range(10):
+            app.close()
+            thread = threading.Thread(target=task.enqueue)
+            thread.start()
+            ended(forked(task.enqueue))
+            thread.join()
+    """)
+    assert jobs_in(store) == 20
+
+
+def test_locks_that_others_held_at_the_fork_are_free_in_the_child(script, store):
+    script("""
+        task.enqueue()
+        with app._facade._lock:
+            child = forked(lambda: (task.enqueue(), app.close()))
+        ended(child)
+    """)
+    assert jobs_in(store) == 2
+
+
+def test_waiting_for_a_result_survives_a_fork_in_the_parent(script):
+    script("""
+        handle = task.enqueue()
+        waiting = threading.Thread(target=lambda: handle.result(timeout=20))
+        waiting.start()
+        ended(forked(lambda: handle.status()))
+        with app.worker_thread():
+            waiting.join()
+    """)
+
+
+def test_a_child_that_forgets_leaves_the_parents_handle_alone(script, store):
+    script("""
+        task.enqueue()
+        ended(forked(lambda: None))
+        ended(forked(lambda: app.close()))
+        task.enqueue()
+        app.close()
+    """)
+    assert jobs_in(store) == 2
+
+
+def test_jobs_of_a_child_survive_the_end_of_its_parent(script, store):
+    script("""
+        task.enqueue()
+        tell, hear = os.pipe(), os.pipe()
+
+        def child():
+            task.enqueue()
+            os.write(tell[1], b".")
+            os.read(hear[0], 1)
+            for _ in range(10):
+                task.enqueue()
+
+        pid = forked(child)
+        os.read(tell[0], 1)
+        app.close()
+        os.write(hear[1], b".")
+        ended(pid)
+    """)
+    assert jobs_in(store) == 12
+
+
+def test_a_fork_inside_a_running_loop_leaves_the_parent_alone(script, store):
+    script("""
+        async def main():
+            await task.aenqueue()
+            ended(forked(lambda: (task.enqueue(), app.close(), os._exit(0))))
+            await task.aenqueue()
+
+        asyncio.run(main())
+    """)
+    assert jobs_in(store) == 3
+
+
+def test_multiprocessing_children_enqueue_through_the_app_they_inherit(script, store):
+    script("""
+        import multiprocessing
+
+        def enqueues(number):
+            return task.enqueue(number).id
+
+        task.enqueue()
+        with multiprocessing.get_context("fork").Pool(3) as pool:
+            assert len(set(pool.map(enqueues, range(30)))) == 30
+    """)
+    assert jobs_in(store) == 31
+
+
+def test_a_store_in_memory_does_not_follow_into_the_child(script):
+    script(
+        """
+        def child():
+            assert app.counts() == []
+            task.enqueue()
+            assert len(app.counts()) == 1
+
+        task.enqueue_many([()] * 3)
+        ended(forked(child))
+        assert sum(count.jobs for count in app.counts()) == 3
+        """,
+        url="memory://by-name",
+    )
+
+
+def test_a_worker_thread_stays_with_the_parent(script, store):
+    script("""
+        with app.worker_thread() as worker:
+            task.enqueue().result(timeout=20)
+            ended(forked(lambda: (worker.stop(), task.enqueue())))
+            task.enqueue().result(timeout=20)
+    """)
+    assert jobs_in(store) == 3
+
+
+# --- spawn --------------------------------------------------------------------------------------
+
+
+def test_spawned_children_enqueue_through_an_app_of_their_own(script, store):
+    script("""
+        import multiprocessing
+
+        def enqueues(number):
+            return task.enqueue(number).id
+
+        if __name__ == "__main__":
+            task.enqueue()
+            with multiprocessing.get_context("spawn").Pool(2) as pool:
+                assert len(set(pool.map(enqueues, range(10)))) == 10
+    """)
+    assert jobs_in(store) == 11
+
+
+# --- exit ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite"])
+def test_an_app_that_is_not_closed_exits_without_a_sound(script, store, url):
+    script(
+        """
+        task.enqueue()
+        asyncio.run(task.aenqueue())
+        """,
+        url=store if url == "sqlite" else url,
+        options=("-X", "dev"),
+    )
+
+
+def test_the_last_process_to_exit_leaves_no_log_beside_the_file(script, tmp_path):
+    script("task.enqueue()")
+    assert not (tmp_path / "jobs.db-wal").exists()
+
+
+def test_daemon_threads_that_enqueue_do_not_disturb_the_exit(script):
+    script("""
+        begun = threading.Event()
+
+        def enqueues():
+            while True:
+                task.enqueue()
+                begun.set()
+
+        for _ in range(4):
+            threading.Thread(target=enqueues, daemon=True).start()
+        begun.wait()
+    """)
+
+
+def test_daemon_threads_that_wait_do_not_disturb_the_exit(script):
+    script("""
+        handle = task.enqueue()
+        threading.Thread(target=handle.result, daemon=True).start()
+        handle.status()
+    """)
+
+
+def test_a_last_enqueue_at_exit_is_stored(script, store):
+    script("""
+        import atexit
+        task.enqueue()
+        atexit.register(task.enqueue)
+    """)
+    assert jobs_in(store) == 2
+
+
+def test_a_worker_thread_does_not_keep_the_process_alive(script, store):
+    script("""
+        @app.task(name="long")
+        def long() -> None:
+            begun.set()
+            threading.Event().wait(60)
+
+        begun = threading.Event()
+        app.worker_thread().start()
+        long.enqueue()
+        begun.wait(20)
+    """)
+    with Penstock(store) as app:
+        assert [job.state for job in app.find().jobs] == ["ready"]
+
+
+# --- signals ------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_ends_a_wait_for_a_result(script):
+    process = script(
+        """
+        handle = task.enqueue()
+        print("waiting", flush=True)
+        try:
+            handle.result()
+        except KeyboardInterrupt:
+            print("interrupted", handle.status().state, flush=True)
+        """,
+        waits=False,
+    )
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (out, err, process.returncode) == ("interrupted ready\n", "", 0)

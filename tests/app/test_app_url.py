@@ -1,0 +1,163 @@
+"""URLs: which store they name, and what is said, without secrets, of those that name none."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from penstock import Penstock
+from penstock.errors import BadOption, MissingDriver, MissingEngine, UnknownScheme
+from penstock.url import Url, hidden, parse
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme", "location", "options"),
+    [
+        ("memory://", "memory", "", {}),
+        ("memory://tests", "memory", "tests", {}),
+        ("sqlite:////var/lib/jobs.db", "sqlite", "/var/lib/jobs.db", {}),
+        ("sqlite:////tmp/a%20b.db", "sqlite", "/tmp/a b.db", {}),
+        ("sqlite:////tmp/j.db?synchronous=full", "sqlite", "/tmp/j.db", {"synchronous": "full"}),
+        ("SQLite:////tmp/j.db", "sqlite", "/tmp/j.db", {}),
+        ("postgres://u:p@host/db", "postgresql", "", {}),
+        ("rediss://host", "redis", "", {}),
+    ],
+)
+def test_a_url_names_a_store(text, scheme, location, options):
+    assert parse(text) == Url(scheme, location, options, text)
+
+
+def test_a_relative_file_stays_where_it_was_when_the_directory_changes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Penstock("sqlite:///jobs.db") as app:
+        os.mkdir("below")
+        monkeypatch.chdir(tmp_path / "below")
+        app.enqueue("task")
+    assert (tmp_path / "jobs.db").exists()
+
+
+def test_apps_in_memory_share_a_store_only_by_name():
+    with (
+        Penstock("memory://shared-store") as first,
+        Penstock("memory://shared-store") as second,
+        Penstock("memory://") as third,
+        Penstock("memory://") as fourth,
+    ):
+        first.enqueue("task")
+        third.enqueue("task")
+        assert len(second.counts()) == 1
+        assert fourth.counts() == []
+
+
+def test_a_store_in_memory_lives_on_when_its_app_is_closed():
+    with Penstock("memory://that-stays") as app:
+        app.enqueue("task")
+        app.close()
+        assert len(app.counts()) == 1
+
+
+def test_a_file_can_be_as_safe_as_a_power_cut_asks(tmp_path):
+    with Penstock(f"sqlite:///{tmp_path}/jobs.db?synchronous=full&busy_timeout=2s") as app:
+        app.enqueue("task")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        (
+            "mysql://me:secret@host/db",
+            UnknownScheme,
+            "'mysql://me:***@host/db' names no engine; a URL starts with one of memory://, "
+            "sqlite:///, postgresql://, redis://",
+        ),
+        ("jobs.db", UnknownScheme, "'jobs.db' names no engine; a URL starts with one of"),
+        ("", UnknownScheme, "'' names no engine; a URL starts with one of"),
+        (
+            "sqlite://jobs.db",
+            BadOption,
+            "url='sqlite://jobs.db': a file needs three slashes: sqlite:///relative.db, or "
+            "sqlite:////absolute/path.db",
+        ),
+        (
+            "sqlite:///",
+            BadOption,
+            "url='sqlite:///': it names no file; write sqlite:///jobs.db, or memory://",
+        ),
+        (
+            "sqlite:///:memory:",
+            BadOption,
+            "url='sqlite:///:memory:': it names no file; write sqlite:///jobs.db, or memory://",
+        ),
+        (
+            "sqlite:///a%00b",
+            BadOption,
+            "url='sqlite:///a%00b': a file name cannot contain NUL",
+        ),
+        (
+            "sqlite:///jobs.db?sync=full",
+            BadOption,
+            "sync='full': a sqlite URL has no such option; it has synchronous, busy_timeout",
+        ),
+        (
+            "sqlite:///jobs.db?synchronous=off",
+            BadOption,
+            "synchronous='off': give 'normal' or 'full'",
+        ),
+        ("memory://?x=1", BadOption, "x='1': a memory URL has no such option; it has none"),
+        (7, BadOption, "url=7: give text such as 'sqlite:///jobs.db'"),
+    ],
+)
+def test_a_url_that_names_no_store_is_refused(text, kind, message):
+    with pytest.raises(kind) as caught:
+        Penstock(text)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "driver", "message"),
+    [
+        (
+            "postgresql://me:secret@host/db",
+            "psycopg",
+            "postgresql:// needs a driver that is not installed: pip install 'penstock[postgres]'",
+        ),
+        (
+            "redis://:secret@host",
+            "redis",
+            "redis:// needs a driver that is not installed: pip install 'penstock[redis]'",
+        ),
+    ],
+)
+def test_an_engine_without_its_driver_says_what_to_install(monkeypatch, text, driver, message):
+    monkeypatch.setattr("penstock.app.find_spec", lambda name: None)
+    with pytest.raises(MissingDriver) as caught:
+        Penstock(text)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "redis"])
+def test_an_engine_that_this_version_has_not_is_named(monkeypatch, scheme):
+    monkeypatch.setattr("penstock.app.find_spec", lambda name: name)
+    with pytest.raises(MissingEngine) as caught:
+        Penstock(f"{scheme}://me:secret@host/db")
+    assert str(caught.value) == (
+        f"this version of Penstock has no engine for {scheme}://; it has memory://, sqlite:///"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://me:secret@host/db", "postgresql://me:***@host/db"),
+        ("postgresql://me@host/db", "postgresql://me@host/db"),
+        ("redis://:secret@host:6379/0", "redis://:***@host:6379/0"),
+        ("postgresql://me:se@cr/et://@host/db", "postgresql://me:***@host/db"),
+        ("postgresql://host/db?password=secret&x=1", "postgresql://host/db?password=***&x=1"),
+        ("redis://host?ssl_keyfile_Password=secret", "redis://host?ssl_keyfile_Password=***"),
+        ("me:secret@host", "me:***@host"),
+        ("sqlite:///jobs.db", "sqlite:///jobs.db"),
+    ],
+)
+def test_no_secret_is_ever_shown(text, shown):
+    assert hidden(text) == shown

@@ -1,0 +1,113 @@
+"""A random life of a small store, told verb by verb; one seed is always the same story."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from conformance.steps import ask, draft, everything, outcome
+from penstock.core.job import Draft, Hold, Job, Outcome, OutcomeKind, State
+from penstock.engines.engine import Engine
+from penstock.engines.records import Filter, QueueSettings, Sighting, WorkerInfo
+from penstock.testing.clock import FakeClock
+
+QUEUES = ("a", "b")
+ALL = 1000
+
+
+class Story:
+    """Who tells it: what happens next is thrown with dice."""
+
+    def __init__(self, engine: Engine, clock: FakeClock, seed: int) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.dice = random.Random(seed)
+        self.workers: list[str] = []
+
+    async def chapter(self) -> tuple[str, object]:
+        """Let one verb happen; return its name and its answer."""
+        verbs = [self.enqueue, self.exchange, self.exchange, self.exchange, self.promote]
+        verbs += [self.rescue, self.cancel, self.retry, self.set_queue, self.tidy]
+        verb = self.dice.choice(verbs)
+        return verb.__name__, await verb()
+
+    async def enqueue(self) -> object:
+        return await self.engine.enqueue([self._draft() for _ in range(self.dice.randint(1, 4))])
+
+    def _draft(self) -> Draft:
+        pick = self.dice.choice
+        return draft(
+            f"job-{self.dice.randrange(60)}",
+            task=pick(["work", "new"]),
+            queue=pick(QUEUES),
+            priority=pick([0, 5]),
+            delay=pick([0, 0, 30]),
+            expires_in=pick([None, None, 90]),
+            remember=pick([0, 300]),
+            key=pick([None, "k", "l"]),
+            unique=pick([None, None, "u", "v"]),
+            unique_until=pick(["done", "start"]),
+            unique_for=pick([0, 60]),
+            at_most_once=pick([False, False, True]),
+        )
+
+    async def exchange(self) -> object:
+        if len(self.workers) < 3:
+            self.workers.append(f"w-{self.dice.randrange(100_000)}")
+            tasks = ("work", "new") if self.dice.random() < 0.2 else ("work",)
+            await self.engine.join(WorkerInfo(id=self.workers[-1], tasks=tasks))
+        worker = self.dice.choice(self.workers)
+        held = await self.engine.held(worker)
+        begun = tuple((job.id, job.attempt) for job in held if self.dice.random() < 0.5)
+        outcomes = tuple(self._ending(job) for job in held if self.dice.random() < 0.6)
+        want = self.dice.randint(0, 3)
+        slots = self.dice.randint(0, want)
+        turn = ask(worker, *QUEUES, want=want, slots=slots, outcomes=outcomes, begun=begun)
+        answer = await self.engine.exchange(turn)
+        claimed = [(job.id, job.attempt, job.started) for job in answer.jobs]
+        due_in = await self.engine.look(ask(worker, *QUEUES))
+        return claimed, answer.verdicts, sorted(answer.cancels), answer.due_in, due_in
+
+    def _ending(self, job: Job) -> Outcome:
+        kind = self.dice.choice(list(OutcomeKind))
+        hold = self.dice.choice([None, Hold.RATE, Hold.UNKNOWN_TASK])
+        delay = self.dice.choice([0, 20])
+        if kind is not OutcomeKind.RELEASED:
+            hold = None
+        return outcome(job, kind, hold=hold, hold_cause=hold and job.task, delay=delay)
+
+    async def promote(self) -> object:
+        self.clock.advance(self.dice.choice([1, 25, 100]))
+        return await self.engine.promote(self.dice.choice([1, ALL]))
+
+    async def rescue(self) -> object:
+        beats = {info.id: info.beat for info in await self.engine.workers()}
+        dead = [worker for worker in self.workers if self.dice.random() < 0.3]
+        self.workers = [worker for worker in self.workers if worker not in dead]
+        rescued = await self.engine.rescue([Sighting(id, beats[id]) for id in dead], ALL)
+        return sorted((job.id, job.state) for job in rescued)
+
+    async def cancel(self) -> object:
+        return await self.engine.cancel(self._some(await everything(self.engine)), "enough")
+
+    async def retry(self) -> object:
+        return await self.engine.retry(self._some(await everything(self.engine)))
+
+    def _some(self, jobs: Sequence[Job]) -> list[str]:
+        return [job.id for job in jobs if self.dice.random() < 0.2]
+
+    async def set_queue(self) -> object:
+        settings = QueueSettings(
+            fair=self.dice.random() < 0.5,
+            max_running=self.dice.choice([None, 1, 3]),
+            paused=self.dice.random() < 0.2,
+        )
+        await self.engine.set_queue(self.dice.choice(QUEUES), settings)
+        return settings
+
+    async def tidy(self) -> object:
+        mended = await self.engine.mend()
+        if self.dice.random() < 0.7:
+            return mended
+        purged = await self.engine.purge(Filter(states=(State.SUCCEEDED,)), ALL)
+        return mended, purged, await self.engine.prune(200, ALL)

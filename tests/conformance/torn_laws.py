@@ -1,0 +1,357 @@
+"""Engines that break one law each, the way real code breaks it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from conformance.torn import Torn
+from penstock.core.job import Draft, Hold, Job, OutcomeKind, State, Verdict
+from penstock.engines.memory_store import MemoryJobs
+from penstock.engines.records import (
+    Ask,
+    Control,
+    Exchange,
+    Filter,
+    Page,
+    Receipt,
+    Sighting,
+    WorkerInfo,
+)
+from penstock.errors import LeaseLost
+
+
+class SharesOneSnapshot(Torn):
+    """Claims from what was there before it settled, as one statement with several parts does."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        claimed = await super().exchange(replace(ask, outcomes=()))
+        settled = await super().exchange(replace(ask, want=0))
+        return replace(claimed, verdicts=settled.verdicts)
+
+
+class LeavesPromotionToTheLeader(Torn):
+    """Claims only what is ready already."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        waiting = [job for job in self.inside.jobs.values() if job.state is State.SCHEDULED]
+        self.rewrite(*(replace(job, run_at=(job.run_at or 0) + 1e9) for job in waiting))
+        answer = await super().exchange(ask)
+        self.rewrite(*waiting)
+        return answer
+
+
+class HasNoFence(Torn):
+    """Settles whatever it is told, by whomever."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        for outcome in ask.outcomes:
+            job = self.inside.jobs.get(outcome.job)
+            if job is not None and job.state is State.RUNNING:
+                self.rewrite(replace(job, worker=ask.worker, attempt=outcome.attempt))
+        return await super().exchange(ask)
+
+
+class ComparesWorkersOnly(Torn):
+    """A fence without the attempt: the past of a worker settles its present."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        present = {job.id: job.attempt for job in self.inside.jobs.values()}
+        outcomes = (replace(each, attempt=present.get(each.job, 0)) for each in ask.outcomes)
+        return await super().exchange(replace(ask, outcomes=tuple(outcomes)))
+
+
+class ForgetsWhoSettled(Torn):
+    """Answers an outcome that is repeated as if it came from a stranger."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        running = {id for id, job in self.inside.jobs.items() if job.state is State.RUNNING}
+        answer = await super().exchange(ask)
+        verdicts = zip(ask.outcomes, answer.verdicts, strict=True)
+        return replace(
+            answer,
+            verdicts=tuple(
+                verdict if outcome.job in running else Verdict.STALE
+                for outcome, verdict in verdicts
+            ),
+        )
+
+
+class ChecksTheLeaseLast(Torn):
+    """Writes first, and then finds that the worker has no lease."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        if ask.worker in self.inside.workers:
+            return await super().exchange(ask)
+        await self.join(WorkerInfo(id=ask.worker))
+        await super().exchange(ask)
+        await self.leave(ask.worker)
+        raise LeaseLost(ask.worker)
+
+
+class LosesWhatItHandedOut(Torn):
+    """Knows of a claimed job only once it has started."""
+
+    async def held(self, worker: str) -> list[Job]:
+        return [job for job in await super().held(worker) if job.started]
+
+
+class GuessesDeath(Torn):
+    """Buries who was seen, whatever it did since."""
+
+    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
+        beats = {info.id: info.beat for info in await self.workers()}
+        dead = [Sighting(each.worker, beats.get(each.worker, 0)) for each in dead]
+        return await super().rescue(dead, limit)
+
+
+class ChargesWhatHadNotStarted(Torn):
+    """Takes every claimed job for a started one."""
+
+    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
+        claimed = [job for job in self.inside.jobs.values() if job.state is State.RUNNING]
+        self.rewrite(*(replace(job, started=True) for job in claimed))
+        return await super().rescue(dead, limit)
+
+
+class CallsACrashAFailure(Torn):
+    """Counts a crash against the retries."""
+
+    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
+        rescued = await super().rescue(dead, limit)
+        failed = [replace(job, failures=job.failures + job.crashes, crashes=0) for job in rescued]
+        self.rewrite(*failed)
+        return failed
+
+
+class ForgetsTheLedger(Torn):
+    """Knows only the ids of jobs that are still there."""
+
+    async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        return await super().enqueue([replace(draft, remember=0.0) for draft in drafts])
+
+
+class RemembersWhatItRefused(Torn):
+    """Writes the ledger before it knows whether the job goes in."""
+
+    async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        receipts = await super().enqueue(drafts)
+        for draft in drafts:
+            if draft.remember > 0:
+                self.inside.ledger[draft.id] = self.clock.now() + draft.remember
+        return receipts
+
+
+class ClaimsWhatIsHeld(Torn):
+    """Forgets why a job was given back: it comes round again and again."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        outcomes = tuple(replace(each, hold=None, hold_cause=None) for each in ask.outcomes)
+        return await super().exchange(replace(ask, outcomes=outcomes))
+
+
+class LeavesHoldsToTheLeader(Torn):
+    """A worker that joins does not say what it knows."""
+
+    async def join(self, worker: WorkerInfo) -> None:
+        held = [job for job in self.inside.jobs.values() if job.hold is Hold.UNKNOWN_TASK]
+        await super().join(worker)
+        self.rewrite(*held)
+
+
+class _OldTickets(MemoryJobs):
+    def _ticketed(self, job: Job) -> Job:
+        after = super()._ticketed(job)
+        return replace(after, seq=job.seq) if job.seq else after
+
+
+class KeepsEveryTicket(Torn):
+    """A job has one place in line for life, also when it tries again."""
+
+    jobs_kind = _OldTickets
+
+
+class TakesANewTicketOnRelease(Torn):
+    """What a worker gives back goes to the end of the line."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        released = [each.job for each in ask.outcomes if each.kind is OutcomeKind.RELEASED]
+        settled = await super().exchange(replace(ask, want=0))
+        self.rewrite(*(self.inside._ticketed(self.job(id)) for id in released))
+        claimed = await super().exchange(replace(ask, outcomes=()))
+        return replace(claimed, verdicts=settled.verdicts)
+
+
+class TakesANewTicketOnRescue(Torn):
+    """Who was in a crash goes to the end of the line."""
+
+    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
+        rescued = await super().rescue(dead, limit)
+        moved = [self.inside._ticketed(job) if job.state.is_waiting else job for job in rescued]
+        self.rewrite(*moved)
+        return moved
+
+
+class OrdersByIds(Torn):
+    """Takes ids for the order of arrival."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        answer = await super().exchange(ask)
+        return replace(answer, jobs=tuple(sorted(answer.jobs, key=lambda job: job.id)))
+
+
+class EmptiesTheFirstQueueFirst(Torn):
+    """No turns: the first queue asked for has it all."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        answer = await super().exchange(replace(ask, want=0))
+        jobs: tuple[Job, ...] = ()
+        for queue in ask.queues:
+            left = ask.want - len(jobs)
+            more = await super().exchange(
+                replace(ask, queues=(queue,), want=left, slots=left, outcomes=())
+            )
+            jobs += more.jobs
+        return replace(answer, jobs=jobs)
+
+
+class StoresOneByOne(Torn):
+    """A batch is a loop: what came before the bad item stays."""
+
+    async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        receipts: list[Receipt] = []
+        for draft in drafts:
+            receipts += await super().enqueue([draft])
+        return receipts
+
+
+class SettlesOneByOne(Torn):
+    """Outcomes are a loop: what came before the bad one is settled."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        verdicts: tuple[Verdict, ...] = ()
+        for outcome in ask.outcomes:
+            one = await super().exchange(replace(ask, want=0, outcomes=(outcome,)))
+            verdicts += one.verdicts
+        return replace(await super().exchange(replace(ask, outcomes=())), verdicts=verdicts)
+
+
+class WaitsForTheNextChange(Torn):
+    """Sleeps until something changes, and does not ask what changed since it looked."""
+
+    async def listen(self, seen: int, timeout: float) -> int:
+        return await super().listen(await self.version(), timeout)
+
+
+class HearsOnlyItself(Torn):
+    """Is woken by the commits of its own process and by no others."""
+
+    def __init__(self, *args: object, **more: object) -> None:
+        super().__init__(*args, **more)  # type: ignore[arg-type]
+        self._silence = asyncio.Event()
+
+    async def listen(self, seen: int, timeout: float) -> int:
+        await self.clock.wait(self._silence, timeout)
+        return await self.version()
+
+
+class SpinsOnWhatItCannotHave(Torn):
+    """Looks whether anything is ready, instead of whether it could be given."""
+
+    async def look(self, ask: Ask) -> float | None:
+        if any(job.state is State.READY for job in self.inside.jobs.values()):
+            return 0.0
+        return await super().look(replace(ask, told=frozenset()))
+
+
+class SleepsOnTheWallClock(Torn):
+    """Measures how long by asking what time it is."""
+
+    async def wait(self, ask: Ask, timeout: float) -> None:
+        deadline = self.clock.now() + timeout
+        while (left := deadline - self.clock.now()) > 0:
+            seen = await self.version()
+            due_in = await self.look(ask)
+            if due_in is not None and due_in <= 0:
+                return
+            await self.listen(seen, left if due_in is None else min(left, due_in))
+
+
+class WaitsAgainWithoutItsKey(Torn):
+    """Asks for the unique key of a new job only."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        kept = {each.job: self.job(each.job) for each in ask.outcomes}
+        self.rewrite(*(replace(job, unique=None) for job in kept.values()))
+        answer = await super().exchange(ask)
+        self.rewrite(*(replace(self.job(id), unique=job.unique) for id, job in kept.items()))
+        return answer
+
+
+class KeepsKeysOfTheDead(Torn):
+    """What is cancelled keeps its unique key."""
+
+    async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
+        jobs = {id: self.inside.jobs[id] for id in ids if id in self.inside.jobs}
+        self.rewrite(*(replace(job, unique=None) for job in jobs.values()))
+        controls = await super().cancel(ids, reason)
+        self.rewrite(*(replace(self.job(id), unique=job.unique) for id, job in jobs.items()))
+        return controls
+
+
+class PrefetchesAnything(Torn):
+    """Hands out beyond the free slots what may run at most once."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        return await super().exchange(replace(ask, slots=ask.want))
+
+
+class RunsAgainWhatMayHaveRun(Torn):
+    """Rescues like any other a job that may run at most once."""
+
+    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
+        once = [job for job in self.inside.jobs.values() if job.at_most_once]
+        self.rewrite(*(replace(job, at_most_once=False) for job in once))
+        return await super().rescue(dead, limit)
+
+
+class ForgetsTheFinished(Torn):
+    """Looks for awaited jobs among the live ones only."""
+
+    async def results(self, ids: Sequence[str], timeout: float) -> dict[str, Job | None]:
+        found = await super().results(ids, timeout)
+        return dict.fromkeys(found)
+
+
+class ServesInOrderOfArrival(Torn):
+    """Calls a queue fair and does nothing for it."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        settled = await super().exchange(replace(ask, want=0))
+        ready = [job for job in self.inside.jobs.values() if job.state is State.READY]
+        self.rewrite(*(replace(job, place=0.0) for job in ready))
+        claimed = await super().exchange(replace(ask, outcomes=()))
+        return replace(claimed, verdicts=settled.verdicts)
+
+
+class LetsTheVirtualTimeGoBack(Torn):
+    """Takes the last place claimed for the greatest one."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        answer = await super().exchange(ask)
+        for job in answer.jobs:
+            self.inside._places.forget(job.queue)
+            self.inside._places.advance(job)
+        return answer
+
+
+class TurnsPagesByOffset(Torn):
+    """A cursor that counts: what comes in between two pages moves all the rest."""
+
+    async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
+        start = int(cursor or 0)
+        jobs = (await super().find(which, None, 1_000_000)).jobs
+        end = start + limit
+        return Page(jobs[start:end], str(end) if end < len(jobs) else None)

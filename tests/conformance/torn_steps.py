@@ -1,0 +1,261 @@
+"""Engines that do in two steps what has to be one: between them, another handle acts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from conformance.torn import Torn, others_act
+from penstock.core import life
+from penstock.core.job import Draft, Hold, Job, State
+from penstock.engines.records import (
+    Ask,
+    Cell,
+    Control,
+    Exchange,
+    Filter,
+    Promoted,
+    Pruned,
+    QueueSettings,
+    Receipt,
+    Sighting,
+    Term,
+)
+
+
+class SettlesInTwoSteps(Torn):
+    """Checks the fence, and settles later what has passed it."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        inside = [
+            outcome
+            for outcome in ask.outcomes
+            if (job := self.inside.jobs.get(outcome.job)) is not None
+            and (job.state, job.worker) == (State.RUNNING, ask.worker)
+        ]
+        await others_act()
+        for outcome in inside:
+            running = replace(self.job(outcome.job), state=State.RUNNING, worker=ask.worker)
+            self.rewrite(life.settled(running, outcome, self.clock.now()))
+        return await super().exchange(ask)
+
+
+class BuriesInTwoSteps(Torn):
+    """Compares the beat, and takes the lease later."""
+
+    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
+        beats = {info.id: info.beat for info in await self.workers()}
+        still = [each for each in dead if beats.get(each.worker) == each.beat]
+        await others_act()
+        for each in still:
+            await self.leave(each.worker)
+        return await super().rescue([], limit)
+
+
+class RescuesInTwoSteps(Torn):
+    """Reads the jobs of the dead, and writes them back later."""
+
+    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
+        names = {each.worker for each in dead}
+        orphans = [job for job in self.inside.jobs.values() if job.worker in names]
+        orphans = [job for job in orphans if job.state is State.RUNNING]
+        await others_act()
+        for name in names:
+            await self.leave(name)
+        rescued = [life.rescued(job, self.clock.now()) for job in orphans]
+        self.rewrite(*rescued)
+        return rescued
+
+
+class LooksForIdsFirst(Torn):
+    """Looks whether an id is known, and stores the job later."""
+
+    async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        there = await self.get([draft.id for draft in drafts])
+        await others_act()
+        await super().enqueue(drafts)
+        return [
+            Receipt(draft.id, True) if job is None else Receipt(draft.id, False, "id")
+            for draft, job in zip(drafts, there, strict=True)
+        ]
+
+
+class HoldsInTwoSteps(Torn):
+    """Looks whether anybody knows the task, and holds the job later."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        known = {task for info in await self.workers() for task in info.tasks}
+        await others_act()
+        answer = await super().exchange(ask)
+        for outcome in ask.outcomes:
+            job = self.inside.jobs.get(outcome.job)
+            if job and outcome.hold is Hold.UNKNOWN_TASK and job.task not in known:
+                self.rewrite(replace(job, hold=outcome.hold, hold_cause=outcome.hold_cause))
+        return answer
+
+
+class ClaimsInTwoSteps(Torn):
+    """Chooses jobs, and marks them as taken later."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        answer = await super().exchange(replace(ask, want=0))
+        chosen = sorted(
+            (
+                job
+                for job in self.inside.jobs.values()
+                if job.state is State.READY and job.hold is None and job.queue in ask.queues
+            ),
+            key=lambda job: job.order,
+        )[: ask.want]
+        await others_act()
+        now = self.clock.now()
+        claimed = [life.claimed(job, ask.worker, now, starts=True) for job in chosen]
+        self.rewrite(*claimed)
+        return replace(answer, jobs=tuple(claimed))
+
+
+class CountsBeforeTheLock(Torn):
+    """Counts how many run, and claims later up to what there was room for."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        settings = await self.queues()
+        running = [job.queue for job in self.inside.jobs.values() if job.state is State.RUNNING]
+        room = min(
+            (
+                most - running.count(queue)
+                for queue in ask.queues
+                if (most := settings.get(queue, QueueSettings()).max_running) is not None
+            ),
+            default=ask.want,
+        )
+        await others_act()
+        limits = dict(self.inside.settings)
+        self.inside.settings.clear()
+        answer = await super().exchange(replace(ask, want=min(ask.want, max(0, room))))
+        self.inside.settings.update(limits)
+        return answer
+
+
+class LooksForKeysFirst(Torn):
+    """Looks whether a unique key is taken, and stores the job later."""
+
+    async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        taken = [job.unique for job in self.inside.jobs.values() if not job.state.is_final]
+        free = [draft for draft in drafts if draft.unique is None or draft.unique not in taken]
+        await others_act()
+        receipts = await super().enqueue([replace(draft, unique=None) for draft in free])
+        self.rewrite(*(replace(self.job(draft.id), unique=draft.unique) for draft in free))
+        return receipts
+
+
+class NeedsItsKeyInTwoSteps(Torn):
+    """Looks whether the key of a job that waits again is free, and lets it wait later."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        free = [
+            job
+            for each in ask.outcomes
+            if (job := self.job(each.job)).unique is not None
+            and self.inside.keys.taken(job.unique, job.id, self.clock.now()) is None
+        ]
+        await others_act()
+        self.rewrite(*(replace(job, unique=None) for job in free))
+        answer = await super().exchange(ask)
+        self.rewrite(*(replace(self.job(job.id), unique=job.unique) for job in free))
+        return answer
+
+
+class CancelsInTwoSteps(Torn):
+    """Reads what state a job is in, and cancels it later from there."""
+
+    async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
+        jobs = [job for job in await self.get(ids) if job is not None]
+        await others_act()
+        after = [life.cancelled(job, reason, self.clock.now()) for job in jobs]
+        self.rewrite(*after)
+        return [Control(job.id, True, job.state) for job in after]
+
+
+class SendsBackInTwoSteps(Torn):
+    """Reads what has failed, and sends it back later."""
+
+    async def retry(self, ids: Sequence[str]) -> list[Control]:
+        jobs = [job for job in await self.get(ids) if job is not None]
+        await others_act()
+        after = [life.revived(job) for job in jobs]
+        self.rewrite(*after)
+        return [Control(job.id, True, job.state) for job in after]
+
+
+class PromotesInTwoSteps(Torn):
+    """Reads what is due, and promotes it later."""
+
+    async def promote(self, limit: int) -> Promoted:
+        now = self.clock.now()
+        due = [job for job in self.inside.jobs.values() if job.state is State.SCHEDULED]
+        due = [job for job in due if job.run_at is not None and job.run_at <= now]
+        await others_act()
+        self.rewrite(*(self.inside._ticketed(life.promoted(job)) for job in due))
+        return Promoted(ready=len(due))
+
+
+class PrunesInTwoSteps(Torn):
+    """Reads what is old, and deletes it later."""
+
+    async def prune(self, keep: float, limit: int) -> Pruned:
+        old = [
+            job.id
+            for job in self.inside.jobs.values()
+            if job.finished_at is not None and job.finished_at < self.clock.now() - keep
+        ][:limit]
+        await others_act()
+        await self.purge(Filter(ids=tuple(old)), limit)
+        return Pruned(jobs=len(old))
+
+
+class PlacesInTwoSteps(Torn):
+    """Reads what is unplaced, and gives places later."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        unplaced = [id for id, job in self.inside.jobs.items() if job.hold is Hold.UNPLACED]
+        await others_act()
+        again = [self.job(id) for id in unplaced if self.job(id).state is State.READY]
+        self.rewrite(*(replace(job, hold=Hold.UNPLACED) for job in again))
+        return await super().exchange(ask)
+
+
+class ElectsInTwoSteps(Torn):
+    """Looks whether anybody leads, and takes the leadership later."""
+
+    async def lead(self, candidate: str, ttl: float) -> Term | None:
+        term = await self.leader()
+        if term is not None and term.holder != candidate:
+            return None
+        await others_act()
+        epoch = self.store.term[1] + 1
+        self.store.term = (candidate, epoch, self.clock.now() + ttl)
+        return Term(holder=candidate, epoch=epoch, left=ttl)
+
+
+class WritesCellsInTwoSteps(Torn):
+    """Compares the version, and sets the value later."""
+
+    async def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
+        if (await self.cell(name)).version != version:
+            return None
+        await others_act()
+        self.store.cells[name] = Cell(value, version + 1)
+        return self.store.cells[name]
+
+
+class GivesTicketsInTwoSteps(Torn):
+    """Reads the last ticket, and gives the next ones later."""
+
+    async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        last = max((job.seq for job in self.inside.jobs.values()), default=0)
+        await others_act()
+        receipts = await super().enqueue(drafts)
+        created = [self.job(receipt.id) for receipt in receipts if receipt.created]
+        self.rewrite(*(replace(job, seq=last + nr) for nr, job in enumerate(created, 1)))
+        return receipts

@@ -1,0 +1,182 @@
+"""The chores: each a bounded step, harmless when two leaders do it."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.job import Draft, State, new_id
+from penstock.engines.memory import MemoryEngine, MemoryStore
+from penstock.engines.records import Ask, WorkerInfo
+from penstock.leader import chores
+from penstock.leader.chores import Mend, Promote, Prune, Rescue, all_chores
+from penstock.testing import Faulty
+
+
+@pytest.fixture
+async def engine(clock):
+    engine = Faulty(MemoryEngine(MemoryStore(), clock))
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+async def put(engine, count: int = 1, **fields) -> list[str]:
+    drafts = [Draft(id=new_id(), task="work", **fields) for _ in range(count)]
+    return [receipt.id for receipt in await engine.enqueue(drafts)]
+
+
+async def claim(engine, worker: str, want: int = 1) -> None:
+    await engine.join(WorkerInfo(id=worker))
+    await engine.exchange(Ask(worker=worker, queues=("default",), want=want, slots=want))
+
+
+async def states(engine, ids) -> list[State]:
+    return [job.state for job in await engine.get(ids)]
+
+
+# --- promote ------------------------------------------------------------------------------------
+
+
+async def test_promote_makes_due_jobs_ready_and_sleeps_until_the_next(engine, clock):
+    (soon,) = await put(engine, delay=2.0)
+    await put(engine, delay=4.5)
+
+    assert await Promote().run(engine) == pytest.approx(2.0)
+    clock.advance(2)
+    assert await Promote().run(engine) == pytest.approx(2.5)
+    assert await states(engine, [soon]) == [State.READY]
+
+
+async def test_promote_goes_on_at_once_after_a_full_batch(engine, clock, monkeypatch):
+    monkeypatch.setattr(chores, "BATCH", 2)
+    ids = await put(engine, 3, delay=1.0)
+    clock.advance(1)
+
+    assert await Promote().run(engine) == 0.0
+    assert await Promote().run(engine) == Promote.period
+    assert await states(engine, ids) == [State.READY] * 3
+
+
+# --- rescue -------------------------------------------------------------------------------------
+
+
+async def live(rescue: Rescue, engine, clock, seconds: float, *beating: str) -> None:
+    """Let time pass with a look whenever one is due, and beats of some workers."""
+    end = clock.monotonic() + seconds
+    while clock.monotonic() < end:
+        for worker in beating:
+            await engine.beat(worker)
+        due_in = await rescue.run(engine)
+        clock.advance(due_in)
+
+
+async def test_a_dead_workers_jobs_are_ready_again_within_a_lease_and_a_look(engine, clock):
+    ids = await put(engine, 3)
+    await claim(engine, "dead", want=2)
+    await claim(engine, "alive")
+    rescue = Rescue(15.0, clock)
+
+    await live(rescue, engine, clock, 14, "alive")
+    assert await states(engine, ids) == [State.RUNNING] * 3
+    await live(rescue, engine, clock, 6, "alive")
+    assert await states(engine, ids) == [State.READY, State.READY, State.RUNNING]
+    assert [info.id for info in await engine.workers()] == ["alive"]
+
+
+async def test_jobs_of_a_worker_that_left_are_rescued_at_the_next_look(engine, clock):
+    (id,) = await put(engine)
+    await claim(engine, "gone")
+    rescue = Rescue(15.0, clock)
+    await live(rescue, engine, clock, 3)
+    await engine.leave("gone")
+    await live(rescue, engine, clock, 3)
+
+    assert await states(engine, [id]) == [State.READY]
+
+
+async def test_what_a_former_leader_left_half_done_is_rescued_at_the_first_look(engine, clock):
+    (id,) = await put(engine)
+    await claim(engine, "gone")
+    await engine.leave("gone")
+    await Rescue(15.0, clock).run(engine)
+
+    assert await states(engine, [id]) == [State.READY]
+
+
+async def test_an_outage_gives_everybody_a_fresh_lease(engine, clock):
+    (id,) = await put(engine)
+    await claim(engine, "w")
+    rescue = Rescue(15.0, clock)
+    await live(rescue, engine, clock, 12)
+    engine.down()
+    with pytest.raises(Exception, match="cannot be reached"):
+        await rescue.run(engine)
+    rescue.rest()
+    clock.advance(3)
+    engine.up()
+    await live(rescue, engine, clock, 12)
+    assert await states(engine, [id]) == [State.RUNNING]
+    await engine.beat("w")
+
+
+async def test_without_a_reason_nobody_is_asked_to_rescue(engine, clock):
+    await engine.join(WorkerInfo(id="w"))
+    rescue = Rescue(15.0, clock)
+    await live(rescue, engine, clock, 12, "w")
+
+    assert engine.verbs.count("rescue") == 1
+
+
+async def test_two_observers_rescue_a_job_once(engine, clock):
+    (id,) = await put(engine)
+    await claim(engine, "dead")
+    first, second = Rescue(15.0, clock), Rescue(15.0, clock)
+    for _ in range(8):
+        await first.run(engine)
+        await second.run(engine)
+        clock.advance(3)
+
+    (job,) = await engine.get([id])
+    assert (job.state, job.crashes, job.rescues) == (State.READY, 1, 1)
+
+
+async def test_many_orphans_are_rescued_batch_by_batch(engine, clock, monkeypatch):
+    monkeypatch.setattr(chores, "BATCH", 2)
+    ids = await put(engine, 5)
+    await claim(engine, "gone", want=5)
+    await engine.leave("gone")
+    rescue = Rescue(15.0, clock)
+    while await rescue.run(engine) == 0.0:
+        pass
+
+    assert await states(engine, ids) == [State.READY] * 5
+
+
+# --- prune and mend -----------------------------------------------------------------------------
+
+
+async def test_prune_deletes_what_ended_long_ago_batch_by_batch(engine, clock, monkeypatch):
+    monkeypatch.setattr(chores, "BATCH", 2)
+    ids = await put(engine, 3)
+    await engine.cancel(ids, "no")
+    clock.advance(100)
+    (fresh,) = await put(engine)
+    await engine.cancel([fresh], "no")
+    prune = Prune(keep=50.0)
+
+    assert await prune.run(engine) < 1.0
+    assert await prune.run(engine) == Prune.period
+    assert await engine.get(ids) == [None] * 3
+    assert await states(engine, [fresh]) == [State.CANCELLED]
+
+
+async def test_mend_asks_the_engine_to_repair(engine):
+    assert await Mend().run(engine) == Mend.period
+    assert engine.verbs[-1] == "mend"
+
+
+def test_a_leader_has_all_chores_each_with_a_name_and_a_time_limit(clock):
+    found = all_chores(15.0, 60.0, clock)
+
+    assert {chore.name for chore in found} == {"rescue", "promote", "prune", "mend"}
+    assert all(chore.timeout > 0 and chore.period > 0 for chore in found)

@@ -1,0 +1,243 @@
+"""The leader: chores run while it is trusted, each on its own, and only then."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from penstock.core.job import Draft, State
+from penstock.engines.memory import MemoryEngine, MemoryStore
+from penstock.engines.records import Ask, WorkerInfo
+from penstock.leader.chores import all_chores
+from penstock.leader.election import Election
+from penstock.leader.leader import Leader
+from penstock.testing import Faulty
+
+
+class Counted:
+    """A chore that counts its runs, and fails or hangs when told."""
+
+    def __init__(self, name: str, period: float = 5.0, timeout: float = 10.0) -> None:
+        self.name = name
+        self.period = period
+        self.timeout = timeout
+        self.runs = 0
+        self.rests = 0
+        self.fails = 0
+        self.hangs = False
+        self.due_in = period
+
+    async def run(self, engine) -> float:
+        self.runs += 1
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.fails:
+            self.fails -= 1
+            raise ZeroDivisionError("a chore may raise anything")
+        return self.due_in
+
+    def rest(self) -> None:
+        self.rests += 1
+
+
+class House:
+    """One store, and candidates that can be started and ended."""
+
+    def __init__(self, clock) -> None:
+        self.clock = clock
+        self.store = MemoryStore()
+        self.engine = MemoryEngine(self.store, clock)
+        self.handles: dict[str, Faulty] = {}
+
+    def connect(self, name: str) -> Faulty:
+        self.handles[name] = Faulty(MemoryEngine(self.store, self.clock))
+        return self.handles[name]
+
+    @asynccontextmanager
+    async def candidate(self, name: str, *chores):
+        """A candidate that runs; at the end it is cancelled, as on shutdown."""
+        election = Election(name, self.clock)
+        leader = Leader(lambda: self.connect(name), election, chores, self.clock)
+        task = asyncio.create_task(leader.run())
+        await self.clock.settle()
+        try:
+            yield task
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def holder(self) -> str | None:
+        term = await self.engine.leader()
+        return term.holder if term else None
+
+
+@pytest.fixture
+async def house(clock):
+    house = House(clock)
+    await house.engine.open()
+    yield house
+    await house.engine.close()
+
+
+async def test_only_the_elected_one_does_the_chores(house, clock):
+    mine, theirs = Counted("mine"), Counted("theirs")
+    async with house.candidate("a", mine), house.candidate("b", theirs):
+        await clock.elapse(12)
+
+    assert mine.runs == 3
+    assert theirs.runs == 0
+
+
+async def test_a_chore_runs_again_when_it_asked_to_but_at_least_once_per_period(house, clock):
+    chore = Counted("soon", period=5.0)
+    chore.due_in = 0.5
+    async with house.candidate("a", chore):
+        await clock.elapse(2.1)
+        assert chore.runs == 5
+        chore.due_in = 1000.0
+        await clock.elapse(0.5)
+        runs = chore.runs
+        await clock.elapse(5.0)
+        assert chore.runs == runs + 1
+
+
+async def test_a_shutdown_lets_the_next_one_lead_within_a_third_of_the_ttl(house, clock):
+    mine, theirs = Counted("mine"), Counted("theirs")
+    async with house.candidate("b", mine):
+        async with house.candidate("a", theirs):
+            assert await house.holder() == "b"
+        assert await house.holder() == "b"
+    assert await house.holder() is None
+
+    async with house.candidate("c", mine):
+        assert await house.holder() == "c"
+
+
+async def test_a_leader_that_dies_is_replaced_within_its_ttl_and_a_try(house, clock):
+    await house.engine.lead("dead", 10.0)
+    chore = Counted("chore")
+    async with house.candidate("a", chore):
+        await clock.elapse(9.9)
+        assert chore.runs == 0
+        await clock.elapse(3.5)
+        assert chore.runs >= 1
+        assert await house.holder() == "a"
+
+
+async def test_a_chore_that_fails_is_tried_again_alone(house, clock, caplog):
+    bad, good = Counted("bad"), Counted("good")
+    bad.fails = 2
+    async with house.candidate("a", bad, good):
+        await clock.elapse(0.5)
+        assert bad.runs == 3
+        assert good.runs == 1
+        assert bad.rests == 2
+
+    messages = [record.getMessage() for record in caplog.records]
+    assert sum("chore failed chore=bad" in message for message in messages) == 2
+
+
+async def test_a_chore_that_hangs_is_ended_by_its_timeout_and_delays_nobody(house, clock):
+    hung, good = Counted("hung", timeout=20.0), Counted("good")
+    hung.hangs = True
+    async with house.candidate("a", hung, good):
+        await clock.elapse(19)
+        assert (hung.runs, good.runs) == (1, 4)
+        assert await house.holder() == "a"
+        hung.hangs = False
+        await clock.elapse(2)
+        assert hung.runs == 2
+
+
+async def test_a_leader_that_was_stopped_does_nothing_before_it_is_elected_again(house, clock):
+    chore = Counted("chore", period=5.0)
+    async with house.candidate("a", chore):
+        await clock.elapse(1)
+        runs = chore.runs
+        handle = house.handles["a"]
+        # Stopped for a minute; meanwhile another one leads. On waking, the chore is due.
+        gate = handle.block("lead")
+        clock.advance(60)
+        await house.engine.lead("b", 1000.0)
+        await clock.settle()
+        assert chore.runs == runs
+        assert chore.rests >= 1
+        gate.open()
+        await clock.elapse(60)
+        assert chore.runs == runs
+
+
+async def test_a_store_that_is_away_ends_the_trust_and_a_return_restores_it(house, clock):
+    chore = Counted("chore", period=1.0)
+    async with house.candidate("a", chore):
+        handle = house.handles["a"]
+        await clock.elapse(1)
+        handle.down()
+        await clock.elapse(10)
+        runs = chore.runs
+        await clock.elapse(10)
+        assert chore.runs == runs
+        handle.up()
+        await clock.elapse(4)
+        assert chore.runs > runs
+
+
+async def test_a_candidate_waits_for_a_store_that_is_away_at_the_start(house, clock):
+    chore = Counted("chore")
+    handle = Faulty(MemoryEngine(house.store, clock))
+    handle.down()
+    leader = Leader(lambda: handle, Election("a", clock), [chore], clock)
+    task = asyncio.create_task(leader.run())
+    await clock.elapse(20)
+    assert chore.runs == 0
+    handle.up()
+    await clock.elapse(10)
+    assert chore.runs > 0
+    task.cancel()
+    await asyncio.wait([task])
+    assert handle.verbs[-2:] == ["resign", "close"]
+
+
+async def test_a_resignation_that_hangs_does_not_keep_the_process(house, clock):
+    async with house.candidate("a") as task:
+        house.handles["a"].block("resign")
+        task.cancel()
+        await clock.asleep()
+        await clock.elapse(2.1)
+        await asyncio.wait([task])
+
+
+async def test_two_leaders_by_accident_do_no_harm(house, clock):
+    """Both believe that they lead; every job still has exactly one life."""
+    engine = house.engine
+    ids = [f"job-{n}" for n in range(6)]
+    await engine.enqueue([Draft(id=id, task="t", delay=2.0 * n) for n, id in enumerate(ids)])
+    await engine.join(WorkerInfo(id="dead"))
+    await engine.exchange(Ask(worker="dead", queues=("default",), want=1, slots=1))
+    elections = [Election(name, clock) for name in "ab"]
+    for election in elections:
+        election._trusted_until = clock.monotonic() + 1000
+    leaders = [
+        Leader(
+            lambda: MemoryEngine(house.store, clock), election, all_chores(15.0, 1e6, clock), clock
+        )
+        for election in elections
+    ]
+
+    async def standing(engine) -> bool:
+        return True
+
+    for election in elections:
+        election.stand = standing  # type: ignore[method-assign]
+    tasks = [asyncio.create_task(leader.run()) for leader in leaders]
+    await clock.elapse(60)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+    jobs = await engine.get(ids)
+    assert {job.state for job in jobs if job} == {State.READY}
+    assert jobs[0] is not None
+    assert (jobs[0].rescues, jobs[0].crashes) == (1, 1)

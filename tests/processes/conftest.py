@@ -1,0 +1,101 @@
+"""Real worker processes, which tests may kill, stop and let go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import Penstock
+
+TESTS = Path(__file__).parent.parent
+PATIENCE = 60.0
+"""Real seconds after which something counts as never coming; nothing here waits for it to pass."""
+
+
+class Shop:
+    """A place with a store, the workers that serve it, and the traces they leave."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.url = f"sqlite:///{place}/jobs.db"
+        self.app = Penstock(self.url)
+        self._workers: list[subprocess.Popen[bytes]] = []
+
+    def worker(
+        self, *, concurrency: int = 10, lease: float = 2.0, busy: float = 10
+    ) -> subprocess.Popen[bytes]:
+        """Start a worker process."""
+        environment = {
+            **os.environ,
+            "SHOP_PLACE": str(self.place),
+            "SHOP_BUSY": str(busy),
+            "PYTHONPATH": str(TESTS),
+        }
+        log = open(self.place / f"worker-{len(self._workers)}.log", "wb")
+        with log:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "processes.serve", str(concurrency), str(lease)],
+                env=environment,
+                stdout=log,
+                stderr=log,
+            )
+        self._workers.append(worker)
+        return worker
+
+    def enqueue(self, task: str, count: int) -> list[str]:
+        """Enqueue ``count`` jobs of a task, numbered; return their ids."""
+        name = f"processes.shop.{task}"
+        return [self.app.enqueue(name, {"number": number}).id for number in range(count)]
+
+    def trace(self, first: str) -> list[list[str]]:
+        """The lines of the trace that begin with a word."""
+        try:
+            lines = (self.place / "trace").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [line.split() for line in lines if line.split()[0] == first]
+
+    def let_go(self) -> None:
+        """Let waiting handlers end."""
+        (self.place / "go").touch()
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait until something is so."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what} did not come\n{self.logs()}")
+            time.sleep(0.02)
+
+    def until_ended(self, ids: list[str]) -> None:
+        """Wait until these jobs are in a final state."""
+        self.until(lambda: all(self.app.job(id).status().state.is_final for id in ids), "the end")
+
+    def logs(self) -> str:
+        """What the workers said."""
+        return "\n".join(
+            f"--- {path.name}\n{path.read_text()}" for path in sorted(self.place.glob("*.log"))
+        )
+
+    def close(self) -> None:
+        """End every worker that is still there."""
+        for worker in self._workers:
+            if worker.poll() is None:
+                worker.send_signal(signal.SIGCONT)
+                worker.kill()
+            worker.wait()
+        self.app.close()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path)
+    yield shop
+    shop.close()

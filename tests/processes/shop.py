@@ -1,0 +1,71 @@
+"""The application of the process tests: tasks that leave a trace in a file when they run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from pathlib import Path
+
+from penstock import Penstock, current
+from penstock.events import Stale
+
+PLACE = Path(os.environ["SHOP_PLACE"])
+"""Where the traces are: ``trace`` has a line per event, a file ``go`` lets waiting handlers end."""
+
+app = Penstock(f"sqlite:///{PLACE}/jobs.db?busy_timeout={os.environ.get('SHOP_BUSY', '10')}")
+
+
+def trace(*words: object) -> None:
+    """Append one line; short appends are not mixed up."""
+    line = " ".join(str(word) for word in (*words, os.getpid())) + "\n"
+    with open(PLACE / "trace", "a") as file:
+        file.write(line)
+
+
+async def allowed() -> None:
+    """Wait until the test lets handlers go on."""
+    while not (PLACE / "go").exists():  # noqa: ASYNC110 - the sign comes from another process
+        await asyncio.sleep(0.01)
+
+
+@app.task
+async def patient(number: int) -> int:
+    trace("begin", number)
+    await allowed()
+    trace("end", number)
+    return number
+
+
+@app.task
+def threaded(number: int) -> int:
+    trace("begin", number)
+    while not (PLACE / "go").exists():
+        threading.Event().wait(0.01)
+    trace("end", number)
+    return number
+
+
+@app.task
+async def quick(number: int) -> int:
+    trace("begin", number)
+    return number
+
+
+@app.task
+async def poison() -> None:
+    trace("poison", current().attempt)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(at_most_once=True)
+async def payment() -> None:
+    trace("payment")
+    await allowed()
+
+
+@app.on(Stale)
+def stale(event: Stale) -> None:
+    trace("stale", event.job)
+

@@ -1,0 +1,1 @@
+"""The worker: attempts, slots, exchanges, leases, the end."""

@@ -1,0 +1,92 @@
+"""How much a worker asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.worker.appetite import Appetite, Meal, Room
+
+
+def fed(*, rate: float, round_trip: float, kind: str = "async", most: int = 100) -> Appetite:
+    """An appetite that has seen so many jobs a second end, for two seconds."""
+    appetite = Appetite(most)
+    for step in range(200):
+        for _ in range(int(rate * 0.01)):
+            appetite.finished("async" if kind == "async" else "sync")
+        appetite.exchanged(step * 0.01, round_trip, {})
+    return appetite
+
+
+def ask(appetite: Appetite, may_pass_over: bool = False, **rooms: tuple[int, int]) -> Meal:
+    names = {"a": "async", "s": "sync"}
+    room = {names[key]: Room(*value) for key, value in rooms.items()}
+    return appetite.meal(room, may_pass_over=may_pass_over)  # type: ignore[arg-type]
+
+
+def test_a_worker_that_knows_nothing_asks_for_its_free_slots():
+    assert ask(Appetite(100), a=(100, 0)) == Meal(100, 100)
+    assert ask(Appetite(100), a=(100, 97)) == Meal(3, 3)
+    assert ask(Appetite(100), s=(8, 8)) == Meal(0, 0)
+    assert ask(Appetite(100), s=(8, 20)) == Meal(0, 0)
+
+
+def test_short_jobs_are_prefetched_for_the_time_of_a_round_trip():
+    appetite = fed(rate=2000, round_trip=0.005)
+
+    assert appetite.prefetch("async") == pytest.approx(20, abs=3)
+    assert ask(appetite, a=(100, 100)).want == appetite.prefetch("async")
+    assert ask(appetite, a=(100, 100)).slots == 0
+
+
+def test_long_jobs_are_not_prefetched():
+    appetite = Appetite(100)
+    for step in range(100):
+        appetite.finished("async")
+        appetite.exchanged(step * 1.0, 0.005, {})
+
+    assert appetite.prefetch("async") == 0
+
+
+def test_prefetching_has_a_limit_and_can_be_switched_off():
+    assert fed(rate=50_000, round_trip=0.1).prefetch("async") == 100
+    assert fed(rate=50_000, round_trip=0.1, most=0).prefetch("async") == 0
+
+
+def test_after_something_waited_too_long_nothing_is_prefetched_until_jobs_end():
+    appetite = fed(rate=2000, round_trip=0.005)
+    appetite.stalled()
+    assert appetite.prefetch("async") == 0
+    for _ in range(200):
+        appetite.finished("async")
+    appetite.exchanged(2.1, 0.005, {})
+    assert appetite.prefetch("async") > 0
+
+
+def test_with_both_kinds_only_what_surely_starts_counts_as_a_slot():
+    meal = ask(Appetite(100), a=(100, 0), s=(8, 0))
+
+    assert meal.slots == 8
+    assert meal.want == 16
+
+
+def test_the_recent_mix_decides_how_much_is_asked_for():
+    appetite = Appetite(100)
+    for step in range(20):
+        appetite.exchanged(step * 1.0, 0.001, {"async": 100, "sync": 0})
+    meal = ask(appetite, a=(100, 0), s=(8, 0))
+    assert (meal.want, meal.slots) == (100, 8)
+
+    for step in range(20, 40):
+        appetite.exchanged(step * 1.0, 0.001, {"async": 0, "sync": 8})
+    meal = ask(appetite, a=(100, 0), s=(8, 0))
+    assert meal.want == pytest.approx(8, abs=1)
+
+
+def test_a_kind_without_free_slots_is_passed_over_when_that_is_allowed():
+    appetite = Appetite(100)
+
+    assert ask(appetite, True, a=(100, 0), s=(8, 8)) == Meal(100, 100, "sync")
+    assert ask(appetite, True, a=(100, 100), s=(8, 3)) == Meal(5, 5, "async")
+    assert ask(appetite, False, a=(100, 0), s=(8, 8)) == Meal(0, 0)
+    assert ask(appetite, True, a=(100, 100), s=(8, 8)) == Meal(0, 0)
+    assert ask(appetite, True, a=(100, 0), s=(8, 0)).passes_over is None

@@ -1,0 +1,57 @@
+"""A store that is away: running handlers go on, nothing starts on an old lease, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from penstock.core.job import State
+from worker.rig import soon, specs
+
+
+async def test_a_store_that_is_away_longer_than_a_lease_leaves_every_handler_run_once(rig):
+    runs, started, finish = [], asyncio.Event(), asyncio.Event()
+    in_thread, thread_may_end = threading.Event(), threading.Event()
+
+    async def long(n: int) -> int:
+        runs.append(n)
+        if len(runs) == 3:
+            started.set()
+        await finish.wait()
+        return n
+
+    def long_in_thread() -> int:
+        runs.append(99)
+        in_thread.set()
+        assert thread_may_end.wait(20)
+        return 99
+
+    async with rig.working(specs(long, long_in_thread)) as worker:
+        name = worker.id
+        ids = [await rig.put("long", b'{"n":%d}' % n) for n in range(3)]
+        ids.append(await rig.put("long_in_thread"))
+        await soon(started.wait())
+        await soon(asyncio.to_thread(in_thread.wait, 20))
+        await rig.clock.asleep(2)
+        rig.down()
+        await rig.pass_time(40)  # more than two leases
+        finish.set()
+        thread_may_end.set()
+        await rig.clock.settle()
+        assert {(await rig.job(id)).state for id in ids} == {State.RUNNING}
+        rig.up()
+        jobs = await rig.meanwhile(rig.ended(*ids))
+        assert worker.id == name
+
+    assert sorted(runs) == [0, 1, 2, 99]
+    assert {(job.state, job.attempt, job.crashes) for job in jobs} == {(State.SUCCEEDED, 1, 0)}
+
+
+async def test_beats_go_on_as_long_as_the_worker_does(rig):
+    async with rig.working(specs()) as worker:
+        (info,) = await rig.engine.workers()
+        assert info.beat == 0
+        await rig.pass_time(20)
+        (info,) = await rig.engine.workers()
+        assert info.id == worker.id
+        assert info.beat >= 6

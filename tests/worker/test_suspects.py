@@ -1,0 +1,189 @@
+"""Law 5: who was in a crash runs apart from the others, and only the killer pays."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+
+import pytest
+
+from penstock.core.job import Hold, State
+from worker import victims
+from worker.rig import Rig, soon, specs
+
+
+async def suspects(rig: Rig, *tasks: str) -> list[str]:
+    """Jobs that were in one and the same crash."""
+    ids = [await rig.put(task) for task in tasks]
+    await rig.crash(*ids)
+    assert {(await rig.job(id)).crashes for id in ids} == {1}
+    return ids
+
+
+async def suspect(rig: Rig, task: str) -> str:
+    """A job that was in a crash."""
+    (id,) = await suspects(rig, task)
+    return id
+
+
+@pytest.mark.parametrize(
+    ("task", "how"), [("exits", "exited with 7"), ("is_killed", "was killed by SIGKILL")]
+)
+async def test_a_suspect_that_kills_its_own_process_ends_failed_and_the_worker_lives(
+    rig, task, how
+):
+    id = await suspect(rig, task)
+    async with rig.working(victims.ALL):
+        (job,) = await rig.ended(id)
+        (other,) = await rig.ended(await rig.put("innocent"))
+
+    assert (job.state, job.crashes) == (State.FAILED, 1)
+    assert job.reason == f"killed its own process ({how}) after a crash"
+    assert [error.kind for error in job.errors] == ["crash", "crash"]
+    assert job.errors[1].message == f"the child process {how} during this attempt"
+    assert other.result == str(os.getpid()).encode()
+
+
+async def test_an_innocent_suspect_runs_in_a_child_and_succeeds(rig):
+    ids = await suspects(rig, "innocent", "innocent_coroutine")
+    async with rig.working(victims.ALL):
+        first, second = await rig.ended(*ids)
+
+    assert first.state is second.state is State.SUCCEEDED
+    assert first.result != str(os.getpid()).encode()
+    assert second.result == f'"{ids[1]}"'.encode()
+
+
+async def test_of_those_in_one_crash_only_the_killer_pays(rig):
+    innocent, killer, other = await suspects(rig, "innocent", "exits", "innocent_coroutine")
+    async with rig.working(victims.ALL):
+        await rig.when(killer, lambda job: job.state.is_final)
+        rig.clock.advance(1)
+        jobs = await rig.ended(innocent, killer, other)
+
+    assert [job.state for job in jobs] == [State.SUCCEEDED, State.FAILED, State.SUCCEEDED]
+
+
+async def test_a_suspect_that_fails_in_its_child_is_retried_as_anywhere(rig):
+    id = await suspect(rig, "fails")
+    async with rig.working(victims.ALL):
+        job = await rig.in_state(id, State.SCHEDULED)
+
+    assert (job.failures, job.crashes, job.reason) == (1, 1, "ValueError: as always")
+    assert job.errors[1].traceback is not None
+    assert "in fails" in job.errors[1].traceback
+    assert "runner.py" not in job.errors[1].traceback
+
+
+async def test_progress_comes_out_of_the_child_and_a_cancellation_kills_it(rig):
+    id = await suspect(rig, "hangs")
+    async with rig.working(victims.ALL) as worker:
+        await soon(_until(lambda: _latest(worker)))
+        await rig.engine.cancel([id], "not needed")
+        (job,) = await rig.ended(id)
+
+    assert job.state is State.CANCELLED
+
+
+def _latest(worker) -> bool:
+    return any(attempt.context._latest for attempt in worker._shift._tools.hands)
+
+
+async def test_the_timeout_of_a_suspect_kills_its_child(rig):
+    id = await suspect(rig, "hangs_briefly")
+    async with rig.working(victims.ALL) as worker:
+        await soon(_until(lambda: _latest(worker)))
+        rig.clock.advance(5)
+        job = await rig.in_state(id, State.SCHEDULED)
+
+    assert job.errors[1].message == "ran longer than its timeout, 5s"
+
+
+async def test_a_shutdown_kills_the_child_and_gives_the_job_back(rig):
+    id = await suspect(rig, "hangs")
+    async with rig.working(victims.ALL) as worker:
+        await soon(_until(lambda: _latest(worker)))
+        worker.stop(0)
+        job = await rig.in_state(id, State.READY)
+
+    assert (job.crashes, job.failures) == (1, 0)
+
+
+async def test_suspects_that_find_no_room_wait_under_a_hold_not_in_the_workers_hands(rig):
+    ids = await suspects(rig, *["hangs"] * 4)
+    async with rig.working(victims.ALL) as worker:
+        held = [await rig.when(id, lambda job: job.hold is Hold.LIMIT) for id in ids[2:]]
+        assert worker._shift._crew._suspects.load == 2
+
+    assert {(job.state, job.crashes) for job in held} == {(State.READY, 1)}
+
+
+async def test_other_jobs_run_while_a_suspect_is_in_its_child(rig):
+    id = await suspect(rig, "hangs")
+    async with rig.working(victims.ALL) as worker:
+        await soon(_until(lambda: _latest(worker)))
+        (job,) = await rig.ended(await rig.put("innocent"))
+        assert (await rig.job(id)).state is State.RUNNING
+
+    assert job.state is State.SUCCEEDED
+
+
+async def test_a_suspect_that_no_child_can_import_runs_alone(rig):
+    together, started, go = [], asyncio.Event(), asyncio.Event()
+    running = 0
+
+    async def other() -> None:
+        nonlocal running
+        running += 1
+        started.set()
+        await go.wait()
+        running -= 1
+
+    async def closure() -> None:
+        together.append(running)
+
+    async with rig.working(specs(other, closure)) as worker:
+        first = await rig.put("other")
+        await soon(started.wait())
+        id = await suspect(rig, "closure")
+        await rig.in_state(id, State.RUNNING)
+        await soon(_until(lambda: worker._shift._tools.gate.alone is not None))
+        second = await rig.put("other")
+        await rig.clock.settle()
+        assert together == []
+        assert (await rig.job(second)).state is State.READY
+        go.set()
+        (job, *_) = await rig.meanwhile(rig.ended(id, first, second))
+
+    assert together == [0]
+    assert job.state is State.SUCCEEDED
+
+
+async def test_a_suspect_in_a_thread_runs_alone_too_and_can_be_given_back_before_it_starts(rig):
+    started, go = threading.Event(), threading.Event()
+    ran = []
+
+    def other() -> None:
+        started.set()
+        assert go.wait(20)
+
+    def closure() -> None:
+        ran.append(1)
+
+    async with rig.working(specs(other, closure)) as worker:
+        await rig.put("other")
+        await soon(asyncio.to_thread(started.wait, 20))
+        id = await suspect(rig, "closure")
+        await soon(_until(lambda: worker._shift._tools.gate.alone is not None))
+        worker.stop(1000)
+        job = await rig.in_state(id, State.READY)
+        go.set()
+
+    assert ran == []
+    assert (job.crashes, job.failures) == (1, 0)
+
+
+async def _until(condition) -> None:
+    while not condition():  # noqa: ASYNC110  (a child or a thread makes it true)
+        await asyncio.sleep(0.001)

@@ -1,0 +1,69 @@
+"""Tasks for children: this module is imported by the child process of a suspect."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from dataclasses import dataclass
+
+from penstock.context import Context
+from penstock.core.spec import Spec
+from worker.rig import spec
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a child looks for: anything that has a spec."""
+
+    spec: Spec
+
+
+def exits() -> None:
+    os._exit(7)
+
+
+async def is_killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def innocent() -> int:
+    print("what a handler prints must not disturb the talk with the worker")
+    return os.getpid()
+
+
+async def innocent_coroutine(ctx: Context) -> str:
+    await asyncio.sleep(0)
+    return ctx.id
+
+
+def fails() -> None:
+    raise ValueError("as always")
+
+
+def hangs(ctx: Context) -> None:
+    ctx.progress(0.25, "hanging")
+    threading.Event().wait()
+
+
+EXITS = Declared(spec(exits))
+IS_KILLED = Declared(spec(is_killed))
+INNOCENT = Declared(spec(innocent))
+INNOCENT_COROUTINE = Declared(spec(innocent_coroutine))
+FAILS = Declared(spec(fails, retries=[1000]))
+HANGS = Declared(spec(hangs))
+HANGS_BRIEFLY = Declared(spec(hangs, "hangs_briefly", timeout=5.0, retries=[1000]))
+
+ALL = {
+    declared.spec.name: declared.spec
+    for declared in (
+        EXITS,
+        IS_KILLED,
+        INNOCENT,
+        INNOCENT_COROUTINE,
+        FAILS,
+        HANGS,
+        HANGS_BRIEFLY,
+    )
+}
