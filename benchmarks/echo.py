@@ -13,17 +13,19 @@ class Echo:
     """The other process. ``perf_counter`` is one clock for all processes of a machine."""
 
     def __init__(self, place: Path, module: str) -> None:
-        self._pipe = place / "echo"
-        os.mkfifo(self._pipe)
-        self._worker = subprocess.Popen([sys.executable, "-m", module, str(place)])
-        self._reader = open(self._pipe)
+        read, write = os.pipe()
+        self._worker = subprocess.Popen(
+            [sys.executable, "-c", f"from {module} import serve; serve({str(place)!r})"],
+            pass_fds=[write],
+            env={**os.environ, "ECHO": str(write)},
+        )
+        os.close(write)
+        self._reader = os.fdopen(read)
 
     @staticmethod
-    def answer(place: Path) -> None:
+    def answer() -> None:
         """Called by the job."""
-        now = time.perf_counter()
-        with open(place / "echo", "w") as pipe:
-            pipe.write(f"{now}\n")
+        os.write(int(os.environ["ECHO"]), f"{time.perf_counter()}\n".encode())
 
     def wait(self) -> float:
         """Return the instant at which a job started."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from pathlib import Path
 
@@ -26,7 +25,7 @@ class HueySqlite:
 
         @self.huey.task()
         def stamp(number: int) -> None:
-            Echo.answer(place)
+            Echo.answer()
 
         self._noop = noop
         self._stamp = stamp
@@ -63,5 +62,6 @@ class HueySqlite:
             self._echo.close()
 
 
-if __name__ == "__main__":
-    HueySqlite(Path(sys.argv[1])).huey.create_consumer(workers=1, periodic=False).run()
+def serve(place: str) -> None:
+    """Be the worker in another process."""
+    HueySqlite(Path(place)).huey.create_consumer(workers=1, periodic=False).run()

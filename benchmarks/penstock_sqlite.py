@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from pathlib import Path
@@ -27,7 +26,7 @@ class PenstockSqlite:
 
         @self.app.task(name="stamp", queue="pings")
         async def stamp(number: int) -> None:
-            Echo.answer(place)
+            Echo.answer()
 
         self._noop: Any = sync_noop if sync else async_noop
         self._stamp = stamp
@@ -66,5 +65,6 @@ class PenstockSqlite:
         self.app.close()
 
 
-if __name__ == "__main__":
-    PenstockSqlite(Path(sys.argv[1])).app.run_worker(queues="pings")
+def serve(place: str) -> None:
+    """Be the worker in another process."""
+    PenstockSqlite(Path(place)).app.run_worker(queues="pings")

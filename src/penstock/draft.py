@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
@@ -39,11 +40,16 @@ def decided(options: Options, spec: Spec, payload: bytes, settings: Settings) ->
 def _arguments(spec: Spec, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What the task will be called with, less what the worker fills in."""
     args, kwargs = spec.signature.decode(payload, _FILLED_IN)
-    bound = inspect.signature(spec.function).bind_partial(*args, **kwargs)
+    bound = _parameters(spec.function).bind_partial(*args, **kwargs)
     bound.apply_defaults()
     for name in [name for name, value in bound.arguments.items() if value is _FILLED_IN]:
         del bound.arguments[name]
     return bound.args, bound.kwargs
+
+
+@lru_cache(maxsize=256)
+def _parameters(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function)
 
 
 def draft(task: str, payload: bytes, options: Options, settings: Settings) -> Draft:

@@ -42,7 +42,7 @@ class Facade:
         self._connect = connect
         self._name = name
         self.forget()
-        here = weakref.ref(self)
+        here: weakref.ref[Facade] = weakref.ref(self)
         atexit.register(_exit, here)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=partial(_fork, here))

@@ -28,6 +28,8 @@ class _Injected:
     """Stands for the context of whatever attempt runs when it is used."""
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
         return getattr(current(), name)
 
 

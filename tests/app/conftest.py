@@ -20,8 +20,11 @@ def no_thread_is_left() -> Iterator[None]:
     """Whatever a test opened is closed when it ends."""
     before = set(threading.enumerate())
     yield
-    left = [thread for thread in threading.enumerate() if thread not in before]
-    assert [thread.name for thread in left if thread.name.startswith("penstock")] == []
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith("penstock")]
+    for thread in ours:
+        if thread not in before:
+            thread.join(5)
+            assert not thread.is_alive(), thread
 
 
 @pytest.fixture(params=["memory", "sqlite"])

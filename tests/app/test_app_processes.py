@@ -6,10 +6,13 @@ error output fails the test.
 
 from __future__ import annotations
 
+import http.client
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -238,6 +241,61 @@ def test_a_worker_thread_stays_with_the_parent(script, store):
     assert jobs_in(store) == 3
 
 
+def test_gunicorn_workers_enqueue_through_the_app_they_were_preloaded_with(tmp_path, store):
+    """The master uses the app before it forks; each request is served by a worker's own handle."""
+    (tmp_path / "shop.py").write_text(
+        START.replace("sys.argv[1]", repr(store))
+        + textwrap.dedent("""
+            task.enqueue()
+
+            def serve(environ, start_response):
+                id = task.enqueue().id
+                start_response("200 OK", [("Content-Type", "text/plain")])
+                return [f"{os.getpid()} {id}".encode()]
+        """)
+    )
+    path = tmp_path / "gunicorn.sock"
+    options = ("--preload", "--workers=2", f"--bind=unix:{path}", "--log-level=warning")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "gunicorn", *options, "shop:serve"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        answers = [_request(str(path)) for _ in range(40)]
+    finally:
+        server.terminate()
+        _, err = server.communicate(timeout=30)
+    assert err == ""
+    assert {status for status, _ in answers} == {200}
+    assert str(server.pid) not in {body.split()[0] for _, body in answers}
+    assert len({body.split()[1] for _, body in answers}) == 40
+    assert jobs_in(store) == 41
+
+
+def _request(path: str) -> tuple[int, str]:
+    """Ask a server on a socket, as soon as it is there."""
+    deadline = time.monotonic() + 30
+    while True:
+        connection = http.client.HTTPConnection("shop")
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(30)
+        try:
+            connection.sock.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            connection.close()
+            if time.monotonic() > deadline:
+                raise
+            continue
+        connection.request("GET", "/")
+        answer = connection.getresponse()
+        try:
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+
 # --- spawn --------------------------------------------------------------------------------------
 
 
@@ -331,8 +389,8 @@ def test_ctrl_c_ends_a_wait_for_a_result(script):
     process = script(
         """
         handle = task.enqueue()
-        print("waiting", flush=True)
         try:
+            print("waiting", flush=True)
             handle.result()
         except KeyboardInterrupt:
             print("interrupted", handle.status().state, flush=True)

@@ -169,6 +169,7 @@ def test_what_ended_a_worker_is_told_to_who_stops_it(memory, monkeypatch, caplog
 
     monkeypatch.setattr("penstock.engines.memory.MemoryEngine.open", refuses)
     worker = memory.worker_thread().start()
+    worker._thread.join(30)
     with pytest.raises(EngineReadOnly):
         worker.stop()
     assert "worker_ended error=EngineReadOnly" in caplog.text

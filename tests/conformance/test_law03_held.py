@@ -119,6 +119,20 @@ async def test_an_exchange_that_was_cancelled_halfway_happened_whole_or_not_at_a
     assert sorted(ids(rest) + ids(await engine.held(worker))) == sorted(jobs)
 
 
+async def test_a_cancelled_call_cannot_happen_any_more_once_a_later_one_returned(store):
+    engine, other = await store.open(), await store.open()
+    await enqueue_jobs(engine, 40)
+    worker = await joined(engine)
+    for turns in range(10):
+        call = asyncio.create_task(engine.exchange(ask(worker, want=2)))
+        await breathe(turns)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        held = await engine.held(worker)
+        await breathe()
+        assert await other.held(worker) == held
+
+
 async def test_an_enqueue_that_was_cancelled_halfway_can_be_repeated(engine):
     batches = [[draft(), draft()] for _ in range(10)]
     for turns, batch in enumerate(batches):

@@ -86,6 +86,10 @@ TEARS: list[tuple[type[Torn], list[Sentence]]] = [
         laws.LosesWhatItHandedOut,
         [law03.test_a_worker_whose_reply_was_lost_learns_what_it_was_given],
     ),
+    (
+        laws.HappensLater,
+        [law03.test_a_cancelled_call_cannot_happen_any_more_once_a_later_one_returned],
+    ),
     (laws.GuessesDeath, [law04.test_a_worker_that_beat_since_it_was_seen_is_not_dead]),
     (
         laws.ChargesWhatHadNotStarted,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from conformance.torn import Torn
+from conformance.torn import Torn, others_act
 from penstock.core.job import Draft, Hold, Job, OutcomeKind, State, Verdict
 from penstock.engines.memory_store import MemoryJobs
 from penstock.engines.records import (
@@ -96,6 +96,17 @@ class LosesWhatItHandedOut(Torn):
 
     async def held(self, worker: str) -> list[Job]:
         return [job for job in await super().held(worker) if job.started]
+
+
+class HappensLater(Torn):
+    """A call whose caller has gone goes on behind everybody's back."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        async def late() -> Exchange:
+            await others_act()
+            return await super(HappensLater, self).exchange(ask)
+
+        return await asyncio.shield(asyncio.create_task(late()))
 
 
 class GuessesDeath(Torn):

@@ -112,11 +112,20 @@ async def test_a_shutdown_kills_the_child_and_gives_the_job_back(rig):
 
 async def test_suspects_that_find_no_room_wait_under_a_hold_not_in_the_workers_hands(rig):
     ids = await suspects(rig, *["hangs"] * 4)
-    async with rig.working(victims.ALL) as worker:
+    async with rig.working(victims.ALL, children=1) as worker:
         held = [await rig.when(id, lambda job: job.hold is Hold.LIMIT) for id in ids[2:]]
         assert worker._shift._crew._suspects.load == 2
 
     assert {(job.state, job.crashes) for job in held} == {(State.READY, 1)}
+
+
+async def test_several_suspects_run_at_once_each_in_its_own_child(rig):
+    ids = await suspects(rig, *["hangs"] * 3)
+    async with rig.working(victims.ALL, children=3) as worker:
+        await soon(_until(lambda: len(worker._shift._crew._suspects._children) == 3))
+        for id in ids:
+            await rig.engine.cancel([id], "enough")
+        await rig.ended(*ids)
 
 
 async def test_other_jobs_run_while_a_suspect_is_in_its_child(rig):

@@ -88,7 +88,12 @@ class ChildProcess:
             _part(process)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [get_executable() or sys.executable, "-c", _PROGRAM, json.dumps(sys.path)]
+        command = [
+            get_executable() or sys.executable,
+            "-c",
+            _PROGRAM,
+            json.dumps([str(place) for place in sys.path]),
+        ]
         with self._lock:
             if self._is_killed:
                 raise ChildProcessError("it is not wanted any more")

@@ -26,7 +26,7 @@ from penstock.worker.settings import WorkerSettings
 from penstock.worker.slots import Slots
 from penstock.worker.stats import Stats
 from penstock.worker.store_time import StoreTime
-from penstock.worker.suspects import ROOM, Surroundings, Suspects
+from penstock.worker.suspects import Surroundings, Suspects
 from penstock.worker.threads import Threads
 
 NO_SLOT: Final = "no slot was free"
@@ -77,7 +77,9 @@ class Crew:
             clock=clock,
             journal=tools.journal,
         )
-        self._suspects = Suspects(runner, tools.gate, around, self._deadlines.add, self._finished)
+        self._suspects = Suspects(
+            settings.children, runner, tools.gate, around, self._deadlines.add, self._finished
+        )
         self._by_kind: dict[Kind, Slots | Threads] = {
             "async": self._slots,
             "sync": self._threads,
@@ -95,7 +97,8 @@ class Crew:
     def lives(self) -> list[Coroutine[Any, Any, None]]:
         """What has to live for attempts to run: slots, deadlines and suspects."""
         slots = [self._slots.serve() for _ in range(self._slots.size)]
-        return [*slots, self._deadlines.run(), self._suspects.serve()]
+        children = [self._suspects.serve() for _ in range(self._suspects.size)]
+        return [*slots, *children, self._deadlines.run()]
 
     def close(self) -> None:
         """Let everything end; nobody wants to know how. Call it before the tasks are cancelled."""
@@ -152,7 +155,7 @@ class Crew:
             elif job.crashes == 0:
                 attempt.pool = self._pool_of(attempt)
                 lots[_kind(spec)].append(attempt)
-            elif self._suspects.load < ROOM:
+            elif self._suspects.has_room:
                 attempt.pool = self._suspects
                 self._suspects.put([attempt])
             else:

@@ -25,6 +25,8 @@ class WorkerSettings:
     """Async attempts at once."""
     threads: int = 8
     """Sync attempts at once."""
+    children: int = 4
+    """Suspects at once: attempts of jobs that were in a crash, each in a child process."""
     prefetch: int = 100
     """Jobs beyond the free slots that may wait in its hands, at most; long jobs mean none."""
     patience: float = 1.0
@@ -49,6 +51,7 @@ class WorkerSettings:
             raise BadOption("queues", self.queues, "name each queue once")
         _check("concurrency", self.concurrency, least=1)
         _check("threads", self.threads, least=1)
+        _check("children", self.children, least=1)
         _check("prefetch", self.prefetch, least=0)
         _check("lease", self.lease, least=0.1)
         _check("poll", self.poll, least=0.001)

@@ -1,4 +1,4 @@
-"""Where suspects run: jobs that were in a crash, one at a time, each in a child process.
+"""Where suspects run: jobs that were in a crash, each in a child process of its own.
 
 A job that was in a crash and then kills the child in which it is alone has proven to be the killer:
 it ends failed at once, with the way its process died as the reason. The others of the same crash
@@ -28,10 +28,6 @@ from penstock.worker.pool import Pool
 from penstock.worker.runner import Runner
 from penstock.worker.store_time import StoreTime
 
-ROOM: Final = 2
-"""Suspects in a worker's hands: one runs, one is next. A crash charges all that are in its hands,
-so the others go back under a hold."""
-
 START_UP: Final = 60.0
 """Seconds that a child may take to reach the task."""
 
@@ -51,45 +47,55 @@ class Surroundings:
 
 
 class Suspects:
-    """A pool for one attempt at a time."""
+    """A pool of ``size`` child processes.
+
+    There is room for one more that is next. A crash charges all suspects in a worker's hands, so
+    those that find no room go back under a hold.
+    """
 
     def __init__(
         self,
+        size: int,
         runner: Runner,
         gate: Gate,
         around: Surroundings,
         begun: Callable[[Attempt], None],
         finished: Callable[[Attempt, Outcome | None], None],
     ) -> None:
+        self.size = size
         self._runner = runner
         self._gate = gate
         self._around = around
         self._begun = begun
         self._finished = finished
         self._line = Line()
-        self._current: Attempt | None = None
-        self._child: ChildProcess | None = None
+        self._taken: set[Attempt] = set()
+        self._children: dict[Attempt, ChildProcess] = {}
         self._changed = asyncio.Event()
+        self._only_one = asyncio.Lock()
 
     @property
     def load(self) -> int:
-        """Attempts that wait or run here."""
-        return len(self._line) + (self._current is not None)
+        """Attempts that wait or run here, or run alone in this process."""
+        return len(self._line) + len(self._taken)
+
+    @property
+    def has_room(self) -> bool:
+        """One more may come."""
+        return self.load <= self.size
 
     @property
     def is_quiet(self) -> bool:
         """No child runs; a suspect that runs alone is in another pool."""
-        return self._child is None
+        return not self._children
 
     @property
     def waiting(self) -> list[Attempt]:
         """Those that have not started, the next one first."""
-        current = self._current
-        alone = [current] if current is not None and current.started_at is None else []
-        return [*alone, *self._line]
+        return [*(each for each in self._taken if each.started_at is None), *self._line]
 
     def put(self, attempts: Sequence[Attempt]) -> None:
-        """Let suspects run, each when the one before has ended."""
+        """Let suspects run, each when there is room."""
         self._line.add(attempts)
         self.pump()
 
@@ -104,32 +110,35 @@ class Suspects:
 
     def withdraw(self, attempt: Attempt) -> bool:
         """Take out an attempt that waits; False: it has started."""
-        waits_alone = attempt is self._current and attempt.started_at is None
+        waits_alone = attempt in self._taken and attempt.started_at is None
         return waits_alone or self._line.remove(attempt)
 
     def interrupt(self, attempt: Attempt) -> None:
         """Kill the child."""
-        if attempt is self._current and self._child is not None:
-            self._child.kill()
+        if (child := self._children.get(attempt)) is not None:
+            child.kill()
 
     def close(self) -> None:
-        """Kill the child; nobody wants to know how it ends."""
-        if self._child is not None and self._current is not None:
-            self._current.end(Ending.LOST)
-            self._child.kill()
+        """Kill the children; nobody wants to know how they end."""
+        for attempt, child in self._children.items():
+            attempt.end(Ending.LOST)
+            child.kill()
 
     async def serve(self) -> None:
-        """Run suspects, one after the other."""
+        """Run suspects, one after the other; called once for each of ``size``."""
         while True:
             while not self._line or not self._gate.admits(self._line.head):
                 await self._change()
-            self._current = self._line.take()
+            attempt = self._line.take()
+            self._taken.add(attempt)
             try:
-                unfit = await self._run_in_child(self._current)
+                unfit = await self._run_in_child(attempt)
                 if unfit is not None:
-                    await self._run_alone(self._current, unfit)
+                    async with self._only_one:
+                        await self._run_alone(attempt, unfit)
             finally:
-                self._current = None
+                self._taken.discard(attempt)
+                self.pump()
 
     # --- in a child ----------------------------------------------------------------------------
 
@@ -142,7 +151,7 @@ class Suspects:
         clock = self._around.clock
         attempt.started_at = clock.monotonic()
         began = asyncio.Event()
-        self._child = ChildProcess(attempt, began.set)
+        child = self._children[attempt] = ChildProcess(attempt, began.set)
         request = Request(
             job=attempt.job,
             module=module,
@@ -151,9 +160,9 @@ class Suspects:
             ahead=self._around.time.now() - clock.now(),
         )
         try:
-            answer = await self._watched(attempt, self._child, request, began)
+            answer = await self._watched(attempt, child, request, began)
         finally:
-            self._child = None
+            del self._children[attempt]
         if isinstance(answer, Unfit) and attempt.ending is None:
             attempt.started_at = None
             return answer
@@ -213,8 +222,9 @@ class Suspects:
         """Run it in this process while nothing else does."""
         self._say(attempt, f"alone in this process ({unfit.why})")
         self._gate.alone = attempt
+        others = (*self._around.pools, self)
         try:
-            while not attempt.is_over and not all(pool.is_quiet for pool in self._around.pools):
+            while not attempt.is_over and not all(pool.is_quiet for pool in others):
                 await self._change()
             if not attempt.is_over:
                 attempt.pool = self._around.pool_of(attempt)
@@ -223,7 +233,7 @@ class Suspects:
                 await self._change()
         finally:
             self._gate.alone = None
-            for pool in self._around.pools:
+            for pool in others:
                 pool.pump()
 
     async def _change(self) -> None:

@@ -1,0 +1,135 @@
+"""When a worker speaks to the store, when it does not, and that it leads if it is elected."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec.structs import replace
+
+from penstock.core.job import State, Verdict
+from penstock.engines.records import Ask, Exchange, WorkerInfo
+from worker.rig import Handle, soon, specs
+
+
+async def work() -> None:
+    pass
+
+
+async def test_an_outcome_whose_row_is_locked_is_sent_again(rig):
+    locked = 2
+
+    class Locked(Handle):
+        async def exchange(self, ask: Ask) -> Exchange:
+            nonlocal locked
+            if ask.outcomes and locked:
+                locked -= 1
+                self.asks.append(ask)
+                reply = await self.inner.exchange(replace(ask, outcomes=()))
+                return replace(reply, verdicts=tuple(Verdict.LATER for _ in ask.outcomes))
+            return await super().exchange(ask)
+
+    def connect() -> Handle:
+        handle = Locked(rig)
+        rig.handles.append(handle)
+        return handle
+
+    worker = rig.worker(specs(work))
+    worker._connect = connect
+    async with asyncio.TaskGroup() as group:
+        run = group.create_task(worker.run())
+        await soon(worker.ready.wait())
+        id = await rig.put("work")
+        (job,) = await rig.meanwhile(rig.ended(id))
+        worker.stop(0)
+        await rig.over(run)
+
+    assert job.state is State.SUCCEEDED
+    assert locked == 0
+
+
+async def test_a_store_that_calls_for_nothing_is_no_hot_loop(rig):
+    async def at_once(ask: Ask, timeout: float) -> None:
+        return None
+
+    async with rig.working(specs(work)):
+        await rig.clock.asleep(2)
+        rig.main.wait = at_once  # type: ignore[method-assign]
+        before = len(rig.main.asks)
+        rig.clock.advance(2)
+        await rig.clock.asleep(2)
+        assert len(rig.main.asks) - before < 5
+        await rig.pass_time(1)
+        assert len(rig.main.asks) - before < 20
+
+
+async def test_an_idle_worker_only_looks(rig):
+    async with rig.working(specs(work)):
+        await rig.clock.asleep(2)
+        before = len(rig.main.asks)
+        await rig.pass_time(30)
+        assert len(rig.main.asks) == before
+
+
+async def test_a_worker_whose_slots_are_full_does_not_ask_for_more(rig):
+    started, go = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        started.set()
+        await go.wait()
+
+    async with rig.working(specs(hold), concurrency=2):
+        ids = [await rig.put("hold") for _ in range(6)]
+        await soon(started.wait())
+        await rig.pass_time(10)
+        assert all(ask.want <= 2 for ask in rig.main.asks)
+        states = [(await rig.job(id)).state for id in ids]
+        assert states.count(State.RUNNING) == 2
+        go.set()
+        await rig.meanwhile(rig.ended(*ids))
+
+
+async def test_many_outcomes_ride_in_few_exchanges(rig):
+    async with rig.working(specs(work)) as worker:
+        ids = [await rig.put("work") for _ in range(500)]
+        await rig.ended(*ids)
+
+    assert worker.stats.exchanges < 30
+    assert worker.stats.succeeded == 500
+
+
+async def test_outcomes_that_pile_up_are_sent_in_pieces_of_what_a_call_should_carry(rig):
+    go = asyncio.Event()
+
+    async def hold() -> None:
+        await go.wait()
+
+    async with rig.working(specs(hold), concurrency=50):
+        rig.main.traits = replace(rig.main.traits, max_batch=20)
+        ids = [await rig.put("hold") for _ in range(50)]
+        await soon(rig.until(lambda: _all(rig, ids, State.RUNNING)))
+        go.set()
+        await rig.ended(*ids)
+
+    assert max(len(ask.outcomes) for ask in rig.main.asks) == 20
+    assert max(ask.want for ask in rig.main.asks[1:]) <= 50
+
+
+async def _all(rig, ids, state) -> bool:
+    return all([(await rig.job(id)).state is state for id in ids])
+
+
+async def test_a_worker_that_is_elected_rescues_the_jobs_of_a_dead_one(rig):
+    await rig.engine.join(WorkerInfo(id="dead"))
+    id = await rig.put("work")
+    await rig.engine.exchange(Ask(worker="dead", queues=("default",), want=1, slots=0))
+    # The exchange loop and the beats; the renewals and the four chores.
+    everybody = 2 + 1 + 4
+    async with rig.working(specs(work), leads=True) as worker:
+        await soon(rig.clock.asleep(everybody))
+        term = await rig.engine.leader()
+        assert term is not None
+        assert term.holder == worker.id
+        (job,) = await rig.meanwhile(rig.ended(id), sleepers=everybody)
+
+    assert (job.state, job.attempt, job.crashes) == (State.SUCCEEDED, 2, 0)
+    assert await rig.engine.leader() is None
