@@ -155,21 +155,25 @@ def _count(called: str, value: object) -> int:
 
 def _labels(called: str, value: object) -> dict[str, int]:
     """Labels from a table, or from text such as ``urgent=-5,bulk=20``."""
-    why = "give labels and whole numbers from -1000 to 1000, such as urgent=-5,bulk=20"
-    if isinstance(value, str):
-        pairs = [part.partition("=") for part in value.split(",") if part.strip()]
-        items: list[tuple[Any, Any]] = [(label.strip(), text.strip()) for label, _, text in pairs]
-    elif isinstance(value, Mapping):
-        items = list(value.items())
-    else:
-        raise BadOption(called, value, why)
-    labels = {}
-    for label, number in items:
-        try:
-            labels[label] = int(number) if isinstance(number, str) else number
-        except ValueError:
-            raise BadOption(called, value, why) from None
-        is_number = type(labels[label]) is int and -1000 <= labels[label] <= 1000
-        if not is_number or not isinstance(label, str) or not label:
+    labels: dict[str, int] = {}
+    for label, number in _pairs(value):
+        if not label or not isinstance(label, str) or not _is_priority(number):
+            why = "give labels and whole numbers from -1000 to 1000, such as urgent=-5,bulk=20"
             raise BadOption(called, value, why)
+        labels[label] = int(number)
     return labels
+
+
+def _pairs(value: object) -> list[tuple[Any, Any]]:
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if not isinstance(value, str):
+        return [("", value)]
+    parts = [part.partition("=") for part in value.split(",") if part.strip()]
+    return [(label.strip(), number.strip()) for label, _, number in parts]
+
+
+def _is_priority(number: object) -> bool:
+    if isinstance(number, str):
+        return number.removeprefix("-").isdecimal() and -1000 <= int(number) <= 1000
+    return type(number) is int and -1000 <= number <= 1000

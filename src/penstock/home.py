@@ -122,7 +122,13 @@ class Home:
         # context is empty lest that of the first caller live as long as the process.
         self._living = self._loop.create_task(self._live(), context=Context())
         self.thread = threading.Thread(target=self._run, name="penstock", daemon=True)
-        self.thread.start()
+        try:
+            self.thread.start()
+        except RuntimeError:  # the interpreter exits, or has too many threads
+            self._living.cancel()
+            self._loop.run_until_complete(asyncio.wait((self._living,)))
+            self._loop.close()
+            raise
 
     def is_here(self) -> bool:
         """The caller is on the loop's own thread."""

@@ -22,7 +22,7 @@ from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from penstock.engines.engine import Engine
-from penstock.errors import EngineTimeout, WrongThread
+from penstock.errors import EngineClosed, EngineTimeout, WrongThread
 from penstock.home import CLOSE_PATIENCE, EXIT_PATIENCE, Home, Work
 from penstock.mailbox import Mailbox
 
@@ -116,7 +116,10 @@ class Facade:
             threading.Event().wait()  # the process ends, and this thread with it
         with self._lock:
             if self._home is None:
-                self._home = Home(self._connect)
+                try:
+                    self._home = Home(self._connect)
+                except RuntimeError as error:  # no thread can be started any more
+                    raise EngineClosed(self._name) from error
                 self._farewell = weakref.finalize(self, self._home.leave)
                 self._farewell.atexit = False
             return self._home

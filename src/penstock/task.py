@@ -124,6 +124,9 @@ class Sender(Generic[P, R]):
                 jobs.append(self._draft(*self._call(item)))
             except UsageError as error:
                 raise BadItem(self.name, index, error) from error
+            except Exception as error:
+                error.add_note(f"this was raised for item {index}; nothing was stored")
+                raise
         if self.options.id is not None and len(jobs) > 1:
             why = f"one id for {len(jobs)} jobs; give a function of the arguments instead"
             raise BadOption("id", self.options.id, why)
@@ -152,6 +155,10 @@ class _Declared(Sender[P, R]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
+
+    def __reduce__(self) -> str:
+        """Pickled as a function is: by its name in its module."""
+        return self.spec.function.__qualname__
 
 
 class Task(_Declared[P, R]):

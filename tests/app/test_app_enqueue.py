@@ -145,6 +145,13 @@ def test_one_bad_item_is_named_before_anything_is_stored(app, send, item, messag
     assert app.counts() == []
 
 
+def test_what_a_hook_raises_names_the_item(memory):
+    task = memory.task(name="send", key=lambda text: 1 / len(text))(_takes_text)
+    with pytest.raises(ZeroDivisionError) as caught:
+        task.enqueue_many([("",), ("a",)])
+    assert caught.value.__notes__ == ["this was raised for item 0; nothing was stored"]
+
+
 def test_one_id_for_many_jobs_is_refused(app, send):
     with pytest.raises(BadOption) as caught:
         send.using(id="x").enqueue_many([("a",), ("b",)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pickle
 import subprocess
 import sys
 
@@ -34,6 +35,11 @@ async def test_an_async_task_can_still_be_awaited_as_the_function_it_was(memory)
 
     assert await double(21) == 42
     assert repr(double) == f"<AsyncTask {double.name}>"
+
+
+def test_a_task_is_pickled_by_its_name(memory):
+    assert pickle.loads(pickle.dumps(answer)) is answer
+    assert pickle.loads(pickle.dumps(answer.enqueue)).__self__ is answer
 
 
 def test_a_task_is_named_after_its_module_and_function(memory):
@@ -230,6 +236,14 @@ def test_a_context_is_no_argument_of_the_caller(memory):
 
     handle = resize.enqueue("holiday")  # type: ignore[call-arg]
     assert handle.status().payload == b'{"album":"holiday"}'
+
+
+APP = Penstock("memory://")
+
+
+@APP.task
+def answer() -> int:
+    return 42
 
 
 def _module_level() -> None: ...

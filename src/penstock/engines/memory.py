@@ -93,6 +93,7 @@ class MemoryEngine(Engine):
         self.store = store
         self.clock = clock or SystemClock()
         self._is_open = False
+        self._naps: set[asyncio.Event] = set()
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -101,6 +102,8 @@ class MemoryEngine(Engine):
 
     async def close(self) -> None:
         self._is_open = False
+        for event in self._naps:
+            event.set()
 
     async def migrate(self) -> int:
         return 1
@@ -114,10 +117,13 @@ class MemoryEngine(Engine):
         *args: Step.args,
         **kwargs: Step.kwargs,
     ) -> Result:
+        with self._opened().step() as jobs:
+            return verb(jobs, *args, **kwargs)
+
+    def _opened(self) -> MemoryStore:
         if not self._is_open:
             raise EngineClosed(NAME)
-        with self.store.step() as jobs:
-            return verb(jobs, *args, **kwargs)
+        return self.store
 
     # --- in and work ---------------------------------------------------------------------------
 
@@ -179,7 +185,7 @@ class MemoryEngine(Engine):
     # --- lead ----------------------------------------------------------------------------------
 
     async def lead(self, candidate: str, ttl: float) -> Term | None:
-        with self.store.step() as jobs:
+        with self._opened().step() as jobs:
             holder, epoch, until = self.store.term
             now = self.clock.now()
             if holder not in ("", candidate) and until > now:
@@ -191,23 +197,23 @@ class MemoryEngine(Engine):
             return Term(holder=candidate, epoch=epoch, left=ttl)
 
     async def resign(self, holder: str, epoch: int) -> None:
-        with self.store.step() as jobs:
+        with self._opened().step() as jobs:
             if self.store.term[:2] == (holder, epoch):
                 self.store.term = ("", epoch, 0.0)
                 jobs.changes += 1
 
     async def leader(self) -> Term | None:
-        holder, epoch, until = self.store.term
+        holder, epoch, until = self._opened().term
         left = until - self.clock.now()
         return Term(holder=holder, epoch=epoch, left=left) if holder and left > 0 else None
 
     # --- small values --------------------------------------------------------------------------
 
     async def cell(self, name: str) -> Cell:
-        return self.store.cells.get(name, Cell(None, 0))
+        return self._opened().cells.get(name, Cell(None, 0))
 
     async def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
-        with self.store.step() as jobs:
+        with self._opened().step() as jobs:
             known = self.store.cells.get(name, Cell(None, 0))
             if known.version != version:
                 return None
@@ -235,13 +241,15 @@ class MemoryEngine(Engine):
         )
 
     async def version(self) -> int:
-        return self.store.version
+        return self._opened().version
 
     async def listen(self, seen: int, timeout: float) -> int:
         event = asyncio.Event()
-        self.store.sleep(event, seen)
+        self._opened().sleep(event, seen)
+        self._naps.add(event)
         try:
             await self.clock.wait(event, timeout)
         finally:
+            self._naps.discard(event)
             self.store.forget(event)
-        return self.store.version
+        return self._opened().version

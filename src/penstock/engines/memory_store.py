@@ -172,7 +172,7 @@ class MemoryJobs:
         if ask.want <= 0:
             return
         lines = [
-            self._lines[queue].heads(min(ask.want, room), partial(_fits, ask))
+            self._lines[queue].heads(min(ask.want, room), partial(_fits, ask, now))
             for queue in dict.fromkeys(ask.queues)
             if (room := self._room(queue)) > 0
         ]
@@ -192,6 +192,8 @@ class MemoryJobs:
 
     def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
         """See the contract."""
+        if worker not in self.workers:
+            return [Verdict.STALE] * len(reports)
         return [self._progress(worker, report) for report in reports]
 
     def _progress(self, worker: str, report: Report) -> Verdict:
@@ -211,11 +213,11 @@ class MemoryJobs:
         for queue in ask.queues:
             if self._room(queue) <= 0:
                 continue
-            if any(_fits(ask, self.jobs[id]) for id in self._unplaced[queue]):
+            if any(_fits(ask, now, self.jobs[id]) for id in self._unplaced[queue]):
                 return 0.0
-            if self._lines[queue].heads(1, partial(_fits, ask)):
+            if self._lines[queue].heads(1, partial(_fits, ask, now)):
                 return 0.0
-            for job in self._due[queue].heads(1, partial(_fits, ask)):
+            for job in self._due[queue].heads(1, partial(_fits, ask, now)):
                 due_in = _earliest(due_in, max(0.0, _due_at(job) - now))
         return due_in
 
@@ -267,7 +269,7 @@ class MemoryJobs:
         self.changes += 1
         if was_fair and not settings.fair:
             for job in [job for job in self.jobs.values() if job.queue == queue]:
-                if job.state.is_waiting:
+                if not job.state.is_final:
                     self._put(replace(_unheld(job, Hold.UNPLACED), place=0.0))
             self._places.forget(queue)
 
@@ -500,9 +502,10 @@ def _inside_fence(job: Job, attempt: int, worker: str) -> bool:
     return job.state is State.RUNNING and job.attempt == attempt and job.worker == worker
 
 
-def _fits(ask: Ask, job: Job) -> bool:
-    """This worker could run the job now, or let it wait in its hands."""
-    return job.task not in ask.avoid and (ask.slots > 0 or not job.at_most_once)
+def _fits(ask: Ask, now: float, job: Job) -> bool:
+    """This worker could run the job as soon as it is due, or let it wait in its hands."""
+    has_time = job.expires_at is None or job.expires_at > max(now, _due_at(job))
+    return has_time and job.task not in ask.avoid and (ask.slots > 0 or not job.at_most_once)
 
 
 def _claim_key(job: Job) -> tuple[int, float, int] | None:

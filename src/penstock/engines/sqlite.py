@@ -90,7 +90,8 @@ class SqliteEngine(Engine):
         try:
             await self._thread.run(self._open)
             with named_errors(self.traits.name, self.path):
-                self._watch = DataVersionWatch(self._connect(wait=0.0), self.clock)
+                connection = self._connect(wait=0.0)
+                self._watch = DataVersionWatch(connection, self.traits.name, self.clock)
         except BaseException:
             await self.close()
             raise
@@ -98,7 +99,8 @@ class SqliteEngine(Engine):
     def _open(self) -> None:
         with named_errors(self.traits.name, self.path):
             self._connection = self._connect(self._busy_timeout)
-            found = sqlite_schema.version(self._connection, self.traits.name)
+            with self._transaction("BEGIN"):  # another process may be migrating
+                found = sqlite_schema.version(self._connection, self.traits.name)
             self._gate = FileGate(self.path, self.traits.name, self.clock)
             with self._gate.writing(self._busy_timeout):
                 self._connection.execute("PRAGMA journal_mode = WAL")

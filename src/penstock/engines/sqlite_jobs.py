@@ -34,7 +34,7 @@ from penstock.engines.records import (
 from penstock.engines.sqlite_keys import SqliteKeys
 from penstock.engines.sqlite_places import SqlitePlaces
 from penstock.engines.sqlite_rows import Row, json_text, to_insert, to_job, to_jobs, to_save
-from penstock.engines.sqlite_views import SqliteViews, head, is_fair, where
+from penstock.engines.sqlite_views import SqliteViews, is_fair, where
 from penstock.errors import LeaseLost
 
 
@@ -198,10 +198,13 @@ class SqliteJobs(SqliteViews):
         """The most urgent jobs, read whole only when they are really taken."""
         if len(rooms) == 1:
             ((queue, room),) = rooms.items()
-            line = to_jobs(self._run(self._sql["head"], head(ask, queue, room)).fetchall())
+            line = to_jobs(self._run(self._sql["head"], self._head(ask, queue, room)).fetchall())
             return choose([line], ask.want, ask.slots)
         lines = [
-            [Candidate(*row) for row in self._run(self._sql["head_of_many"], head(ask, *room))]
+            [
+                Candidate(*row)
+                for row in self._run(self._sql["head_of_many"], self._head(ask, *room))
+            ]
             for room in rooms.items()
         ]
         chosen = [candidate.entry for candidate in choose(lines, ask.want, ask.slots)]
@@ -211,6 +214,8 @@ class SqliteJobs(SqliteViews):
 
     def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
         """See the contract."""
+        if not self._has_lease(worker):
+            return [Verdict.STALE] * len(reports)
         return [
             Verdict.DONE
             if self._run(

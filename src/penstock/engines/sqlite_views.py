@@ -52,7 +52,7 @@ class SqliteViews:
             return None
         settings = self.settings()
         open_lines = [
-            head(ask, queue, 1) for queue in ask.queues if self._room(queue, settings) > 0
+            self._head(ask, queue, 1) for queue in ask.queues if self._room(queue, settings) > 0
         ]
         for line in open_lines:
             if (
@@ -124,8 +124,11 @@ class SqliteViews:
         row = self._run(self._sql["job"], (id,)).fetchone()
         return None if row is None else to_job(row)
 
+    def _has_lease(self, worker: str) -> bool:
+        return self._run(self._sql["worker"], (worker,)).fetchone() is not None
+
     def _check_lease(self, worker: str) -> None:
-        if self._run(self._sql["worker"], (worker,)).fetchone() is None:
+        if not self._has_lease(worker):
             raise LeaseLost(worker)
 
     def _cancels(self, ask: Ask) -> list[str]:
@@ -136,6 +139,16 @@ class SqliteViews:
         instants = [self._run(self._sql[statement], each).fetchone()[0] for each in asked]
         known = [instant for instant in instants if instant is not None]
         return max(0.0, min(known) - self.now) if known else None
+
+    def _head(self, ask: Ask, queue: str, room: int) -> dict[str, Any]:
+        """The parameters of a look at one queue's line."""
+        return {
+            "queue": queue,
+            "want": min(ask.want, room),
+            "slots": ask.slots,
+            "avoid": json_text(sorted(ask.avoid)),
+            "now": self.now,
+        }
 
     def _room(self, queue: str, settings: dict[str, QueueSettings]) -> int:
         chosen = settings.get(queue)
@@ -154,16 +167,6 @@ class SqliteViews:
 
 def is_fair(settings: dict[str, QueueSettings], queue: str) -> bool:
     return queue in settings and settings[queue].fair
-
-
-def head(ask: Ask, queue: str, room: int) -> dict[str, Any]:
-    """The parameters of a look at one queue's line."""
-    return {
-        "queue": queue,
-        "want": min(ask.want, room),
-        "slots": ask.slots,
-        "avoid": json_text(sorted(ask.avoid)),
-    }
 
 
 def where(which: Filter) -> dict[str, Any]:

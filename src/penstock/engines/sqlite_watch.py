@@ -12,6 +12,7 @@ import sqlite3
 from typing import Final
 
 from penstock.clock import Clock
+from penstock.errors import EngineClosed
 
 INTERVAL: Final = 0.004
 
@@ -19,13 +20,15 @@ INTERVAL: Final = 0.004
 class DataVersionWatch:
     """One handle's eye on the store. Belongs to the handle's loop."""
 
-    def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
+    def __init__(self, connection: sqlite3.Connection, name: str, clock: Clock) -> None:
+        self._name = name
         self._connection = connection
         self._clock = clock
         self._seen = self._read()
         self._version = 1
         self._listeners: set[asyncio.Event] = set()
         self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     def version(self) -> int:
         """Return a number that changes after any commit."""
@@ -44,6 +47,8 @@ class DataVersionWatch:
             await self._clock.wait(event, timeout)
         finally:
             self._listeners.discard(event)
+        if self._is_closed:
+            raise EngineClosed(self._name)
         return self._version
 
     async def _watch(self) -> None:
@@ -69,7 +74,10 @@ class DataVersionWatch:
         return int(number)
 
     async def close(self) -> None:
-        """Stop looking and close the connection."""
+        """Stop looking, end whoever still listens, and close the connection."""
+        self._is_closed = True
+        for event in self._listeners:
+            event.set()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -66,12 +66,13 @@ UPDATE job SET signed_attempt = ?, signed_by = ? WHERE id = ?
 SELECT signed_attempt, signed_by FROM job WHERE id = ?
 
 -- name: head
--- The first jobs of one queue, by its own range of the claim index (law 9). Tasks to avoid and jobs
--- that run at most once are filtered while walking; both are rare.
+-- The first jobs of one queue, by its own range of the claim index (law 9). Tasks to avoid, jobs that
+-- run at most once and those that have expired are filtered while walking; all are rare.
 SELECT * FROM job
  WHERE queue = :queue AND state = 'ready' AND hold IS NULL
    AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
    AND (:slots > 0 OR NOT at_most_once)
+   AND (expires_at IS NULL OR expires_at > :now)
  ORDER BY priority, place, seq LIMIT :want
 
 -- name: head_of_many
@@ -80,6 +81,7 @@ SELECT entry, priority, at_most_once FROM job
  WHERE queue = :queue AND state = 'ready' AND hold IS NULL
    AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
    AND (:slots > 0 OR NOT at_most_once)
+   AND (expires_at IS NULL OR expires_at > :now)
  ORDER BY priority, place, seq LIMIT :want
 
 -- name: claim
@@ -104,6 +106,7 @@ SELECT 1 FROM job
  WHERE hold = 'unplaced' AND queue = :queue
    AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
    AND (:slots > 0 OR NOT at_most_once)
+   AND (expires_at IS NULL OR expires_at > :now)
  LIMIT 1
 
 -- name: next_due_fits
@@ -112,12 +115,14 @@ SELECT min(at) FROM (
    WHERE state = 'scheduled' AND queue = :queue
      AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
      AND (:slots > 0 OR NOT at_most_once)
+     AND (expires_at IS NULL OR expires_at > max(run_at, :now))
    ORDER BY run_at LIMIT 1)
   UNION ALL
   SELECT hold_until FROM job
    WHERE hold_until IS NOT NULL AND queue = :queue
      AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
-     AND (:slots > 0 OR NOT at_most_once))
+     AND (:slots > 0 OR NOT at_most_once)
+     AND (expires_at IS NULL OR expires_at > max(hold_until, :now)))
 
 -- name: next_due
 SELECT min(at) FROM (
@@ -186,7 +191,8 @@ INSERT INTO lane (queue, priority, virtual_time) VALUES (?, ?, ?)
 ON CONFLICT DO UPDATE SET virtual_time = max(virtual_time, excluded.virtual_time)
 
 -- name: level
-UPDATE job SET place = 0 WHERE queue = ? AND state IN ('scheduled', 'ready') AND place <> 0
+UPDATE job SET place = 0
+ WHERE queue = ? AND state IN ('scheduled', 'ready', 'running') AND place <> 0
 
 -- name: forget_lanes
 DELETE FROM lane WHERE queue = ?
