@@ -37,7 +37,7 @@ async def test_an_async_task_can_still_be_awaited_as_the_function_it_was(memory)
     assert repr(double) == f"<AsyncTask {double.name}>"
 
 
-def test_a_task_is_pickled_by_its_name(memory):
+def test_a_task_is_pickled_by_its_name():
     assert pickle.loads(pickle.dumps(answer)) is answer
     assert pickle.loads(pickle.dumps(answer.enqueue)).__self__ is answer
 

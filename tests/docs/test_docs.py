@@ -1,0 +1,77 @@
+"""Every Python block of the documents runs, in order, as a reader would type it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from penstock.config import Settings
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+FILE_NAME = re.compile(r"# (\w+\.py)\n")
+
+
+def run(code: str, place: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(place)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, f"{code}\n{done.stderr}"
+    return done.stdout
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    for block in blocks(page):
+        named = FILE_NAME.match(block)
+        if named:
+            (tmp_path / named[1]).write_text(block)
+        else:
+            run(block, tmp_path)
+
+
+def test_the_tour_of_the_readme_really_works(tmp_path: Path) -> None:
+    shop, enqueue = blocks(ROOT / "README.md")
+    (tmp_path / "shop.py").write_text(shop)
+    answer = run(
+        f"{enqueue}\n"
+        "from shop import app\n"
+        "app.run_worker(until_empty=True)\n"
+        "print(job.result(timeout=10), sorted((c.state.value, c.jobs) for c in app.counts()))",
+        tmp_path,
+    )
+    assert answer.strip() == "sent to ada@example.com [('scheduled', 1), ('succeeded', 3)]"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_every_setting_is_in_the_reference() -> None:
+    page = (ROOT / "docs/reference/configuration.md").read_text()
+    for field in fields(Settings):
+        assert f"| `{field.name}` | `PENSTOCK_{field.name.upper()}` |" in page
+
+
+def test_the_demo_runs_to_its_end(tmp_path: Path) -> None:
+    answer = run("from penstock.demo import main; raise SystemExit(main([]))", tmp_path)
+    assert "55 succeeded" in answer
+    assert "order 4711 has no address" in answer
