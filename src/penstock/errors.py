@@ -28,6 +28,7 @@
     └── EngineError                 the store said no
         ├── EngineUnavailable       repeating the call may help
         │   ├── EngineBusy
+        │   ├── BatcherFull
         │   └── EngineTimeout       (TimeoutError)
         ├── EngineReadOnly
         ├── EngineFull
@@ -383,6 +384,17 @@ class EngineBusy(EngineUnavailable):
         return (
             f"{self.engine} is locked by another process: {self.why}; "
             "try again, or look for a stopped or hung process that has it open"
+        )
+
+
+@dataclass(eq=False)
+class BatcherFull(EngineUnavailable):
+    """More waits to be sent than is allowed to."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.engine} has too much to send: {self.why}; "
+            "await put(), which waits its turn, or raise max_pending"
         )
 
 

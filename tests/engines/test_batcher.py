@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engines.batcher import Batcher, BatcherFull, halved
-from penstock.errors import EngineClosed, EngineFull, EngineUnavailable, ItemRefused
+from penstock.engines.batcher import Batcher, halved
+from penstock.errors import BatcherFull, EngineClosed, EngineFull, EngineUnavailable, ItemRefused
 
 
 class Post:

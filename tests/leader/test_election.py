@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from penstock.engines.memory import MemoryEngine, MemoryStore
@@ -44,8 +46,6 @@ async def test_trust_ends_before_the_term_could(engine, clock):
 async def test_trust_counts_from_when_the_renewal_was_asked_for(engine, clock):
     election = Election("a", clock)
     engine.delay("lead", 5.0, when="after")
-    import asyncio
-
     standing = asyncio.create_task(election.stand(engine))
     await clock.asleep()
     clock.advance(5)

@@ -126,12 +126,16 @@ async def test_losing_the_lease_again_and_again_always_ends_in_a_joined_worker(r
     assert job.state is State.SUCCEEDED
 
 
-async def test_a_loss_while_draining_ends_the_worker(rig):
-    started = asyncio.Event()
+async def test_a_loss_while_draining_ends_the_worker_after_its_handlers_cleaned_up(rig):
+    started, cleaned = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
         started.set()
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.set()
 
     async with rig.working(specs(work)) as worker:
         id = await rig.put("work")
@@ -142,3 +146,4 @@ async def test_a_loss_while_draining_ends_the_worker(rig):
 
     job = await rig.job(id)
     assert (job.state, job.crashes) == (State.READY, 1)
+    assert cleaned.is_set()

@@ -55,3 +55,35 @@ async def test_beats_go_on_as_long_as_the_worker_does(rig):
         (info,) = await rig.engine.workers()
         assert info.id == worker.id
         assert info.beat >= 6
+
+
+async def test_beats_and_chores_go_on_while_a_handler_blocks_the_loop(rig):
+    wedged, free = threading.Event(), threading.Event()
+
+    async def wedge() -> None:
+        wedged.set()
+        assert free.wait(20)
+
+    def others_live() -> None:
+        """In a thread of the test: time passes, and only those with their own loop notice."""
+        assert wedged.wait(20)
+        pause = threading.Event()
+        for _ in range(10_000):
+            rig.clock.advance(0.5)
+            (info,) = rig.store.jobs.workers.values()
+            if info.beat >= 5 and rig.handles[2].verbs.count("promote") >= 3:
+                break
+            pause.wait(0.001)
+        free.set()
+
+    thread = threading.Thread(target=others_live)
+    async with rig.working(specs(wedge), leads=True) as worker:
+        thread.start()
+        id = await rig.put("wedge")
+        (job,) = await rig.ended(id)
+        (info,) = await rig.engine.workers()
+        assert (info.id, info.beat >= 5) == (worker.id, True)
+        assert rig.handles[2].verbs.count("promote") >= 3
+    thread.join()
+
+    assert (job.state, job.attempt) == (State.SUCCEEDED, 1)

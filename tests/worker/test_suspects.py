@@ -9,6 +9,9 @@ import threading
 import pytest
 
 from penstock.core.job import Hold, State
+from penstock.worker.attempt import Attempt
+from penstock.worker.child_frames import Began, Frame, Request, read, write
+from penstock.worker.child_process import ChildProcess
 from worker import victims
 from worker.rig import Rig, soon, specs
 
@@ -128,6 +131,23 @@ async def test_several_suspects_run_at_once_each_in_its_own_child(rig):
         await rig.ended(*ids)
 
 
+async def test_a_child_ends_with_its_worker(rig):
+    id = await suspect(rig, "hangs")
+    child = ChildProcess(Attempt(await rig.job(id), victims.HANGS.spec, 1, 0.0), lambda: None)
+    process = child._start()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    request = Request(
+        job=await rig.job(id), module=victims.__name__, qualname="hangs", worker="w", ahead=0.0
+    )
+    write(process.stdin, request)
+    assert await soon(asyncio.to_thread(read, process.stdout, Frame)) == Began()
+    process.stdin.close()  # as the death of the worker does
+
+    assert await soon(asyncio.to_thread(process.wait)) == 1
+    process.stdout.close()
+
+
 async def test_other_jobs_run_while_a_suspect_is_in_its_child(rig):
     id = await suspect(rig, "hangs")
     async with rig.working(victims.ALL) as worker:
@@ -191,6 +211,25 @@ async def test_a_suspect_in_a_thread_runs_alone_too_and_can_be_given_back_before
 
     assert ran == []
     assert (job.crashes, job.failures) == (1, 0)
+
+
+async def test_two_suspects_that_must_be_alone_run_one_after_the_other(rig):
+    running, most = 0, 0
+
+    async def closure() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        running -= 1
+
+    ids = await suspects(rig, *["closure"] * 5)
+    async with rig.working(specs(closure)):
+        jobs = await rig.meanwhile(rig.ended(*ids))
+
+    assert {job.state for job in jobs} == {State.SUCCEEDED}
+    assert most == 1
 
 
 async def _until(condition) -> None:

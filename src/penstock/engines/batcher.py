@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from penstock.errors import EngineClosed, EngineUnavailable, ItemRefused
+from penstock.errors import BatcherFull, EngineClosed, EngineUnavailable, ItemRefused
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -33,16 +33,6 @@ Send = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
 
 
 @dataclass(eq=False)
-class BatcherFull(EngineUnavailable):
-    """More waits to be sent than is allowed to."""
-
-    def __str__(self) -> str:
-        return (
-            f"{self.engine} has too much to send: {self.why}; "
-            "await put(), which waits its turn, or raise max_pending"
-        )
-
-
 async def halved(send: Send[T, R], items: Sequence[T]) -> list[R | ItemRefused]:
     """Send a batch; if it is refused send its halves, until each culprit stands alone.
 

@@ -105,6 +105,11 @@ class Crew:
         for pool in self._pools:
             pool.close()
 
+    @property
+    def is_unwound(self) -> bool:
+        """No coroutine runs any more, not even one whose job is lost."""
+        return self._slots.is_quiet
+
     def pump(self) -> None:
         """Let attempts start that the gate had kept."""
         for pool in self._pools:

@@ -76,12 +76,10 @@ class Runner:
             args, kwargs = spec.signature.decode(attempt.job.payload, attempt.context)
             value = variables.run(spec.function, *args, **kwargs)
         except BaseException as error:
-            value = error
-            if attempt.ending is not Ending.TIMEOUT:
-                return self.raised(attempt, error)
-        if attempt.ending is Ending.TIMEOUT:
-            return self.ended(attempt)
-        return self.returned(attempt, value)
+            outcome = self.raised(attempt, error)
+        else:
+            outcome = self.returned(attempt, value)
+        return self.ended(attempt) if attempt.ending is Ending.TIMEOUT else outcome
 
     # --- what it means -------------------------------------------------------------------------
 

@@ -132,10 +132,12 @@ class Shift:
         helpers.append(group.create_task(self._vital(self._wind_down(work))))
         try:
             await asyncio.wait([work])
+            await self._unwind()
         except asyncio.CancelledError:
             if not self._is_torn:
                 self.heed(0.0, False)
                 await asyncio.wait([work])
+                await self._unwind()
             raise
         finally:
             self._crew.close()
@@ -213,6 +215,16 @@ class Shift:
             self._nudge.clear()
             await self._clock.wait(self._nudge, left)
         return True
+
+    async def _unwind(self) -> None:
+        """Let handlers whose jobs are lost clean up, for a moment."""
+        deadline = self._clock.monotonic() + self._settings.grace / 2
+        while not self._crew.is_unwound:
+            left = deadline - self._clock.monotonic()
+            if left <= ROUNDING:
+                return
+            self._wake.clear()
+            await self._clock.wait(self._wake, left)
 
     async def _leave(self) -> None:
         worker = self.lease.worker

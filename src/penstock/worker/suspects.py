@@ -114,9 +114,10 @@ class Suspects:
         return waits_alone or self._line.remove(attempt)
 
     def interrupt(self, attempt: Attempt) -> None:
-        """Kill the child."""
+        """Kill the child; one that waits to be alone is told."""
         if (child := self._children.get(attempt)) is not None:
             child.kill()
+        self.pump()
 
     def close(self) -> None:
         """Kill the children; nobody wants to know how they end."""
@@ -163,6 +164,7 @@ class Suspects:
             answer = await self._watched(attempt, child, request, began)
         finally:
             del self._children[attempt]
+            self.pump()
         if isinstance(answer, Unfit) and attempt.ending is None:
             attempt.started_at = None
             return answer
@@ -226,6 +228,8 @@ class Suspects:
         try:
             while not attempt.is_over and not all(pool.is_quiet for pool in others):
                 await self._change()
+                if attempt.ending is not None and not attempt.is_over:
+                    self._finished(attempt, self._runner.ended(attempt))
             if not attempt.is_over:
                 attempt.pool = self._around.pool_of(attempt)
                 attempt.pool.put_first(attempt)
