@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from penstock.errors import BatcherFull, EngineClosed, EngineUnavailable, ItemRefused
@@ -32,7 +31,6 @@ Send = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
 """Sends a batch; returns one answer per item, in order."""
 
 
-@dataclass(eq=False)
 async def halved(send: Send[T, R], items: Sequence[T]) -> list[R | ItemRefused]:
     """Send a batch; if it is refused send its halves, until each culprit stands alone.
 
