@@ -68,4 +68,3 @@ async def payment() -> None:
 @app.on(Stale)
 def stale(event: Stale) -> None:
     trace("stale", event.job)
-

@@ -168,15 +168,15 @@ class Crew:
         self._tools.stats.claimed += len(jobs)
         for kind, lot in lots.items():
             self._by_kind[kind].put(lot)
-        self._return_surplus()
+            self._return_surplus(kind, lot)
         return {kind: len(lot) for kind, lot in lots.items()}
 
-    def _return_surplus(self) -> None:
+    def _return_surplus(self, kind: Kind, lot: list[Attempt]) -> None:
         """Give back at once what is more than a kind can take: the mix was not as expected."""
-        for kind, pool in self._by_kind.items():
-            surplus = pool.load - pool.size - self.appetite.prefetch(kind)
-            if surplus > 0:
-                self._release(pool.waiting[-surplus:], NO_SLOT)
+        pool = self._by_kind[kind]
+        surplus = min(len(lot), pool.load - pool.size - self.appetite.prefetch(kind))
+        if surplus > 0:
+            self._release(lot[-surplus:], NO_SLOT)
 
     def _turn_away(self, job: Job) -> None:
         """Nobody here knows the task; it waits until a worker joins that does."""
