@@ -29,17 +29,14 @@ class Contender(Protocol):
 def enqueue_single(contender: Contender) -> float:
     """Jobs per second, one call each from one thread."""
     contender.enqueue(0)
-    return SINGLE / _timed(lambda: [contender.enqueue(n) for n in range(SINGLE)])
+    return SINGLE / _timed(lambda: _enqueue(contender, SINGLE))
 
 
 def enqueue_threads(contender: Contender) -> float:
     """Jobs per second, one call each from eight threads."""
     contender.enqueue(0)
     share = SINGLE // 8
-    threads = [
-        threading.Thread(target=lambda: [contender.enqueue(n) for n in range(share)])
-        for _ in range(8)
-    ]
+    threads = [threading.Thread(target=_enqueue, args=(contender, share)) for _ in range(8)]
 
     def run() -> None:
         for thread in threads:
@@ -76,6 +73,11 @@ def latency_p50(contender: Contender) -> float:
 def latency_p99(contender: Contender) -> float:
     """Milliseconds from enqueue to start in another, idle process: the slowest of a hundred."""
     return sorted(contender.ping() for _ in range(PINGS))[int(PINGS * 0.99)] * 1000
+
+
+def _enqueue(contender: Contender, count: int) -> None:
+    for number in range(count):
+        contender.enqueue(number)
 
 
 def _timed(call: Callable[[], object]) -> float:

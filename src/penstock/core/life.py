@@ -84,7 +84,8 @@ def settled(job: Job, outcome: Outcome, now: float) -> Job:
             failed = replace(job, errors=errors, failures=job.failures + 1)
             return _ended(failed, Change.FAIL, outcome.reason, now)
         case OutcomeKind.CANCELLED:
-            return _ended(replace(job, errors=errors), Change.CANCEL, outcome.reason, now)
+            reason = outcome.reason or job.cancel_reason
+            return _ended(replace(job, errors=errors), Change.CANCEL, reason, now)
         case OutcomeKind.EXPIRED:
             return _ended(job, Change.EXPIRE, EXPIRED, now)
         case OutcomeKind.RETRY:

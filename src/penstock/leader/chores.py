@@ -70,6 +70,9 @@ class Rescue:
 
     async def run(self, engine: Engine) -> float:
         asked = self._clock.monotonic()
+        # Beats are writes. A look proves nothing unless a write could get through as well: a store
+        # that can only be read for a while (a locked file) must not look like dead workers.
+        await engine.rescue([], 0)
         workers = tuple(await engine.workers())
         dead = self._observer.saw(Look(asked, self._clock.monotonic(), workers))
         living = self._observer.living

@@ -28,7 +28,7 @@ from penstock.core.spec import Spec
 from penstock.engines.engine import Engine
 from penstock.errors import EngineError
 from penstock.leader.chores import all_chores
-from penstock.leader.election import Election
+from penstock.leader.election import TTL, Election
 from penstock.leader.leader import Leader
 from penstock.leader.within import within
 from penstock.worker.crew import Crew, Tools
@@ -150,7 +150,9 @@ class Shift:
         sidecars = [Sidecar("beats", beats.run, self._journal)]
         if self._settings.leads:
             chores = all_chores(self._settings.lease, self._settings.keep_finished, self._clock)
-            election = Election(self.lease.worker, self._clock)
+            election = Election(
+                self.lease.worker, self._clock, min(TTL, self._settings.lease * 2 / 3)
+            )
             leader = Leader(self._connect, election, chores, self._clock)
             sidecars.append(Sidecar("leader", leader.run, self._journal))
         return sidecars
