@@ -38,7 +38,7 @@ async def test_hot_statements_use_an_index(tmp_path: Path, rows: int) -> None:
     await engine.open()
     if rows:
         await engine.enqueue([draft(delay=float(number % 2)) for number in range(rows)])
-    connection = engine._connection
+    connection = engine._steps.connection
     assert connection is not None
     if rows:
         connection.execute("ANALYZE")

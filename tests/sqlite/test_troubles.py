@@ -73,11 +73,11 @@ async def test_a_read_only_connection_says_so_and_keeps_the_running_job(path: st
     await engine.open()
     await put(engine, "a")
     job = await claim_one(engine)
-    assert engine._connection is not None
-    engine._connection.execute("PRAGMA query_only = 1")
+    assert engine._steps.connection is not None
+    engine._steps.connection.execute("PRAGMA query_only = 1")
     with pytest.raises(EngineReadOnly, match="give this user write permission"):
         await settle(engine, job, "succeeded")
-    engine._connection.execute("PRAGMA query_only = 0")
+    engine._steps.connection.execute("PRAGMA query_only = 0")
     await settle(engine, job, "succeeded")
     assert (await stored(engine, "a")).state is State.SUCCEEDED
     await engine.close()
@@ -115,14 +115,14 @@ async def test_a_full_disk_says_so_and_stores_all_or_nothing(path: str) -> None:
     await engine.open()
     await put(engine, "a")
     job = await claim_one(engine)
-    assert engine._connection is not None
-    (pages,) = engine._connection.execute("PRAGMA page_count").fetchone()
-    engine._connection.execute(f"PRAGMA max_page_count = {pages}")
+    assert engine._steps.connection is not None
+    (pages,) = engine._steps.connection.execute("PRAGMA page_count").fetchone()
+    engine._steps.connection.execute(f"PRAGMA max_page_count = {pages}")
     big = [draft(f"big-{number}", payload=b"{}" + b" " * 100_000) for number in range(20)]
     with pytest.raises(EngineFull, match="free space"):
         await engine.enqueue(big)
     assert await engine.get(["big-0", "big-19"]) == [None, None]
-    engine._connection.execute("PRAGMA max_page_count = 1000000")
+    engine._steps.connection.execute("PRAGMA max_page_count = 1000000")
     assert all(receipt.created for receipt in await engine.enqueue(big))
     await settle(engine, job, "succeeded")
     await engine.close()
@@ -273,7 +273,7 @@ async def test_a_handle_can_be_opened_again_after_close(path: str) -> None:
 async def test_the_durability_option_reaches_sqlite(path: str, option: str, level: int) -> None:
     engine = SqliteEngine(path, synchronous=option)  # type: ignore[arg-type]
     await engine.open()
-    assert engine._connection is not None
-    assert engine._connection.execute("PRAGMA synchronous").fetchone() == (level,)
-    assert engine._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert engine._steps.connection is not None
+    assert engine._steps.connection.execute("PRAGMA synchronous").fetchone() == (level,)
+    assert engine._steps.connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     await engine.close()

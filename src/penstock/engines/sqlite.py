@@ -45,6 +45,7 @@ from penstock.engines.records import (
     WorkerInfo,
 )
 from penstock.engines.sqlite_jobs import SqliteJobs
+from penstock.engines.sqlite_link import SqliteLink
 from penstock.engines.sqlite_thread import SqliteThread, named_errors
 from penstock.engines.sqlite_views import SqliteViews
 from penstock.engines.sqlite_watch import DataVersionWatch
@@ -77,7 +78,7 @@ class SqliteEngine(Engine):
         self._synchronous = synchronous
         self._busy_timeout = busy_timeout
         self._thread: SqliteThread | None = None
-        self._connection: sqlite3.Connection | None = None
+        self._steps = SqliteLink(lambda: self._connect(self._busy_timeout))
         self._gate: FileGate | None = None
         self._watch: DataVersionWatch | None = None
 
@@ -90,30 +91,29 @@ class SqliteEngine(Engine):
         try:
             await self._thread.run(self._open)
             with named_errors(self.traits.name, self.path):
-                connection = self._connect(wait=0.0)
-                self._watch = DataVersionWatch(connection, self.traits.name, self.clock)
+                link = SqliteLink(lambda: self._connect(wait=0.0))
+                self._watch = DataVersionWatch(link, self.traits.name, self.clock)
         except BaseException:
             await self.close()
             raise
 
     def _open(self) -> None:
         with named_errors(self.traits.name, self.path):
-            self._connection = self._connect(self._busy_timeout)
-            with self._transaction("BEGIN"):  # another process may be migrating
-                found = sqlite_schema.version(self._connection, self.traits.name)
+            with self._transaction("BEGIN") as connection:  # another process may be migrating
+                found = sqlite_schema.version(connection, self.traits.name)
             self._gate = FileGate(self.path, self.traits.name, self.clock)
-            with self._gate.writing(self._busy_timeout):
-                self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            with self._steps.use() as connection, self._gate.writing(self._busy_timeout):
+                connection.execute("PRAGMA journal_mode = WAL")
         if found < sqlite_schema.newest():
             self._migrate()
 
     def _connect(self, wait: float) -> sqlite3.Connection:
-        # Closing happens on another thread than use; the two never overlap.
+        # A link passes its connection from thread to thread, never to two at once.
         connection = sqlite3.connect(
             self.path, timeout=wait, isolation_level=None, check_same_thread=False
         )
         connection.execute("PRAGMA cache_size = -16000")
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         return connection
 
     async def close(self) -> None:
@@ -126,9 +126,7 @@ class SqliteEngine(Engine):
             await thread.close()
 
     def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._steps.close()
         if self._gate is not None:
             self._gate.close()
             self._gate = None
@@ -185,23 +183,16 @@ class SqliteEngine(Engine):
             raise EngineClosed(self.traits.name)
         with (
             named_errors(self.traits.name, self.path),
+            self._steps.use() as connection,
             self._gate.writing(self._busy_timeout),
-            self._transaction("BEGIN IMMEDIATE") as connection,
+            _transaction(connection, "BEGIN IMMEDIATE"),
         ):
             yield connection
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
-        connection = self._connection
-        if connection is None:
-            raise EngineClosed(self.traits.name)
-        connection.execute(begin)
-        try:
+        with self._steps.use() as connection, _transaction(connection, begin):
             yield connection
-            connection.execute("COMMIT")
-        finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
 
     # --- in and work ---------------------------------------------------------------------------
 
@@ -304,3 +295,14 @@ class SqliteEngine(Engine):
         if self._watch is None:
             raise EngineClosed(self.traits.name)
         return self._watch
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+    connection.execute(begin)
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")

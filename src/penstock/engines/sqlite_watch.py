@@ -12,6 +12,7 @@ import sqlite3
 from typing import Final
 
 from penstock.clock import Clock
+from penstock.engines.sqlite_link import SqliteLink
 from penstock.errors import EngineClosed
 
 INTERVAL: Final = 0.004
@@ -20,10 +21,11 @@ INTERVAL: Final = 0.004
 class DataVersionWatch:
     """One handle's eye on the store. Belongs to the handle's loop."""
 
-    def __init__(self, connection: sqlite3.Connection, name: str, clock: Clock) -> None:
+    def __init__(self, link: SqliteLink, name: str, clock: Clock) -> None:
         self._name = name
-        self._connection = connection
+        self._link = link
         self._clock = clock
+        self._seen = (0, 0)
         self._seen = self._read()
         self._version = 1
         self._listeners: set[asyncio.Event] = set()
@@ -65,13 +67,15 @@ class DataVersionWatch:
             for event in self._listeners:
                 event.set()
 
-    def _read(self) -> int:
+    def _read(self) -> tuple[int, int]:
+        """The number as this connection sees it; another connection counts from another start."""
         try:
-            (number,) = self._connection.execute("PRAGMA data_version").fetchone()
+            with self._link.use() as connection:
+                (number,) = connection.execute("PRAGMA data_version").fetchone()
         except sqlite3.Error:
             # Busy or broken: the next step will say which. Until then nothing is known to be new.
-            return getattr(self, "_seen", 0)
-        return int(number)
+            return self._seen
+        return self._link.times_opened, int(number)
 
     async def close(self) -> None:
         """Stop looking, end whoever still listens, and close the connection."""
@@ -82,4 +86,4 @@ class DataVersionWatch:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-        self._connection.close()
+        self._link.close()
