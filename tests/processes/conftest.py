@@ -29,7 +29,7 @@ class Shop:
         self._workers: list[subprocess.Popen[bytes]] = []
 
     def worker(
-        self, *, concurrency: int = 10, lease: float = 2.0, busy: float = 10
+        self, *, concurrency: int = 10, lease: float = 2.0, busy: float = 10, lose: int = 0
     ) -> subprocess.Popen[bytes]:
         """Start a worker process."""
         environment = {
@@ -41,7 +41,7 @@ class Shop:
         log = open(self.place / f"worker-{len(self._workers)}.log", "wb")
         with log:
             worker = subprocess.Popen(
-                [sys.executable, "-m", "processes.serve", str(concurrency), str(lease)],
+                [sys.executable, "-m", "processes.serve", str(concurrency), str(lease), str(lose)],
                 env=environment,
                 stdout=log,
                 stderr=log,

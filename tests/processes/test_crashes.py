@@ -86,6 +86,17 @@ def test_a_store_that_is_away_for_longer_than_a_lease_costs_no_second_run(shop: 
     assert len(shop.trace("begin")) == len(shop.trace("end")) == 5
 
 
+def test_replies_lost_after_the_commit_lose_no_job(shop: Shop) -> None:
+    """Every third exchange happens but its answer never arrives; nobody dies, and all jobs end."""
+    ids = shop.enqueue("quick", 300)
+    shop.worker(lose=3)
+    shop.until_ended(ids)
+    jobs = [shop.app.job(id).status() for id in ids]
+    assert {job.state for job in jobs} == {State.SUCCEEDED}
+    assert {job.rescues for job in jobs} == {0}
+    assert len(shop.trace("begin")) == 300
+
+
 def test_one_poison_job_among_a_hundred_fails_alone(shop: Shop) -> None:
     """The job that kills its process reaches the dead letters; its neighbours all succeed."""
     ids = shop.enqueue("quick", 50)

@@ -1,9 +1,9 @@
 """A connection to an SQLite file that no fork can tear.
 
 SQLite keeps its file locks per process, together with counters in the process's memory. A forked
-child inherits the counters but not the locks: what it opens on the same file afterwards believes that
-it has locks which it has not, and a parent that closes the file takes the child's commits with it.
-So no connection is open at the moment of a fork: the parent closes each one between two uses,
+child inherits the counters but not the locks: what it opens on the same file afterwards believes
+that it has locks which it has not, and a parent that closes the file takes the child's commits with
+it. So no connection is open at the moment of a fork: the parent closes each one between two uses,
 and both sides open anew at their next use.
 
 | if the process forks        | then                                                            |
