@@ -105,7 +105,9 @@ class Context:
         """Say how far the attempt has come, from 0 to 1. Costs nothing: the latest one is sent
         with the worker's next flush.
         """
-        self._latest = (min(1.0, max(0.0, float(fraction))), note[:LONGEST_NOTE])
+        # Lone surrogates and NUL are what some stores cannot keep.
+        plain = note[:LONGEST_NOTE].encode("utf-8", "backslashreplace").decode()
+        self._latest = (min(1.0, max(0.0, float(fraction))), plain.replace("\x00", "\\x00"))
         self.alive()
 
     def alive(self) -> None:

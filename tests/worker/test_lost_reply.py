@@ -113,3 +113,25 @@ async def test_an_attempt_that_the_store_no_longer_says_is_ours_is_stopped(rig):
         await rig.meanwhile(stopped.wait())
 
     assert [outcome for outcome in sent(rig.main) if outcome.job == id] == []
+
+
+async def test_a_worker_that_stops_before_a_lost_claim_is_cleared_up_asks_what_it_has_first(rig):
+    """With nothing in its hands it could leave; what it never saw would count as a crash."""
+    async with rig.working(specs(work)) as worker:
+        await rig.clock.asleep(2)
+        rig.main.fail("exchange", when="after")
+        rig.main.fail("held")
+        gate = rig.main.block("held")
+        id = await rig.put("work", at_most_once=True)
+        await rig.meanwhile(gate.reached.wait(), sleepers=1)
+        worker.stop()
+        await soon(_until(lambda: worker._shift._crew.is_draining))
+        gate.open()
+
+    job = await rig.job(id)
+    assert (job.state, job.crashes, job.errors) == (State.READY, 0, ())
+
+
+async def _until(condition) -> None:
+    while not condition():  # noqa: ASYNC110  (another task makes it true)
+        await asyncio.sleep(0)

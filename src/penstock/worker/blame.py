@@ -42,7 +42,7 @@ def message_of(error: BaseException) -> str:
     """What the exception says of itself."""
     try:
         return storable(str(error), LONGEST_MESSAGE)
-    except Exception as trouble:
+    except BaseException as trouble:  # it is somebody else's code, and may even exit
         return f"its message cannot be read: {type(trouble).__name__}"
 
 
@@ -70,7 +70,7 @@ def _traceback_of(error: BaseException) -> str | None:
     try:
         lines = TracebackException(type(error), error, frames, compact=True).format()
         return storable("".join(lines), LONGEST_TRACEBACK)
-    except Exception:
+    except BaseException:
         return None
 
 

@@ -51,6 +51,11 @@ class Exchanges:
         self._must_join = True
         self._is_uncertain = False
 
+    @property
+    def is_certain(self) -> bool:
+        """The store has given this worker nothing that it does not know of."""
+        return not self._is_uncertain
+
     async def clear_up(self) -> None:
         """Do what has to come before the next exchange; with nothing to do it does not wait."""
         if self._must_join:

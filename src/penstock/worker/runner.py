@@ -33,7 +33,7 @@ from penstock.core.job import Outcome, OutcomeKind
 from penstock.core.life import MAY_HAVE_RUN
 from penstock.errors import NotAnObject
 from penstock.worker.attempt import Attempt, Ending
-from penstock.worker.blame import error_record, summary_of
+from penstock.worker.blame import error_record, message_of, summary_of
 
 SHUT_DOWN: Final = "the worker shut down"
 
@@ -101,7 +101,7 @@ class Runner:
         spec, job = attempt.spec, attempt.job
         try:
             result = spec.signature.encode_result(value, spec.max_result)
-        except Exception as error:
+        except BaseException as error:
             return self._failed(attempt, error)
         return Outcome(job=job.id, attempt=job.attempt, kind=OutcomeKind.SUCCEEDED, result=result)
 
@@ -122,10 +122,10 @@ class Runner:
                     attempt=attempt.job.attempt,
                     kind=OutcomeKind.SNOOZE,
                     delay=error.delay,
-                    reason=error.reason,
+                    reason=message_of(error) or None,
                 )
             case Cancel():
-                return attempt.outcome(OutcomeKind.CANCELLED, error.reason)
+                return attempt.outcome(OutcomeKind.CANCELLED, message_of(error) or None)
             case NotAnObject():
                 return self._failed(attempt, error)
             case _:
@@ -154,7 +154,7 @@ class Runner:
             return self._failed(attempt, error)
         try:
             delay = attempt.spec.policy.next(attempt.job.failures + 1, error, self._chance())
-        except Exception as trouble:
+        except BaseException as trouble:
             return self._failed(attempt, error, f"{_said(error)}; then {summary_of(trouble)}")
         if delay is None:
             return self._failed(attempt, error)
@@ -188,7 +188,7 @@ class Runner:
 def _said(error: BaseException) -> str:
     """Why an attempt failed, in one line."""
     if isinstance(error, Retry):
-        return error.reason or "the task asked for a retry"
+        return message_of(error) or "the task asked for a retry"
     return summary_of(error)
 
 

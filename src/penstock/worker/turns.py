@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from math import inf
 from random import random
 from typing import Final
 
-from penstock.core.job import Hold, State
+from penstock.core.job import Hold, State, Verdict
+from penstock.engines.batcher import halved
 from penstock.engines.engine import Engine
-from penstock.engines.records import Ask
-from penstock.errors import EngineClosed, EngineError, ItemRefused, LeaseLost
+from penstock.engines.records import Ask, Report
+from penstock.errors import EngineClosed, EngineError, LeaseLost
 from penstock.worker.appetite import Meal
 from penstock.worker.backoff import Backoff
 from penstock.worker.crew import Crew, Tools
@@ -87,8 +89,8 @@ class Turns:
         """Set when ``ends_when_empty`` and nothing is left to do."""
 
     async def take(self) -> None:
-        """Take turns until the crew drains and everything is settled."""
-        while not (self._crew.is_draining and self._hands.is_empty):
+        """Take turns until the crew drains and all is settled, also what a lost reply may hide."""
+        while not (self._crew.is_draining and self._hands.is_empty and self._exchanges.is_certain):
             try:
                 await self._exchanges.clear_up()
                 await self._turn()
@@ -214,14 +216,16 @@ class Turns:
             await self._flush()
 
     async def _flush(self) -> None:
-        """Send the progress that handlers reported; a report that cannot be stored is dropped."""
+        """Send the progress that handlers reported; only what cannot be stored is dropped."""
+        worker, most = self._lease.worker, self._engine.traits.max_batch
+
+        async def send(reports: Sequence[Report]) -> Sequence[Verdict]:
+            return await self._engine.progress(worker, reports)
+
         reports = self._crew.reports()
-        if not reports:
-            return
         try:
-            await self._engine.progress(self._lease.worker, reports)
-        except ItemRefused:
-            pass
+            for first in range(0, len(reports), most):
+                await halved(send, reports[first : first + most])
         except EngineError:
             self._crew.resend_reports()
             raise
