@@ -90,7 +90,7 @@ async def test_beats_and_chores_go_on_while_a_handler_blocks_the_loop(rig):
         (job,) = await rig.ended(id)
         (info,) = await rig.engine.workers()
         assert (info.id, info.beat >= 5) == (worker.id, True)
-        assert rig.handles[2].verbs.count("promote") >= 3
+        assert sum(handle.verbs.count("promote") for handle in rig.handles) >= 3
     thread.join()
 
     assert (job.state, job.attempt) == (State.SUCCEEDED, 1)

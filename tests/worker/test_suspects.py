@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 
 import pytest
 
 from penstock.core.job import Hold, State
+from penstock.worker import child_process
 from penstock.worker.attempt import Attempt
 from penstock.worker.child_frames import Began, Frame, Request, read, write
 from penstock.worker.child_process import ChildProcess
@@ -144,8 +146,36 @@ async def test_a_child_ends_with_its_worker(rig):
     assert await soon(asyncio.to_thread(read, process.stdout, Frame)) == Began()
     process.stdin.close()  # as the death of the worker does
 
-    assert await soon(asyncio.to_thread(process.wait)) == 1
+    assert await soon(asyncio.to_thread(process.wait)) == -signal.SIGKILL
     process.stdout.close()
+
+
+async def test_a_suspect_whose_own_children_live_on_can_be_cancelled(rig):
+    """They have the pipes open by which the worker hears of its death."""
+    id = await suspect(rig, "forks_and_hangs")
+    async with rig.working(victims.ALL) as worker:
+        await soon(_until(lambda: _latest(worker)))
+        await rig.engine.cancel([id], "not needed")
+        (job,) = await rig.ended(id)
+
+    assert job.state is State.CANCELLED
+
+
+async def test_a_suspect_that_dies_before_its_own_children_is_found_out(rig):
+    id = await suspect(rig, "forks_and_exits")
+    async with rig.working(victims.ALL):
+        (job,) = await rig.ended(id)
+
+    assert job.reason == "killed its own process (exited with 7) after a crash"
+
+
+async def test_a_suspect_has_ended_when_its_handler_has_whatever_it_leaves_behind(rig, monkeypatch):
+    monkeypatch.setattr(child_process, "LINGER", 0.0)
+    id = await suspect(rig, "leaves_a_thread")
+    async with rig.working(victims.ALL):
+        (job,) = await rig.ended(id)
+
+    assert (job.state, job.result) == (State.SUCCEEDED, b'"done"')
 
 
 async def test_other_jobs_run_while_a_suspect_is_in_its_child(rig):

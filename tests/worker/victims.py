@@ -47,12 +47,35 @@ def hangs(ctx: Context) -> None:
     threading.Event().wait()
 
 
+def forks_and_hangs(ctx: Context) -> None:
+    """Like a pool of processes: its own children have everything it has, also what is open."""
+    if os.fork() == 0:
+        threading.Event().wait()
+    ctx.progress(0.25, "hanging")
+    threading.Event().wait()
+
+
+def forks_and_exits() -> None:
+    if os.fork() == 0:
+        threading.Event().wait()
+    os._exit(7)
+
+
+async def leaves_a_thread() -> str:
+    """Its loop cannot be closed: what it started goes on for ever."""
+    asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
+    return "done"
+
+
 EXITS = Declared(spec(exits))
 IS_KILLED = Declared(spec(is_killed))
 INNOCENT = Declared(spec(innocent))
 INNOCENT_COROUTINE = Declared(spec(innocent_coroutine))
 FAILS = Declared(spec(fails, retries=[1000]))
 HANGS = Declared(spec(hangs))
+FORKS_AND_HANGS = Declared(spec(forks_and_hangs))
+FORKS_AND_EXITS = Declared(spec(forks_and_exits))
+LEAVES_A_THREAD = Declared(spec(leaves_a_thread))
 HANGS_BRIEFLY = Declared(spec(hangs, "hangs_briefly", timeout=5.0, retries=[1000]))
 
 ALL = {
@@ -65,5 +88,8 @@ ALL = {
         FAILS,
         HANGS,
         HANGS_BRIEFLY,
+        FORKS_AND_HANGS,
+        FORKS_AND_EXITS,
+        LEAVES_A_THREAD,
     )
 }

@@ -1,8 +1,8 @@
 """Inside the child process of a suspect: import the task, run the attempt, tell the outcome.
 
 One ``Request`` comes by standard input, frames go out by standard output; what the handler prints
-goes to standard error. The child ends with its parent: when its standard input is closed, nobody
-is left who would settle the job.
+goes to standard error. The child ends with its parent, and takes with it what the handler started:
+when its standard input is closed, nobody is left who would settle the job.
 """
 
 from __future__ import annotations
@@ -29,8 +29,12 @@ REPORT_EVERY: Final = 0.5
 def main() -> None:
     """Be the child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which decides
-    speaker = _Speaker(os.fdopen(os.dup(1), "wb"))
+    frames = os.dup(1)
     os.dup2(2, 1)
+    if hasattr(os, "register_at_fork"):
+        # What the handler forks may outlive this process: the worker must hear of its end.
+        os.register_at_fork(after_in_child=lambda: os.close(frames))
+    speaker = _Speaker(os.fdopen(frames, "wb"))
     requests = sys.stdin.buffer
     request: Request | None = read(requests, Request)
     if request is None:
@@ -63,8 +67,15 @@ def _run(request: Request, spec: Spec, speaker: _Speaker) -> None:
     attempt = Attempt(request.job, spec, 0, 0.0)
     threading.Thread(target=_relay, args=(attempt, speaker), daemon=True).start()
     speaker.say(Began())
-    outcome = asyncio.run(runner.run(attempt)) if spec.is_async else runner.call(attempt)
-    speaker.say(Ended(outcome))
+    if spec.is_async:
+        asyncio.run(_say_outcome(runner, attempt, speaker))
+    else:
+        speaker.say(Ended(runner.call(attempt)))
+
+
+async def _say_outcome(runner: Runner, attempt: Attempt, speaker: _Speaker) -> None:
+    """Said while the loop still lives: it may never close if the handler left a thread behind."""
+    speaker.say(Ended(await runner.run(attempt)))
 
 
 class _Speaker:
@@ -90,4 +101,6 @@ def _end_with_parent(requests: int) -> None:
     # Read below Python's buffers: their lock must be free when the interpreter ends.
     while os.read(requests, 1024):
         pass
+    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -1,7 +1,8 @@
 """The worker's side of a suspect's child process: start it, listen to it, kill it.
 
 The child is a plain ``python -c``, not a ``multiprocessing`` one: that would run the user's main
-script once more, with whatever it does when it is run.
+script once more, with whatever it does when it is run. It leads a process group: what the handler
+starts in it is killed with it.
 
 If the child dies
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -63,8 +65,8 @@ class ChildProcess:
         """End it, whatever it does."""
         with self._lock:
             self._is_killed = True
-            if self._process is not None:
-                self._process.kill()
+            if self._process is not None and self._process.returncode is None:
+                _kill_group(self._process)
 
     # --- in the thread -------------------------------------------------------------------------
 
@@ -97,7 +99,9 @@ class ChildProcess:
         with self._lock:
             if self._is_killed:
                 raise ChildProcessError("it is not wanted any more")
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
             return self._process
 
     def _converse(
@@ -125,7 +129,19 @@ class ChildProcess:
                     return frame
                 case None:
                     code = process.wait()
+                    _kill_group(process)
                     return code if has_begun else Unfit(f"the child {died(code)} on its way")
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a child with all that it started, also if it is dead itself."""
+    if not hasattr(os, "killpg"):  # Windows
+        process.kill()
+        return
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass  # nobody is left; macOS says it so of a zombie
 
 
 def _part(process: subprocess.Popen[bytes]) -> None:
