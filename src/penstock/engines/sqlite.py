@@ -15,6 +15,8 @@ a power cut as well.
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,7 +51,8 @@ from penstock.engines.sqlite_link import SqliteLink
 from penstock.engines.sqlite_thread import SqliteThread, named_errors
 from penstock.engines.sqlite_views import SqliteViews
 from penstock.engines.sqlite_watch import DataVersionWatch
-from penstock.errors import EngineClosed
+from penstock.engines.storable import check_drafts, check_outcomes
+from penstock.errors import EngineClosed, EngineUnavailable
 
 Rest = ParamSpec("Rest")
 Result = TypeVar("Result")
@@ -80,22 +83,25 @@ class SqliteEngine(Engine):
         self._thread: SqliteThread | None = None
         self._steps = SqliteLink(lambda: self._connect(self._busy_timeout))
         self._gate: FileGate | None = None
+        self._file: tuple[int, int] | None = None
+        self._turn = asyncio.Lock()  # opening and closing wait for each other
         self._watch: DataVersionWatch | None = None
 
     # --- life ----------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        if self._thread is not None:
-            return
-        self._thread = SqliteThread(self.traits.name)
-        try:
-            await self._thread.run(self._open)
-            with named_errors(self.traits.name, self.path):
-                link = SqliteLink(lambda: self._connect(wait=0.0))
-                self._watch = DataVersionWatch(link, self.traits.name, self.clock)
-        except BaseException:
-            await self.close()
-            raise
+        async with self._turn:
+            if self._thread is not None and self._thread.is_alive:
+                return
+            self._thread = SqliteThread(self.traits.name)
+            try:
+                await self._thread.run(self._open)
+                with named_errors(self.traits.name, self.path):
+                    link = SqliteLink(lambda: self._connect(wait=0.0))
+                    self._watch = DataVersionWatch(link, self.traits.name, self.clock)
+            except BaseException:
+                await self._shut()
+                raise
 
     def _open(self) -> None:
         with named_errors(self.traits.name, self.path):
@@ -104,6 +110,7 @@ class SqliteEngine(Engine):
             self._gate = FileGate(self.path, self.traits.name, self.clock)
             with self._steps.use() as connection, self._gate.writing(self._busy_timeout):
                 connection.execute("PRAGMA journal_mode = WAL")
+            self._file = _identity(self.path)
         if found < sqlite_schema.newest():
             self._migrate()
 
@@ -112,18 +119,28 @@ class SqliteEngine(Engine):
         connection = sqlite3.connect(
             self.path, timeout=wait, isolation_level=None, check_same_thread=False
         )
-        connection.execute("PRAGMA cache_size = -16000")
-        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        try:
+            connection.execute("PRAGMA cache_size = -16000")
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     async def close(self) -> None:
+        async with self._turn:
+            await self._shut()
+
+    async def _shut(self) -> None:
         thread, self._thread = self._thread, None
         watch, self._watch = self._watch, None
-        if watch is not None:
-            await watch.close()
-        if thread is not None:
-            await thread.run(self._close)
-            await thread.close()
+        if thread is None or not thread.is_alive:
+            return  # a forked child has no thread, no connection and no gate to close
+        try:
+            if watch is not None:
+                await watch.close()
+        finally:
+            await thread.close(self._close)
 
     def _close(self) -> None:
         self._steps.close()
@@ -172,7 +189,11 @@ class SqliteEngine(Engine):
         """Run a step that only reads, on one snapshot."""
 
         def call() -> Result:
-            with named_errors(self.traits.name, self.path), self._transaction("BEGIN") as it:
+            with (
+                named_errors(self.traits.name, self.path),
+                self._same_file(),
+                self._transaction("BEGIN") as it,
+            ):
                 return step(SqliteViews(it, self.clock.now()), *args, **kwargs)
 
         return await self._on_thread(call)
@@ -183,11 +204,20 @@ class SqliteEngine(Engine):
             raise EngineClosed(self.traits.name)
         with (
             named_errors(self.traits.name, self.path),
+            self._same_file(),
             self._steps.use() as connection,
             self._gate.writing(self._busy_timeout),
             _transaction(connection, "BEGIN IMMEDIATE"),
         ):
             yield connection
+
+    @contextmanager
+    def _same_file(self) -> Iterator[None]:
+        """Refuse a file that has lost its name: what it takes, nobody would ever find."""
+        if _identity(self.path) != self._file:
+            why = "it was deleted or replaced under this process, which has to be started again"
+            raise EngineUnavailable(self.traits.name, why)
+        yield
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
@@ -197,6 +227,7 @@ class SqliteEngine(Engine):
     # --- in and work ---------------------------------------------------------------------------
 
     async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        check_drafts(self.traits.name, drafts)
         return await self._write(SqliteJobs.enqueue, drafts)
 
     async def join(self, worker: WorkerInfo) -> None:
@@ -209,6 +240,7 @@ class SqliteEngine(Engine):
         await self._write(SqliteJobs.beat, worker)
 
     async def exchange(self, ask: Ask) -> Exchange:
+        check_outcomes(self.traits.name, ask.outcomes)
         return await self._write(SqliteJobs.exchange, ask)
 
     async def held(self, worker: str) -> list[Job]:
@@ -292,9 +324,18 @@ class SqliteEngine(Engine):
         return await self._watching().listen(seen, timeout)
 
     def _watching(self) -> DataVersionWatch:
-        if self._watch is None:
+        if self._watch is None or self._thread is None or not self._thread.is_alive:
             raise EngineClosed(self.traits.name)
         return self._watch
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file has this name now."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 @contextmanager
