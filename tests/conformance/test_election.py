@@ -117,3 +117,21 @@ async def test_of_many_candidates_at_once_one_leads(store):
     )
     (term,) = [term for term in terms if term is not None]
     assert (await engines[0].leader()).holder == term.holder
+
+
+async def test_a_clock_that_goes_back_makes_no_term_longer(store, engine):
+    """A dead leader is followed after its ttl, not after the hours that the clock went back."""
+    await engine.lead("dead", TTL)
+    store.clock.jump(-7200)
+    assert (await engine.leader()).left <= TTL
+    assert await engine.lead("next", TTL) is None
+    await store.clock.elapse(TTL + 0.1)
+    term = await engine.lead("next", TTL)
+    assert (term.holder, (await engine.leader()).holder) == ("next", "next")
+
+
+async def test_a_leader_whose_clock_went_back_keeps_its_term(store, engine):
+    epoch = (await engine.lead("a", TTL)).epoch
+    store.clock.jump(-7200)
+    assert (await engine.lead("a", TTL)).epoch == epoch
+    assert await engine.lead("b", TTL) is None

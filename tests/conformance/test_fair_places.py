@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from conformance.steps import claim, claim_one, enqueue_jobs, ids, joined, put, settle, stored
 from penstock.core.job import Hold
-from penstock.engines.records import QueueSettings
+from penstock.engines.records import GREATEST_WEIGHT, LEAST_WEIGHT, QueueSettings
+from penstock.errors import BadOption
 
 
 async def fair(engine, queue="default", **settings):
@@ -213,3 +216,18 @@ async def test_new_weights_do_not_unplace_anything(engine):
     assert (await stored(engine, id)).hold is not Hold.UNPLACED
     await fair(engine, weights={"a": 2.0})
     assert (await stored(engine, id)).hold is not Hold.UNPLACED
+
+
+@pytest.mark.parametrize("weight", [0, -1, 1e-320, float("nan"), float("inf")])
+def test_a_weight_that_would_stop_every_claimer_is_refused(weight):
+    with pytest.raises(BadOption, match="weight of 'a' must be from"):
+        QueueSettings(fair=True, weights={"a": weight})
+
+
+@pytest.mark.parametrize("weight", [LEAST_WEIGHT, GREATEST_WEIGHT])
+async def test_the_most_extreme_weights_still_let_everybody_run(engine, weight):
+    await fair(engine, weights={"a": weight})
+    for _ in range(3):
+        await put(engine, key="a")
+        await put(engine, key="b")
+    assert Counter(await keys(engine, 6)) == {"a": 3, "b": 3}

@@ -19,6 +19,7 @@ from conformance.steps import (
 )
 from penstock.core.job import Hold, State
 from penstock.engines.records import Filter, Page, QueueSettings
+from penstock.errors import BadOption
 
 
 async def found(engine, **fields):
@@ -209,3 +210,16 @@ async def test_finding_changes_nothing(engine):
     before = (await engine.find(Filter(), None, 10)).jobs
     assert (await engine.find(Filter(), None, 10)).jobs == before
     assert len(await claim(engine, want=5)) == 3
+
+
+@pytest.mark.parametrize("limit", [0, -1, -2])
+async def test_a_page_of_no_size_is_empty_and_moves_nothing(engine, limit):
+    await enqueue_jobs(engine, 3)
+    first = await engine.find(Filter(), None, 1)
+    assert await engine.find(Filter(), first.cursor, limit) == Page((), first.cursor)
+
+
+@pytest.mark.parametrize("cursor", ["", "abc", "-1", "1.5", "9" * 40, "\u0663"])
+async def test_a_cursor_that_no_page_had_is_refused(engine, cursor):
+    with pytest.raises(BadOption, match="page before"):
+        await engine.find(Filter(), cursor, 1)

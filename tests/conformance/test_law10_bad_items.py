@@ -13,9 +13,11 @@ from conformance.steps import (
     joined,
     outcome,
     put,
+    send,
     stored,
 )
 from penstock.core.job import ErrorRecord, Hold, State, Verdict
+from penstock.engines.records import Filter
 from penstock.errors import ItemRefused
 
 NO_TEXT = "half a pair: \ud800"
@@ -159,3 +161,53 @@ async def test_a_payload_is_stored_byte_by_byte(engine, payload):
 
 async def test_nothing_to_store_is_no_error(engine):
     assert await engine.enqueue([]) == []
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")], ids=str)
+@pytest.mark.parametrize("field", ["delay", "run_at", "expires_in", "remember", "unique_for"])
+async def test_a_time_that_never_comes_is_refused(engine, field, value):
+    with pytest.raises(ItemRefused, match="finite"):
+        await engine.enqueue([draft("a"), draft("b", unique="k", **{field: value})])
+    assert await everything(engine) == ()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)
+@pytest.mark.parametrize("kind", ["retry", "snooze", "released"])
+async def test_an_attempt_cannot_wait_for_a_time_that_never_comes(engine, kind, value):
+    id = await put(engine)
+    (job,) = await claim(engine)
+    hold = {"hold": Hold.BREAKER} if kind == "released" else {}
+    with pytest.raises(ItemRefused, match="wait"):
+        await send(engine, job.worker, outcome(job, kind, delay=value, **hold))
+    assert (await stored(engine, id)) == job
+
+
+@pytest.mark.parametrize("priority", [1 << 63, -(1 << 63) - 1])
+async def test_a_number_over_64_bits_is_refused(engine, priority):
+    with pytest.raises(ItemRefused, match=r"64 bits"):
+        await engine.enqueue([draft(priority=priority)])
+    assert await everything(engine) == ()
+
+
+CUT_SHORT = "a\0b"
+TEXTS = ["id", "task", "queue", "key", "unique", "name", "correlation_id", "enqueued_by"]
+
+
+@pytest.mark.parametrize("field", TEXTS)
+async def test_text_that_a_store_could_cut_short_is_refused(engine, field):
+    with pytest.raises(ItemRefused, match="NUL"):
+        await engine.enqueue([draft(**{field: CUT_SHORT})])
+    with pytest.raises(ItemRefused, match="NUL"):
+        await engine.enqueue([draft(tags=("x", CUT_SHORT))])
+    assert await everything(engine) == ()
+
+
+async def test_text_that_a_store_could_cut_short_finds_nothing_else(engine):
+    await put(engine, "a", task="a", queue="a", key="a", tags=("a",))
+    assert await engine.get([CUT_SHORT]) == [None]
+    assert await engine.loads([CUT_SHORT]) == {CUT_SHORT: 0}
+    for field in ("ids", "queues", "tasks", "keys"):
+        which = Filter(**{field: (CUT_SHORT,)})
+        assert (await engine.find(which, None, 10)).jobs == ()
+        assert await engine.purge(which, 10) == 0
+    assert len(await claim(engine, "a", avoid=frozenset({CUT_SHORT}))) == 1

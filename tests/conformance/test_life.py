@@ -137,3 +137,34 @@ async def test_the_traits_are_complete(engine):
     assert traits.name
     assert traits.max_batch >= 1
     assert engine.clock.monotonic() <= engine.clock.monotonic()
+
+
+async def test_a_close_that_is_cancelled_still_leaves_nothing_open(store):
+    """The store's teardown sees a thread or a file that is left."""
+    engine = await store.open()
+    put_something = asyncio.create_task(put(engine))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(engine.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.gather(put_something, closing, return_exceptions=True)
+    other = await store.open()
+    await put(other)
+
+
+async def test_opening_waits_for_a_close_under_way(engine):
+    closing = asyncio.create_task(engine.close())
+    await asyncio.sleep(0)
+    await engine.open()
+    await closing
+    await put(engine)
+
+
+async def test_a_handle_that_two_open_at_once_is_open_for_both(store):
+    engine = store.handle()
+
+    async def use():
+        await engine.open()
+        await engine.version()
+
+    await asyncio.gather(use(), use())

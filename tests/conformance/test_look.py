@@ -182,3 +182,13 @@ async def test_a_sleeper_on_closed_queues_wakes_only_at_its_timeout(engine, stor
         store.clock.advance(30)
         await sleeps_through(engine, nap, put(await store.open(), queue="elsewhere"))
         await awake_after(store, nap, 30)
+
+
+async def test_a_job_released_unplaced_into_a_queue_that_is_not_fair_is_no_reason_to_spin(
+    store, engine
+):
+    job = await running(engine, queue="plain")
+    await send(engine, job.worker, outcome(job, "released", hold=Hold.UNPLACED))
+    await nothing_to_do(store, engine, ask(job.worker, "plain"))
+    assert (await engine.mend()).unheld == 1
+    assert await engine.look(ask(job.worker, "plain")) == 0

@@ -87,3 +87,9 @@ async def test_a_generated_id_can_come_back_after_it_was_deleted(engine):
     await engine.purge(Filter(), 100)
     await put(engine, "a")
     assert (await stored(engine, "a")).state is State.READY
+
+
+async def test_a_limit_below_zero_means_none(engine):
+    await enqueue_jobs(engine, 3)
+    assert await engine.purge(Filter(), -1) == 0
+    assert len(await everything(engine)) == 3

@@ -234,7 +234,7 @@ class ElectsInTwoSteps(Torn):
             return None
         await others_act()
         epoch = self.store.term[1] + 1
-        self.store.term = (candidate, epoch, self.clock.now() + ttl)
+        self.store.term = (candidate, epoch, self.clock.now() + ttl, ttl)
         return Term(holder=candidate, epoch=epoch, left=ttl)
 
 

@@ -4,7 +4,7 @@ Each verb's docstring is its specification, in four words where they apply: *Ato
 wholly or not at all), *Idempotent* (what a repeated call does), *Order*, *On failure*. Every verb
 may also raise ``EngineUnavailable``, and every call may be cancelled: then it may have happened. It
 cannot happen any more once a later call on the same handle has returned; what repeating it does is
-said under *Idempotent*.
+said under *Idempotent*. A ``limit`` or ``want`` below zero means none.
 
 The laws, each from a failure that was reproduced:
 
@@ -116,7 +116,8 @@ class Engine(ABC):
         (the first one wins). An id counts before a unique key.
         Idempotent by id. Order: tickets are given in the order of the drafts. A due job is ready,
         any other scheduled; in a fair queue a due job waits ``UNPLACED``.
-        On failure: ``ItemRefused`` if something in the batch cannot be stored, ``EngineFull``,
+        On failure: ``ItemRefused`` if something in the batch cannot be stored (times that are not
+        finite, text with NUL or lone surrogates, integers over 64 bits), ``EngineFull``,
         ``EngineReadOnly``: nothing of the batch is stored.
         """
 
@@ -161,8 +162,8 @@ class Engine(ABC):
         ``want`` claims more jobs, so after a lost reply ask ``held`` first.
         Order: law 9, with ``ask.queues`` taking turns from the first. Jobs beyond the first
         ``slots`` are not started, and those that run at most once are not among them.
-        On failure: ``LeaseLost``: nothing is written. ``ItemRefused``: an outcome cannot be stored
-        and nothing is written.
+        On failure: ``LeaseLost``: nothing is written. ``ItemRefused``: an outcome cannot be stored,
+        or would wait for a time that is not finite; nothing is written.
         """
 
     @abstractmethod
@@ -274,7 +275,8 @@ class Engine(ABC):
     async def lead(self, candidate: str, ttl: float) -> Term | None:
         """Take the leadership if it is free, renew it if ``candidate`` has it; None: another has.
 
-        Atomic. The epoch grows with each new term; a renewal keeps it.
+        Atomic. The epoch grows with each new term; a renewal keeps it. A clock that goes back makes
+        no term longer than ``ttl`` from the next candidate on.
         """
 
     @abstractmethod
@@ -309,6 +311,7 @@ class Engine(ABC):
         """Return one page of the jobs that fit, newest first, from ``cursor`` on.
 
         Order: by entry into the store. A job enqueued between two pages appears in neither.
+        On failure: ``BadOption`` if the cursor is not one that a page had.
         """
 
     @abstractmethod

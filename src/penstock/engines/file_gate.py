@@ -39,9 +39,13 @@ class FileGate:
     def __init__(self, path: str, name: str, clock: Clock) -> None:
         self._name = name
         self._clock = clock
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._gate = os.open(f"{path}-gate", flags, 0o666)
-        self._main = os.open(f"{path}-main", flags, 0o666)
+        path = os.path.realpath(path)  # one gate for all names of a file
+        self._gate = _lock_file(f"{path}-gate", path)
+        try:
+            self._main = _lock_file(f"{path}-main", path)
+        except OSError:
+            os.close(self._gate)
+            raise
         _open_gates.add(self)
 
     @contextmanager
@@ -73,11 +77,22 @@ class FileGate:
                 return
 
     def close(self) -> None:
-        """Close both files; a lock that is still held is free then."""
-        _open_gates.discard(self)
-        for lock in (self._gate, self._main):
-            with contextlib.suppress(OSError):
-                os.close(lock)
+        """Close both files; a lock that is still held is free then. Idempotent."""
+        if self in _open_gates:
+            _open_gates.discard(self)
+            os.close(self._gate)
+            os.close(self._main)
+
+
+def _lock_file(name: str, store: str) -> int:
+    """Open a lock file, for all who may use the store, whatever the umask of who came first."""
+    lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    with contextlib.suppress(OSError):  # it is another user's, who has seen to it
+        model = os.stat(store)
+        os.fchmod(lock, model.st_mode & 0o666)
+        if os.geteuid() == 0:
+            os.fchown(lock, model.st_uid, model.st_gid)
+    return lock
 
 
 # A fork hook can never be taken back, so there is one for all gates.

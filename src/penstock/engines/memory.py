@@ -46,7 +46,8 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.jobs = MemoryJobs()
-        self.term: tuple[str, int, float] = ("", 0, 0.0)
+        self.term: tuple[str, int, float, float] = ("", 0, 0.0, 0.0)
+        """Holder, epoch, until when, and for how long it was given."""
         self.cells: dict[str, Cell] = {}
         self.lock = threading.Lock()
         self.version = 0
@@ -186,25 +187,27 @@ class MemoryEngine(Engine):
 
     async def lead(self, candidate: str, ttl: float) -> Term | None:
         with self._opened().step() as jobs:
-            holder, epoch, until = self.store.term
+            holder, epoch, until, given = self.store.term
             now = self.clock.now()
             if holder not in ("", candidate) and until > now:
+                # More is left than was ever given: the clock went back.
+                self.store.term = (holder, epoch, min(until, now + given), given)
                 return None
             if holder != candidate or until <= now:
                 epoch += 1
                 jobs.changes += 1
-            self.store.term = (candidate, epoch, now + ttl)
+            self.store.term = (candidate, epoch, now + ttl, ttl)
             return Term(holder=candidate, epoch=epoch, left=ttl)
 
     async def resign(self, holder: str, epoch: int) -> None:
         with self._opened().step() as jobs:
             if self.store.term[:2] == (holder, epoch):
-                self.store.term = ("", epoch, 0.0)
+                self.store.term = ("", epoch, 0.0, 0.0)
                 jobs.changes += 1
 
     async def leader(self) -> Term | None:
-        holder, epoch, until = self._opened().term
-        left = until - self.clock.now()
+        holder, epoch, until, given = self._opened().term
+        left = min(until - self.clock.now(), given)
         return Term(holder=holder, epoch=epoch, left=left) if holder and left > 0 else None
 
     # --- small values --------------------------------------------------------------------------

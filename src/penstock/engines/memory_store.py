@@ -35,7 +35,9 @@ from penstock.engines.records import (
     Report,
     Sighting,
     WorkerInfo,
+    entry_before,
 )
+from penstock.engines.storable import check_drafts, check_outcomes
 from penstock.errors import ItemRefused, LeaseLost
 
 NAME = "memory"
@@ -71,6 +73,7 @@ class MemoryJobs:
 
     def enqueue(self, drafts: Sequence[Draft], now: float) -> list[Receipt]:
         """See the contract."""
+        check_drafts(NAME, drafts)
         for draft in drafts:
             _check_storable(draft)
         return [self._enqueue(draft, now) for draft in drafts]
@@ -118,6 +121,7 @@ class MemoryJobs:
     def exchange(self, ask: Ask, now: float) -> Exchange:
         """See the contract."""
         self._leased(ask.worker)
+        check_outcomes(NAME, ask.outcomes)
         for outcome in ask.outcomes:
             _check_storable(outcome)
         for id, attempt in ask.begun:
@@ -213,7 +217,9 @@ class MemoryJobs:
         for queue in ask.queues:
             if self._room(queue) <= 0:
                 continue
-            if any(_fits(ask, now, self.jobs[id]) for id in self._unplaced[queue]):
+            if self._is_fair(queue) and any(
+                _fits(ask, now, self.jobs[id]) for id in self._unplaced[queue]
+            ):
                 return 0.0
             if self._lines[queue].heads(1, partial(_fits, ask, now)):
                 return 0.0
@@ -256,6 +262,7 @@ class MemoryJobs:
 
     def purge(self, which: Filter, limit: int, now: float) -> int:
         """See the contract."""
+        limit = max(0, limit)
         doomed = [job for job in self.matching(which) if job.state is not State.RUNNING][:limit]
         for job in doomed:
             self.keys.give_back(job.unique, job.id, now)
@@ -285,6 +292,7 @@ class MemoryJobs:
         return replace(done, due_in=due_in)
 
     def _promote(self, limit: int, now: float) -> Promoted:
+        limit = max(0, limit)
         expired = 0
         while expired < limit and (job := self._expiring.first()) is not None:
             if job.expires_at is None or job.expires_at > now:
@@ -315,10 +323,12 @@ class MemoryJobs:
             for id in ids
         ]
         orphans.sort(key=lambda job: job.order)
+        limit = max(0, limit)
         return [self._wait_or_end(job, life.rescued(job, now), now) for job in orphans[:limit]]
 
     def prune(self, keep: float, limit: int, now: float) -> Pruned:
         """See the contract."""
+        limit = max(0, limit)
         old = [
             job
             for job in self.jobs.values()
@@ -368,7 +378,9 @@ class MemoryJobs:
 
     def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
         """See the contract."""
-        before = int(cursor) if cursor is not None else _NO_LIMIT
+        before = entry_before(cursor)
+        if limit <= 0:
+            return Page((), cursor)
         fitting = [job for job in self.matching(which) if self.entered[job.id] < before]
         page = fitting[::-1][:limit]
         is_last = len(fitting) <= limit

@@ -8,9 +8,14 @@ from typing import Final, Literal
 import msgspec
 
 from penstock.core.job import Hold, Job, Outcome, State, Verdict
+from penstock.errors import BadOption
 
 PROMOTE_BATCH: Final = 500
 """Jobs one exchange promotes at most, so that a great many due at once delay nobody's outcomes."""
+
+LEAST_WEIGHT: Final = 1e-6
+GREATEST_WEIGHT: Final = 1e6
+"""Beyond these a key's places in line are so far apart, or so close, that numbers run out."""
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +135,15 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     weights: Mapping[str, float] = msgspec.field(default_factory=dict)
     """Shares of single keys in a fair queue; 1 if not named."""
 
+    def __post_init__(self) -> None:
+        """Refuse what would stop every claimer, not only this queue."""
+        if self.max_running is not None and self.max_running < 0:
+            raise BadOption("max_running", self.max_running, "give 0 or more, or None for no limit")
+        for key, weight in self.weights.items():
+            if not LEAST_WEIGHT <= weight <= GREATEST_WEIGHT:
+                why = f"the weight of {key!r} must be from {LEAST_WEIGHT:g} to {GREATEST_WEIGHT:g}"
+                raise BadOption("weights", weight, why)
+
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs; an empty one means all. Within a field any value fits, all fields must."""
@@ -165,6 +179,15 @@ class Page(msgspec.Struct, frozen=True):
 
     jobs: tuple[Job, ...]
     cursor: str | None
+
+
+def entry_before(cursor: str | None) -> int:
+    """Read the cursor of a page: jobs that entered before this one are next."""
+    if cursor is None:
+        return 1 << 62
+    if cursor.isascii() and cursor.isdigit() and len(cursor) <= 18:
+        return int(cursor)
+    raise BadOption("cursor", cursor, "give the one of the page before, or none for the first page")
 
 
 class Count(msgspec.Struct, frozen=True, kw_only=True):

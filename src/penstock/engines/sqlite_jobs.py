@@ -156,7 +156,7 @@ class SqliteJobs(SqliteViews):
             is_signed = self._run(self._sql["signed"], (job.id,)).fetchone() == fence[1:]
             return Verdict.DONE if is_ended_by_owner or is_signed else Verdict.STALE
         after = life.settled(job, outcome, self.now)
-        if after.hold is Hold.UNKNOWN_TASK and self._is_known(after.task):
+        if after.hold is Hold.UNKNOWN_TASK and after.task in self._known_tasks:
             after = replace(after, hold=None, hold_cause=None, hold_until=None)
         after = self._wait_or_end(job, after)
         if not after.state.is_final:
@@ -264,7 +264,9 @@ class SqliteJobs(SqliteViews):
 
     def purge(self, which: Filter, limit: int) -> int:
         """See the contract."""
-        doomed = self._run(self._sql["purgeable"], {**where(which), "limit": limit}).fetchall()
+        doomed = self._run(
+            self._sql["purgeable"], {**where(which), "limit": max(0, limit)}
+        ).fetchall()
         for id, key in doomed:
             if key is not None:
                 self._keys.give_back(key, id)
@@ -286,6 +288,7 @@ class SqliteJobs(SqliteViews):
         return replace(done, due_in=self._due_in("next_instant", [{}]))
 
     def _promote(self, limit: int, settings: dict[str, QueueSettings]) -> Promoted:
+        limit = max(0, limit)
         old = to_jobs(self._run(self._sql["expired"], (self.now, limit)).fetchall())
         for job in old:
             if job.unique is not None:
@@ -309,11 +312,12 @@ class SqliteJobs(SqliteViews):
         """See the contract."""
         for sighting in dead:
             self._run(self._sql["bury"], (sighting.worker, sighting.beat))
-        orphans = to_jobs(self._run(self._sql["orphans"], (limit,)).fetchall())
+        orphans = to_jobs(self._run(self._sql["orphans"], (max(0, limit),)).fetchall())
         return [self._wait_or_end(job, life.rescued(job, self.now)) for job in orphans]
 
     def prune(self, keep: float, limit: int) -> Pruned:
         """See the contract."""
+        limit = max(0, limit)
         old = self._run(self._sql["old"], (self.now - keep, limit)).fetchall()
         self._run_many(self._sql["delete"], old)
         ids = self._run(self._sql["prune_ledger"], (self.now, limit)).rowcount
@@ -325,9 +329,15 @@ class SqliteJobs(SqliteViews):
         """See the contract."""
         settings = self.settings()
         placed = self._places.place(settings)
+        fair = frozenset(queue for queue, each in settings.items() if each.fair)
         unheld = 0
         for id, task, queue, hold, hold_until in self._run(self._sql["holds"]).fetchall():
-            if hold_until is None and not self._has_cause(Hold(hold), task, queue, settings):
+            has_cause = hold_until is not None or (
+                queue in fair
+                if hold == Hold.UNPLACED
+                else hold == Hold.UNKNOWN_TASK and task not in self._known_tasks
+            )
+            if not has_cause:
                 self._run(self._sql["unhold"], (id,))
                 unheld += 1
         loose = self._run(self._sql["loose_keys"]).fetchall()
@@ -339,12 +349,15 @@ class SqliteJobs(SqliteViews):
 
     def lead(self, candidate: str, ttl: float) -> Term | None:
         """See the contract."""
-        holder, epoch, until = self._run(self._sql["term"]).fetchone()
+        holder, epoch, until, given = self._run(self._sql["term"]).fetchone()
         if holder not in ("", candidate) and until > self.now:
+            # More is left than was ever given: the clock went back.
+            if until - self.now > given:
+                self._run(self._sql["set_term"], (holder, epoch, self.now + given, given))
             return None
         if holder != candidate or until <= self.now:
             epoch += 1
-        self._run(self._sql["set_term"], (candidate, epoch, self.now + ttl))
+        self._run(self._sql["set_term"], (candidate, epoch, self.now + ttl, ttl))
         return Term(holder=candidate, epoch=epoch, left=ttl)
 
     def resign(self, holder: str, epoch: int) -> None:
@@ -369,14 +382,3 @@ class SqliteJobs(SqliteViews):
 
     def _save(self, job: Job) -> None:
         self._run(self._sql["save"], to_save(job))
-
-    def _has_cause(
-        self, hold: Hold, task: str, queue: str, settings: dict[str, QueueSettings]
-    ) -> bool:
-        match hold:
-            case Hold.UNPLACED:
-                return is_fair(settings, queue)
-            case Hold.UNKNOWN_TASK:
-                return not self._is_known(task)
-            case _:
-                return False

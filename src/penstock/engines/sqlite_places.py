@@ -34,21 +34,19 @@ class SqlitePlaces:
 
     def _place(self, queue: str, weights: Mapping[str, float]) -> int:
         lanes = dict(self._run(self._sql["lanes"], (queue,)).fetchall())
-        spots = {
-            (priority, key): next_place
-            for priority, key, next_place in self._run(self._sql["spots"], (queue,))
-        }
-        moved: dict[tuple[int, str], float] = {}
+        spots: dict[tuple[int, str], float | None] = {}
         placed: list[Row] = []
         for id, priority, key in self._run(self._sql["unplaced"], (queue,)).fetchall():
-            place = fairness.place(lanes.get(priority, 0.0), spots.get((priority, key)))
+            if (priority, key) not in spots:
+                row = self._run(self._sql["spot"], (queue, priority, key)).fetchone()
+                spots[priority, key] = None if row is None else row[0]
+            place = fairness.place(lanes.get(priority, 0.0), spots[priority, key])
             spots[priority, key] = fairness.following(place, weights.get(key, 1.0))
-            moved[priority, key] = spots[priority, key]
             placed.append((place, id))
         self._run_many(self._sql["place"], placed)
         self._run_many(
             self._sql["set_spot"],
-            [(queue, *spot, next_place) for spot, next_place in moved.items()],
+            [(queue, *spot, next_place) for spot, next_place in spots.items()],
         )
         return len(placed)
 

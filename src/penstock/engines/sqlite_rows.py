@@ -23,6 +23,15 @@ def json_text(value: object) -> str:
     return _encoder.encode(value).decode()
 
 
+def json_names(values: Sequence[str]) -> str:
+    """Return texts to be looked for as a JSON array.
+
+    SQLite cuts a text from JSON off at a NUL, and would find another one. No stored text has a NUL,
+    so such a value becomes a null, which nothing equals.
+    """
+    return json_text([None if "\0" in value else value for value in values])
+
+
 def to_job(row: Row) -> Job:
     """Read ``SELECT * FROM job``, in the order of the table's columns."""
     return Job(

@@ -1,7 +1,8 @@
 """The thread that owns a handle's SQLite connection, and the names of what can go wrong there.
 
 SQLite blocks, so it has a thread of its own; steps are handed over and come back as futures. A
-caller that is cancelled does not stop a step that has begun: it is a lost reply, like any other.
+caller that is cancelled does not stop a step that has begun: it is a lost reply, like any other. A
+step that has not begun is left out: it would only keep those who still wait.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _BY_CODE: Final[dict[int, type[EngineError]]] = {
     sqlite3.SQLITE_NOTADB: EngineCorrupt,
     sqlite3.SQLITE_TOOBIG: ItemRefused,
     sqlite3.SQLITE_MISMATCH: ItemRefused,
+    sqlite3.SQLITE_CONSTRAINT: ItemRefused,
 }
 
 
@@ -57,27 +59,37 @@ class SqliteThread:
 
     async def run(self, call: Callable[[], Result]) -> Result:
         """Run ``call`` on the thread; its error is the caller's."""
-        if self._is_closed:
+        if not self.is_alive:
             raise EngineClosed(self._name)
+        return await self._hand_over(call)
+
+    async def close(self, last: Callable[[], None]) -> None:
+        """Finish what was handed over, then ``last``; then end the thread, also if cancelled."""
+        if self.is_alive:
+            self._is_closed = True
+            ended = self._hand_over(last)
+            self._calls.put(None)
+            await asyncio.shield(ended)
+            self._thread.join()
+
+    @property
+    def is_alive(self) -> bool:
+        """Calls are taken. In a forked child they are not: a fork copies no threads."""
+        return not self._is_closed and self._thread.is_alive()
+
+    def _hand_over(self, call: Callable[[], Result]) -> asyncio.Future[Result]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._calls.put((call, future, loop))
-        return await future
-
-    async def close(self) -> None:
-        """Finish what was handed over, then end the thread."""
-        if not self._is_closed:
-            await self.run(lambda: None)
-            self._is_closed = True
-            self._calls.put(None)
-            self._thread.join()
+        return future
 
     def _work(self) -> None:
         while (item := self._calls.get()) is not None:
             call, future, loop = item
             result, error = None, None
             try:
-                result = call()
+                if not future.cancelled():
+                    result = call()
             except BaseException as caught:
                 error = caught
             with contextlib.suppress(RuntimeError):  # the caller's loop is closed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -20,8 +21,9 @@ from penstock.engines.records import (
     QueueSettings,
     Term,
     WorkerInfo,
+    entry_before,
 )
-from penstock.engines.sqlite_rows import json_text, to_job, to_jobs
+from penstock.engines.sqlite_rows import json_names, json_text, to_job, to_jobs
 from penstock.errors import LeaseLost
 
 _NO_LIMIT: Final = 1 << 31
@@ -55,9 +57,11 @@ class SqliteViews:
             self._head(ask, queue, 1) for queue in ask.queues if self._room(queue, settings) > 0
         ]
         for line in open_lines:
-            if (
-                self._run(self._sql["head_of_many"], line).fetchone()
-                or self._run(self._sql["unplaced_fits"], line).fetchone()
+            if self._run(self._sql["head_of_many"], line).fetchone():
+                return 0.0
+            # What waits unplaced in a queue that is not fair is for ``mend``, not for a claimer.
+            if is_fair(settings, line["queue"]) and (
+                self._run(self._sql["unplaced_fits"], line).fetchone()
             ):
                 return 0.0
         return self._due_in("next_due_fits", open_lines)
@@ -66,13 +70,15 @@ class SqliteViews:
 
     def get(self, ids: Sequence[str]) -> list[Job | None]:
         """See the contract."""
-        rows = self._run(self._sql["jobs"], (json_text(ids),)).fetchall()
+        rows = self._run(self._sql["jobs"], (json_names(ids),)).fetchall()
         jobs = {job.id: job for job in to_jobs(rows)}
         return [jobs.get(id) for id in ids]
 
     def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
         """See the contract."""
-        before = int(cursor) if cursor is not None else 1 << 62
+        before = entry_before(cursor)
+        if limit <= 0:
+            return Page((), cursor)
         conditions = {**where(which), "before": before, "limit": limit + 1}
         rows = self._run(self._sql["find"], conditions).fetchall()
         page = rows[:limit]
@@ -87,7 +93,7 @@ class SqliteViews:
 
     def loads(self, queues: Sequence[str]) -> dict[str, int]:
         """See the contract."""
-        found = dict(self._run(self._sql["loads"], (json_text(queues),)).fetchall())
+        found = dict(self._run(self._sql["loads"], (json_names(queues),)).fetchall())
         return {queue: found.get(queue, 0) for queue in queues}
 
     def queues(self) -> dict[str, QueueSettings]:
@@ -98,8 +104,8 @@ class SqliteViews:
 
     def leader(self) -> Term | None:
         """See the contract."""
-        holder, epoch, until = self._run(self._sql["term"]).fetchone()
-        left = until - self.now
+        holder, epoch, until, ttl = self._run(self._sql["term"]).fetchone()
+        left = min(until - self.now, ttl)
         return Term(holder=holder, epoch=epoch, left=left) if holder and left > 0 else None
 
     def cell(self, name: str) -> Cell:
@@ -146,7 +152,7 @@ class SqliteViews:
             "queue": queue,
             "want": min(ask.want, room),
             "slots": ask.slots,
-            "avoid": json_text(sorted(ask.avoid)),
+            "avoid": json_text(sorted(task for task in ask.avoid if "\0" not in task)),
             "now": self.now,
         }
 
@@ -161,8 +167,10 @@ class SqliteViews:
         (running,) = self._run(self._sql["running_in"], (queue,)).fetchone()
         return chosen.max_running - int(running)
 
-    def _is_known(self, task: str) -> bool:
-        return any(task in worker.tasks for worker in self.workers())
+    @cached_property
+    def _known_tasks(self) -> frozenset[str]:
+        """The tasks of all workers that have a lease: read once, however many jobs ask."""
+        return frozenset(task for worker in self.workers() for task in worker.tasks)
 
 
 def is_fair(settings: dict[str, QueueSettings], queue: str) -> bool:
@@ -172,11 +180,11 @@ def is_fair(settings: dict[str, QueueSettings], queue: str) -> bool:
 def where(which: Filter) -> dict[str, Any]:
     """The parameters of the conditions in ``find`` and ``purgeable``."""
     return {
-        "ids": json_text(which.ids),
+        "ids": json_names(which.ids),
         "states": json_text(which.states),
-        "queues": json_text(which.queues),
-        "tasks": json_text(which.tasks),
-        "keys": json_text(which.keys),
+        "queues": json_names(which.queues),
+        "tasks": json_names(which.tasks),
+        "keys": json_names(which.keys),
         "holds": json_text(which.holds),
         "tag": which.tag,
         "correlation_id": which.correlation_id,

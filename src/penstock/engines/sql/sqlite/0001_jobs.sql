@@ -52,6 +52,7 @@ CREATE INDEX job_due      ON job (run_at, seq)                 WHERE state = 'sc
 CREATE INDEX job_due_in   ON job (queue, run_at)               WHERE state = 'scheduled';
 CREATE INDEX job_held     ON job (hold, queue, seq)            WHERE hold IS NOT NULL;
 CREATE INDEX job_unhold   ON job (hold_until, seq)             WHERE hold_until IS NOT NULL;
+CREATE INDEX job_unhold_in ON job (queue, hold_until)          WHERE hold_until IS NOT NULL;
 CREATE INDEX job_expiry   ON job (expires_at, seq)
        WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'ready');
 CREATE INDEX job_running  ON job (worker, queue)               WHERE state = 'running';
@@ -84,8 +85,12 @@ CREATE TABLE worker (
   id TEXT PRIMARY KEY, beat INTEGER NOT NULL, joined_at REAL NOT NULL, info TEXT NOT NULL
 ) WITHOUT ROWID;
 
-CREATE TABLE term (one INTEGER PRIMARY KEY CHECK (one = 1), holder TEXT NOT NULL, epoch INTEGER NOT NULL, until REAL NOT NULL);
-INSERT INTO term VALUES (1, '', 0, 0);
+-- Until when, and for how long it was given: more than that cannot be left unless the clock went back.
+CREATE TABLE term (
+  one INTEGER PRIMARY KEY CHECK (one = 1),
+  holder TEXT NOT NULL, epoch INTEGER NOT NULL, until REAL NOT NULL, ttl REAL NOT NULL
+);
+INSERT INTO term VALUES (1, '', 0, 0, 0);
 
 CREATE TABLE ticket (one INTEGER PRIMARY KEY CHECK (one = 1), last INTEGER NOT NULL);
 INSERT INTO ticket VALUES (1, 0);

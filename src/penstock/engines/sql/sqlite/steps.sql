@@ -118,11 +118,12 @@ SELECT min(at) FROM (
      AND (expires_at IS NULL OR expires_at > max(run_at, :now))
    ORDER BY run_at LIMIT 1)
   UNION ALL
-  SELECT hold_until FROM job
+  SELECT * FROM (SELECT hold_until FROM job
    WHERE hold_until IS NOT NULL AND queue = :queue
      AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
      AND (:slots > 0 OR NOT at_most_once)
-     AND (expires_at IS NULL OR expires_at > max(hold_until, :now)))
+     AND (expires_at IS NULL OR expires_at > max(hold_until, :now))
+   ORDER BY hold_until LIMIT 1))
 
 -- name: next_due
 SELECT min(at) FROM (
@@ -178,8 +179,8 @@ UPDATE job SET place = ?, hold = NULL, hold_cause = NULL, hold_until = NULL WHER
 -- name: lanes
 SELECT priority, virtual_time FROM lane WHERE queue = ?
 
--- name: spots
-SELECT priority, key, next_place FROM spot WHERE queue = ?
+-- name: spot
+SELECT next_place FROM spot WHERE queue = ? AND priority = ? AND key = ?
 
 -- name: set_spot
 INSERT INTO spot (queue, priority, key, next_place) VALUES (?, ?, ?, ?)
@@ -261,10 +262,10 @@ DELETE FROM worker WHERE id = ? AND beat = ?
 UPDATE worker SET beat = beat + 1 WHERE id = ?
 
 -- name: term
-SELECT holder, epoch, until FROM term
+SELECT holder, epoch, until, ttl FROM term
 
 -- name: set_term
-UPDATE term SET holder = ?, epoch = ?, until = ?
+UPDATE term SET holder = ?, epoch = ?, until = ?, ttl = ?
 
 -- name: resign
 UPDATE term SET holder = '', until = 0 WHERE holder = ? AND epoch = ?

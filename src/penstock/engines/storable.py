@@ -1,0 +1,45 @@
+"""What no engine takes, whichever it is: numbers that are no instants, text that is cut short.
+
+A time that is not finite would never come, and a store that cannot hold it would lose the job
+instead. NUL ends a text early in some stores: one job could be taken for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import isfinite
+from typing import Final
+
+from penstock.core.job import Draft, Outcome
+from penstock.errors import ItemRefused
+
+INTEGERS: Final = range(-(1 << 63), 1 << 63)
+
+
+def check_drafts(name: str, drafts: Iterable[Draft]) -> None:
+    """Raise ``ItemRefused`` if one of the drafts cannot be a job on any engine."""
+    for draft in drafts:
+        run_at = 0.0 if draft.run_at is None else draft.run_at
+        expires_in = 0.0 if draft.expires_in is None else draft.expires_in
+        # A sum is finite only if all of it is; huge values that are finite may still overflow it.
+        if not isfinite(draft.delay + run_at + expires_in + draft.remember + draft.unique_for):
+            raise ItemRefused(name, f"job {draft.id!r} has a time that is not a finite number")
+        if draft.priority not in INTEGERS:
+            raise ItemRefused(name, f"priority {draft.priority} has more than 64 bits")
+        if any("\0" in text for text in _texts(draft)):
+            raise ItemRefused(name, f"job {draft.id!r} has a text with a NUL character")
+
+
+def check_outcomes(name: str, outcomes: Iterable[Outcome]) -> None:
+    """Raise ``ItemRefused`` if one of the outcomes cannot be settled on any engine."""
+    for outcome in outcomes:
+        if not isfinite(outcome.delay):
+            why = f"job {outcome.job!r} would wait for {outcome.delay} seconds"
+            raise ItemRefused(name, why)
+
+
+def _texts(draft: Draft) -> Iterable[str]:
+    yield from (draft.id, draft.task, draft.queue, draft.enqueued_by, *draft.tags)
+    for text in (draft.key, draft.unique, draft.name, draft.correlation_id):
+        if text is not None:
+            yield text
