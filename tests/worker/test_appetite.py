@@ -90,3 +90,27 @@ def test_a_kind_without_free_slots_is_passed_over_when_that_is_allowed():
     assert ask(appetite, False, a=(100, 0), s=(8, 8)) == Meal(0, 0)
     assert ask(appetite, True, a=(100, 100), s=(8, 8)) == Meal(0, 0)
     assert ask(appetite, True, a=(100, 0), s=(8, 0)).passes_over is None
+
+
+def scan(appetite: Appetite, was_idle: bool, in_full: bool = True) -> int:
+    """Pass over busy async slots; return how many sync jobs the next claim would ask for."""
+    appetite.passed_over("sync", was_idle=was_idle, in_full=in_full)
+    return ask(appetite, True, a=(100, 100), s=(8, 0)).want
+
+
+def test_claims_that_pass_over_a_kind_bring_more_while_all_of_it_is_done_before_the_next():
+    appetite = Appetite(100)
+    wants = [scan(appetite, was_idle=True) for _ in range(6)]
+
+    assert wants == [8, 16, 32, 64, 108, 108]
+    assert scan(appetite, was_idle=False) == 58
+    assert ask(appetite, a=(100, 50), s=(8, 4)).want <= 54
+
+
+def test_claims_that_pass_over_a_kind_bring_no_more_than_the_free_slots_without_need():
+    appetite = Appetite(100)
+
+    assert [scan(appetite, was_idle=False) for _ in range(3)] == [8, 8, 8]
+    assert [scan(appetite, was_idle=True, in_full=False) for _ in range(3)] == [16, 16, 16]
+    appetite.stalled()
+    assert scan(appetite, was_idle=False) == 8

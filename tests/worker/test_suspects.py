@@ -243,6 +243,31 @@ async def test_a_suspect_in_a_thread_runs_alone_too_and_can_be_given_back_before
     assert (job.crashes, job.failures) == (1, 0)
 
 
+async def test_a_suspect_that_cannot_be_alone_for_long_goes_back_and_others_work_on(rig):
+    started, go = asyncio.Event(), asyncio.Event()
+
+    async def endless() -> None:
+        started.set()
+        await go.wait()
+
+    async def closure() -> None:
+        pass
+
+    async with rig.working(specs(endless, closure)) as worker:
+        long = await rig.put("endless")
+        await soon(started.wait())
+        id = await suspect(rig, "closure")
+        await soon(_until(lambda: worker._shift._tools.gate.alone is not None))
+        other = await rig.put("closure")
+        await rig.meanwhile(rig.ended(other))
+        held = await rig.job(id)
+        go.set()
+        (job, *_) = await rig.meanwhile(rig.ended(id, long))
+
+    assert (held.state, held.hold, held.crashes) == (State.READY, Hold.LIMIT, 1)
+    assert job.state is State.SUCCEEDED
+
+
 async def test_two_suspects_that_must_be_alone_run_one_after_the_other(rig):
     running, most = 0, 0
 

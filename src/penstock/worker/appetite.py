@@ -6,7 +6,9 @@ asked for on top. Long jobs finish less than one in that time, so they are never
 A worker with both kinds of tasks cannot know which kind it will get: it asks for as many as the
 scarcer kind can take at the recent mix. When only one kind has free slots, the tasks of the other
 are passed over now and then, so that jobs waiting for a thread do not keep idle coroutine slots
-from theirs. Not each time: to find what is behind a long line, the store may have to read it.
+from theirs. Not each time: to find what is behind a long line, the store may have to read it. So
+when such a claim was answered in full, and all of it is done before the next one may be made, the
+next one brings more.
 """
 
 from __future__ import annotations
@@ -60,6 +62,10 @@ class Appetite:
         self._finished: dict[Kind, int] = {"async": 0, "sync": 0}
         self._rate: dict[Kind, float] = {"async": 0.0, "sync": 0.0}
         self._share: dict[Kind, float] = {"async": 0.5, "sync": 0.5}
+        self._stock: dict[Kind, int] = {"async": 0, "sync": 0}
+        """What a claim that passes over the other kind brings beyond the free slots."""
+        self._is_plenty: dict[Kind, bool] = {"async": False, "sync": False}
+        """The last such claim was answered in full."""
         self._round_trip = 0.0
         self._counted_at: float | None = None
 
@@ -82,15 +88,29 @@ class Appetite:
             for kind, share in self._share.items():
                 self._share[kind] += weight * (claimed.get(kind, 0) / total - share)
 
+    def passed_over(self, kind: Kind, *, was_idle: bool, in_full: bool) -> None:
+        """A claim for this kind alone was answered; ``was_idle``: none of it ran before."""
+        stock = self._stock[kind]
+        if was_idle and self._is_plenty[kind]:
+            self._stock[kind] = min(self._most, 2 * stock + 8)
+        elif not was_idle:
+            self._stock[kind] = stock // 2
+        self._is_plenty[kind] = in_full
+
     def stalled(self) -> None:
         """Something waited too long in the worker's hands: no prefetch until jobs end again."""
         for kind in self._rate:
             self._rate[kind] = 0.0
             self._finished[kind] = 0
+            self._stock[kind] = 0
 
     def prefetch(self, kind: Kind) -> int:
         """How many jobs of this kind will end while the next ones are fetched."""
         return min(self._most, int(self._rate[kind] * self._round_trip * AHEAD))
+
+    def stock(self, kind: Kind) -> int:
+        """How many jobs of this kind may wait in the worker's hands."""
+        return max(self.prefetch(kind), self._stock[kind])
 
     def meal(self, rooms: Mapping[Kind, Room], *, may_pass_over: bool) -> Meal:
         """What to ask for, with this room for the kinds of tasks that there are."""
@@ -105,7 +125,8 @@ class Appetite:
         full = one_is_full(rooms)
         if full is not None and may_pass_over:
             other: Kind = "sync" if full == "async" else "async"
-            return Meal(room[other], free[other], passes_over=full)
+            want = max(0, rooms[other].size + self.stock(other) - rooms[other].load)
+            return Meal(want, free[other], passes_over=full)
         most = min(room[kind] / max(RARE, self._share[kind]) for kind in rooms)
         want = min(int(most), sum(room.values()))
         slots = min(free.values())

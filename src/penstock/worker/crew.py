@@ -36,6 +36,12 @@ NOT_ALONE: Final = "after a crash a job runs apart from all others, and another 
 SUSPECT_HOLD: Final = 1.0
 """Seconds before a suspect that found no room is offered again."""
 
+QUIET_WITHIN: Final = 10.0
+"""Seconds for which nothing else starts so that a suspect can be alone; then it goes back."""
+
+LOUD_HOLD: Final = 30.0
+"""Seconds before such a suspect is offered again, while others get their turn."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tools:
@@ -133,6 +139,12 @@ class Crew:
         pools = ((kind, self._by_kind[kind]) for kind in kinds)
         return {kind: Room(pool.size, pool.load) for kind, pool in pools}
 
+    def passed_over(self, meal: Meal, *, in_full: bool) -> None:
+        """A claim that passed over one kind of tasks was answered."""
+        kind: Kind = "sync" if meal.passes_over == "async" else "async"
+        was_idle = meal.slots == self._by_kind[kind].size
+        self.appetite.passed_over(kind, was_idle=was_idle, in_full=in_full)
+
     def avoid(self, meal: Meal) -> frozenset[str]:
         """The tasks whose jobs should go to others."""
         full = self._names[meal.passes_over] if meal.passes_over else frozenset()
@@ -174,7 +186,7 @@ class Crew:
     def _return_surplus(self, kind: Kind, lot: list[Attempt]) -> None:
         """Give back at once what is more than a kind can take: the mix was not as expected."""
         pool = self._by_kind[kind]
-        surplus = min(len(lot), pool.load - pool.size - self.appetite.prefetch(kind))
+        surplus = min(len(lot), pool.load - pool.size - self.appetite.stock(kind))
         if surplus > 0:
             self._release(lot[-surplus:], NO_SLOT)
 
@@ -258,9 +270,10 @@ class Crew:
             if self._release(stale, NO_SLOT):
                 self.appetite.stalled()
         for attempt in self._suspects.waiting:
-            is_late = attempt.taken_at < late and attempt is not self._gate.alone
-            if is_late and self._withdraw(attempt):
-                self._settle(attempt, _held(attempt.job, Hold.LIMIT, NOT_ALONE, SUSPECT_HOLD))
+            is_next = attempt is self._gate.alone
+            extra, hold = (QUIET_WITHIN, LOUD_HOLD) if is_next else (0.0, SUSPECT_HOLD)
+            if attempt.taken_at + extra < late and self._withdraw(attempt):
+                self._settle(attempt, _held(attempt.job, Hold.LIMIT, NOT_ALONE, hold))
 
     def drain(self) -> None:
         """Take nothing more; give back what has not started."""

@@ -6,7 +6,8 @@ run through their children unharmed.
 
 A task that a child cannot import (declared in ``__main__`` or inside a function) runs in this
 process instead, but alone: it waits until nothing else runs, and nothing else starts until it has
-ended. If it kills the process, only its own crashes are counted.
+ended. If it kills the process, only its own crashes are counted. If something else runs for long,
+the crew takes it back for a while: one suspect must not keep everybody waiting.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ SCAN_EVERY: Final = (0.005, 0.25)
 """Shortest and longest pause between two claims that pass over a kind of tasks."""
 
 SCAN_SHARE: Final = 20
-"""How many times its own duration such a claim pauses: it may have to read a long line."""
+"""How many times its own duration such a claim pauses, at most the poll: it may have to read a
+long line."""
 
 SOON: Final = frozenset({None, Hold.UNPLACED, Hold.LIMIT, Hold.RATE})
 """Holds that end by themselves while work goes on."""
@@ -145,6 +146,7 @@ class Turns:
             self._has_more = True
             return
         if meal.passes_over:
+            self._crew.passed_over(meal, in_full=len(reply.jobs) >= ask.want)
             self._scanned(asked_at, found=bool(reply.jobs))
             return
         self._has_more = 0 < ask.want <= len(reply.jobs)
@@ -157,7 +159,8 @@ class Turns:
         shortest, longest = SCAN_EVERY
         self._scan_pause = shortest if found else min(longest, 2 * self._scan_pause)
         now = self._clock.monotonic()
-        self._scan_at = now + max(self._scan_pause, SCAN_SHARE * (now - asked_at))
+        share = min(self._poll, SCAN_SHARE * (now - asked_at))
+        self._scan_at = now + max(self._scan_pause, share)
 
     # --- between exchanges ---------------------------------------------------------------------
 
