@@ -97,6 +97,7 @@ class Errand(Generic[R]):
             self._running.cancel()
 
     def _done(self) -> None:
+        self._running = None
         self.is_done = True
         if not self._home.is_silent:
             self._answered()
@@ -134,14 +135,12 @@ class Home:
         """The caller is on the loop's own thread."""
         return threading.get_ident() == self.thread.ident
 
-    def begin(self, work: Work[R], answered: Callable[[], object]) -> Errand[R]:
-        """Hand work over, from any thread; ``answered`` is called when its value is there."""
-        errand = Errand(self, work, answered)
+    def begin(self, errand: Errand[Any]) -> None:
+        """Hand work over, from any thread."""
         try:
             self.mailbox.post(errand.start)
         except RuntimeError:  # the loop is closed
             errand.fail(EngineClosed("the store"))
-        return errand
 
     def leave(self) -> None:
         """Begin to end, from any thread; ``gone`` says when it has."""

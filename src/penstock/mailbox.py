@@ -21,10 +21,10 @@ class Mailbox:
         # whoever finds it up is seen by a delivery that has yet to begin.
         self._calls.append(call)
         if not self._is_signalled:
-            self._is_signalled = True
             try:
+                self._is_signalled = True
                 self._loop.call_soon_threadsafe(self._deliver)
-            except RuntimeError:
+            except BaseException:  # the loop is closed, or Ctrl-C came in between
                 self._is_signalled = False
                 raise
 

@@ -23,7 +23,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from penstock.engines.engine import Engine
 from penstock.errors import EngineClosed, EngineTimeout, WrongThread
-from penstock.home import CLOSE_PATIENCE, EXIT_PATIENCE, Home, Work
+from penstock.home import CLOSE_PATIENCE, EXIT_PATIENCE, Errand, Home, Work
 from penstock.mailbox import Mailbox
 
 P = ParamSpec("P")
@@ -58,8 +58,9 @@ class Facade:
             raise WrongThread(what)
         answered = threading.Lock()
         answered.acquire()
-        errand = home.begin(work, answered.release)
+        errand = Errand(home, work, answered.release)
         try:
+            home.begin(errand)
             if answered.acquire(timeout=-1 if timeout is None else timeout):
                 return errand.value()
             raise self._too_late(what, timeout)
@@ -74,9 +75,10 @@ class Facade:
             return await work(home.client)
         loop = asyncio.get_running_loop()
         answered = loop.create_future()
-        errand = home.begin(work, partial(_answer, self._mailbox(loop), answered))
+        errand = Errand(home, work, partial(_answer, self._mailbox(loop), answered))
         limit = asyncio.timeout(timeout)
         try:
+            home.begin(errand)
             async with limit:
                 await answered
             return errand.value()
@@ -117,11 +119,12 @@ class Facade:
         with self._lock:
             if self._home is None:
                 try:
-                    self._home = Home(self._connect)
+                    home = Home(self._connect)
                 except RuntimeError as error:  # no thread can be started any more
                     raise EngineClosed(self._name) from error
-                self._farewell = weakref.finalize(self, self._home.leave)
+                self._farewell = weakref.finalize(self, home.leave)
                 self._farewell.atexit = False
+                self._home = home
             return self._home
 
     def _move_out(self) -> Home | None:

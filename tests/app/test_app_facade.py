@@ -12,7 +12,7 @@ import pytest
 
 from penstock import Penstock, events
 from penstock.client import Client
-from penstock.engines.memory import MemoryEngine
+from penstock.engines.memory import MemoryEngine, MemoryStore
 from penstock.errors import EngineClosed, EngineTimeout, EngineUnavailable, WrongThread
 
 
@@ -267,6 +267,18 @@ def test_whoever_comes_while_it_closes_is_told_or_served(app, task, in_thread):
     stop.set()
     served = sum(each.result(30) for each in waiting)
     assert sum(count.jobs for count in app.counts()) >= served
+
+
+async def test_a_client_that_was_closed_stays_closed():
+    """Work that was handed over before must not open the store again behind the closing."""
+    async with asyncio.TaskGroup() as tasks:
+        client = Client(lambda: MemoryEngine(MemoryStore()), tasks)
+        await client.open()
+        await client.close()
+        with pytest.raises(EngineClosed):
+            await client.open()
+        with pytest.raises(EngineClosed):
+            assert client.engine
 
 
 def test_an_app_that_nobody_holds_any_more_ends_its_thread():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -22,23 +23,21 @@ def hasty_threads():
 
 
 async def test_no_call_is_forgotten_however_many_threads_post(hasty_threads):
-    """The last call of each round is posted when the box is just about to be found empty."""
-    loop = asyncio.get_running_loop()
-    mailbox, delivered = Mailbox(loop), 0
-    for _ in range(300):
-        done = asyncio.Event()
+    mailbox = Mailbox(asyncio.get_running_loop())
+    for _ in range(200):
+        left, done = set(range(40)), asyncio.Event()
 
-        def count(done: asyncio.Event = done) -> None:
-            nonlocal delivered
-            delivered += 1
-            if delivered % 40 == 0:
+        def deliver(number: int, left: set[int] = left, done: asyncio.Event = done) -> None:
+            left.remove(number)
+            if not left:
                 done.set()
 
-        def post(count=count) -> None:
-            for _ in range(10):
-                mailbox.post(count)
+        def post(numbers: range, deliver: Callable[[int], None] = deliver) -> None:
+            for number in numbers:
+                mailbox.post(partial(deliver, number))
 
-        threads = [threading.Thread(target=post) for _ in range(4)]
+        starts = range(0, 40, 10)
+        threads = [threading.Thread(target=post, args=(range(at, at + 10),)) for at in starts]
         for thread in threads:
             thread.start()
         async with asyncio.timeout(10):
@@ -48,7 +47,8 @@ async def test_no_call_is_forgotten_however_many_threads_post(hasty_threads):
 
 
 async def test_calls_are_delivered_in_order_by_one_wake_up():
-    mailbox, seen = Mailbox(asyncio.get_running_loop()), []
+    mailbox = Mailbox(asyncio.get_running_loop())
+    seen: list[object] = []
     for number in range(5):
         mailbox.post(partial(seen.append, number))
     assert seen == []
@@ -57,7 +57,8 @@ async def test_calls_are_delivered_in_order_by_one_wake_up():
 
 
 async def test_a_call_posted_during_delivery_is_delivered_too():
-    mailbox, seen = Mailbox(asyncio.get_running_loop()), []
+    mailbox = Mailbox(asyncio.get_running_loop())
+    seen: list[object] = []
     mailbox.post(lambda: mailbox.post(partial(seen.append, "second")))
     await asyncio.sleep(0)
     assert seen == ["second"]

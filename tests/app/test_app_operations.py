@@ -109,7 +109,7 @@ def test_a_question_that_makes_no_sense_is_refused(memory, question, message):
             {"max_running": 0},
             "max_running=0: give a whole number from 1; to let nothing run, pause the queue",
         ),
-        ({"weights": {"a": 0}}, "weights={'a': 0}: give each key a share above 0"),
+        ({"weights": {"a": "x"}}, "weights={'a': 'x'}: give each key a number"),
         (
             {"colour": 1},
             "colour=1: no such setting; there are paused, note, max_running, fair, weights",
@@ -120,6 +120,11 @@ def test_a_queue_setting_that_makes_no_sense_is_refused(memory, changes, message
     with pytest.raises(BadOption) as caught:
         memory.set_queue("mail", **changes)
     assert str(caught.value) == message
+
+
+def test_a_share_of_nothing_is_refused(memory):
+    with pytest.raises(BadOption, match="^weights="):
+        memory.set_queue("mail", fair=True, weights={"a": 0})
 
 
 def test_a_queue_without_a_name_is_refused(memory):

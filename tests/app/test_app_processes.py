@@ -407,6 +407,13 @@ def test_ctrl_c_ends_a_wait_for_a_result(script):
             handle.result()
         except KeyboardInterrupt:
             print("interrupted", handle.status().state, flush=True)
+
+        async def who_waits(client):
+            for _ in range(20):
+                await asyncio.sleep(0)
+            return client._watcher._waiting
+
+        assert app._facade.call(who_waits) == {}
         """,
         waits=False,
     )
@@ -414,3 +421,33 @@ def test_ctrl_c_ends_a_wait_for_a_result(script):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (out, err, process.returncode) == ("interrupted ready\n", "", 0)
+
+
+def test_interruptions_at_any_moment_leave_everything_in_order(script):
+    """As Ctrl-C does: an exception out of nowhere, in the middle of whatever a caller does."""
+    out = script(
+        """
+        import random
+
+        class Interrupted(BaseException): ...
+
+        def interrupt(*_):
+            raise Interrupted
+
+        task.enqueue()
+        signal.signal(signal.SIGALRM, interrupt)
+        interrupted = 0
+        for round in range(1500):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random.random() * 0.0003)
+                task.enqueue()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Interrupted:
+                interrupted += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert task.enqueue().created
+        print(interrupted)
+        """,
+        url="memory://",
+    )
+    assert int(out) > 100

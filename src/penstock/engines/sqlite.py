@@ -98,7 +98,8 @@ class SqliteEngine(Engine):
                 await self._thread.run(self._open)
                 with named_errors(self.traits.name, self.path):
                     link = SqliteLink(lambda: self._connect(wait=0.0))
-                    self._watch = DataVersionWatch(link, self.traits.name, self.clock)
+                    log = f"{self.path}-wal"
+                self._watch = DataVersionWatch(link, log, self.traits.name, self.clock)
             except BaseException:
                 await self._shut()
                 raise

@@ -1,8 +1,10 @@
-"""The wake-up of the SQLite engine: a look at ``data_version`` every few milliseconds.
+"""The wake-up of the SQLite engine: a look at ``data_version`` after each write to its log.
 
 SQLite has no way to tell another process of a commit, but it keeps a number that a connection sees
-change after any commit by another one. Reading it takes microseconds; nobody looks while nobody
-listens.
+change after any commit by another one. Reading it takes microseconds. When to read it is told by
+the system: a commit is written to the log first and becomes visible a moment later, so after the
+last write we look again and again, at growing intervals, until it must be visible. Where the system
+does not tell, we look every few milliseconds. Nobody looks while nobody listens.
 """
 
 from __future__ import annotations
@@ -12,16 +14,23 @@ import sqlite3
 from typing import Final
 
 from penstock.clock import Clock
+from penstock.engines.file_events import FileEvents
 from penstock.engines.sqlite_link import SqliteLink
 from penstock.errors import EngineClosed
 
 INTERVAL: Final = 0.004
+"""Seconds between two looks where the system does not tell of writes."""
+
+LOOKS: Final = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
+"""Seconds between the looks after a write. A commit that takes longer is seen by the backstop."""
+
+BACKSTOP: Final = 0.5
 
 
 class DataVersionWatch:
     """One handle's eye on the store. Belongs to the handle's loop."""
 
-    def __init__(self, link: SqliteLink, name: str, clock: Clock) -> None:
+    def __init__(self, link: SqliteLink, log: str, name: str, clock: Clock) -> None:
         self._name = name
         self._link = link
         self._clock = clock
@@ -31,6 +40,8 @@ class DataVersionWatch:
         self._listeners: set[asyncio.Event] = set()
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._written = asyncio.Event()
+        self._events = FileEvents(log, self._written.set)
 
     def version(self) -> int:
         """Return a number that changes after any commit."""
@@ -54,9 +65,14 @@ class DataVersionWatch:
         return self._version
 
     async def _watch(self) -> None:
-        """Look again and again while somebody listens."""
+        """Look whenever there may be something to see, while somebody listens."""
+        pauses = iter(LOOKS)
         while self._listeners:
-            await asyncio.sleep(INTERVAL)
+            self._events.watch()
+            pause = next(pauses, BACKSTOP) if self._events.watching else INTERVAL
+            if await _set_within(self._written, pause):
+                self._written.clear()
+                pauses = iter(LOOKS)
             self._look()
 
     def _look(self) -> None:
@@ -86,4 +102,14 @@ class DataVersionWatch:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+        self._events.close()
         self._link.close()
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event in real time: what writes is real, whatever the clock of a test says."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
