@@ -8,7 +8,7 @@ import os
 import signal
 import sqlite3
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,7 +29,7 @@ PATIENCE = 60.0
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["penstock.engines.sqlite", "conformance.steps"])
 
-Act = Callable[[str, Connection], Awaitable[None]]
+Act = Callable[[str, Connection], Coroutine[Any, Any, None]]
 
 
 def _live(act: Act, path: str, parent: Connection) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import sqlite3
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.steps import claim_one, draft, put, settle, stored
+from conformance.steps import claim_one, draft, everything, put, settle, stored
 from penstock.core.job import State
 from penstock.engines import sqlite_schema
 from penstock.engines.queries import migrations
@@ -277,3 +278,74 @@ async def test_the_durability_option_reaches_sqlite(path: str, option: str, leve
     assert engine._steps.connection.execute("PRAGMA synchronous").fetchone() == (level,)
     assert engine._steps.connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     await engine.close()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["deleted", "replaced"])
+async def test_a_file_that_lost_its_name_takes_no_more_jobs(path: str, is_replaced: bool) -> None:
+    engine, other = SqliteEngine(path), SqliteEngine(path)
+    await engine.open()
+    await put(engine, "a")
+    for suffix in ("", "-wal", "-shm"):
+        os.unlink(path + suffix)
+    if is_replaced:
+        await other.open()
+    with pytest.raises(EngineUnavailable, match="deleted or replaced"):
+        await engine.enqueue([draft("b")])
+    with pytest.raises(EngineUnavailable, match="deleted or replaced"):
+        await engine.get(["a"])
+    await engine.close()
+    await engine.open()
+    await put(engine, "b")
+    if is_replaced:
+        assert (await stored(other, "b")).id == "b"
+    await engine.close()
+    await other.close()
+
+
+async def test_whoever_may_use_the_file_may_use_its_locks(path: str) -> None:
+    """An operator with a private umask who comes first does not lock the service out."""
+    sqlite3.connect(path).execute("PRAGMA user_version = 0").close()
+    os.chmod(path, 0o660)
+    before = os.umask(0o077)
+    try:
+        engine = SqliteEngine(path)
+        await engine.open()
+    finally:
+        os.umask(before)
+    for suffix in ("-gate", "-main"):
+        assert os.stat(path + suffix).st_mode & 0o777 == 0o660
+    await engine.close()
+
+
+async def test_all_names_of_a_file_share_its_gate(path: str, tmp_path: Path) -> None:
+    link = tmp_path / "other" / "link.db"
+    link.parent.mkdir()
+    engine = SqliteEngine(path)
+    await engine.open()
+    link.symlink_to(path)
+    other = SqliteEngine(str(link), busy_timeout=0.05)
+    await other.open()
+    assert engine._gate is not None
+    with engine._gate.writing(1.0), pytest.raises(EngineBusy):
+        await other.enqueue([draft()])
+    assert os.listdir(link.parent) == ["link.db"]
+    await engine.close()
+    await other.close()
+
+
+async def test_a_call_that_was_cancelled_before_its_turn_does_not_happen(path: str) -> None:
+    """Otherwise calls that nobody waits for keep those who do, one busy timeout each."""
+    engine, other = SqliteEngine(path), SqliteEngine(path)
+    await engine.open()
+    await other.open()
+    assert other._gate is not None
+    with other._gate.writing(1.0):
+        first = asyncio.create_task(put(engine, "a"))
+        second = asyncio.create_task(put(engine, "b"))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+    await first
+    assert [job.id for job in await everything(engine)] == ["a"]
+    await engine.close()
+    await other.close()
