@@ -35,7 +35,7 @@ check: setup ## Lint, format, types and import rules, without running anything
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy $(TYPED)
-	$(BIN)/lint-imports --no-logo
+	$(BIN)/lint-imports --no-logo --no-cache
 
 bench: setup ## Run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
