@@ -122,6 +122,8 @@ class SqliteEngine(Engine):
         )
         try:
             connection.execute("PRAGMA cache_size = -16000")
+            # RETURNING and IN (...) would open a temporary file for each statement.
+            connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         except BaseException:
             connection.close()
