@@ -206,8 +206,8 @@ async def test_text_that_a_store_could_cut_short_finds_nothing_else(engine):
     await put(engine, "a", task="a", queue="a", key="a", tags=("a",))
     assert await engine.get([CUT_SHORT]) == [None]
     assert await engine.loads([CUT_SHORT]) == {CUT_SHORT: 0}
-    for field in ("ids", "queues", "tasks", "keys"):
-        which = Filter(**{field: (CUT_SHORT,)})
+    cut = (CUT_SHORT,)
+    for which in (Filter(ids=cut), Filter(queues=cut), Filter(tasks=cut), Filter(keys=cut)):
         assert (await engine.find(which, None, 10)).jobs == ()
         assert await engine.purge(which, 10) == 0
     assert len(await claim(engine, "a", avoid=frozenset({CUT_SHORT}))) == 1

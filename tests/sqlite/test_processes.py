@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sqlite3
+import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -61,6 +62,11 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "jobs.db")
 
 
+def kill_here(number: signal.Signals) -> None:
+    """Send the process a signal that this very thread takes, before it does anything else."""
+    signal.pthread_kill(threading.get_ident(), number)
+
+
 class Signalled(SqliteEngine):
     """Sends its own process a signal right before its statement number ``at``."""
 
@@ -79,7 +85,7 @@ class Signalled(SqliteEngine):
     def _count(self, statement: str) -> None:
         self.run += 1
         if self.run == self._at:
-            os.kill(os.getpid(), self._number)
+            kill_here(self._number)
 
 
 # --- killed ------------------------------------------------------------------------------------
@@ -162,7 +168,7 @@ async def stops_in_a_step(path: str, parent: Connection) -> None:
     def stop(statement: str) -> None:
         if statement == "COMMIT":
             parent.send(os.getpid())
-            os.kill(os.getpid(), signal.SIGSTOP)
+            kill_here(signal.SIGSTOP)
 
     engine._steps.connection.set_trace_callback(stop)
     await put(engine, "slow")
