@@ -69,8 +69,8 @@ class Claimed(JobEvent, frozen=True, kw_only=True):
 class AttemptEnded(JobEvent, frozen=True, kw_only=True):
     """An attempt ended, or a job that will have no further one.
 
-    It is told in the words of its worker: a job that was to wait again but whose cancellation
-    was asked for, or whose unique key is taken, has been cancelled by the store.
+    It is told in the words of its worker, unless those were overruled: a job that was to wait again
+    but whose cancellation was asked for, or whose unique key is taken, is ``Cancelled``.
     """
 
     attempt: int | None = None

@@ -13,6 +13,7 @@ from conformance.steps import (
     outcome,
     put,
     running,
+    send,
     settle,
     stored,
 )
@@ -162,3 +163,20 @@ async def test_a_job_that_a_person_sent_back_is_not_asked_to_end_again(engine):
     (job,) = await claim(engine, job.queue)
     assert job.cancel_reason is None
     assert (await engine.exchange(ask(job.worker, want=0))).cancels == ()
+
+
+@pytest.mark.parametrize("kind", ["retry", "snooze", "released"])
+async def test_an_attempt_that_may_not_wait_again_is_told_so(engine, kind):
+    job = await running(engine)
+    await engine.cancel([job.id], "not wanted")
+    for _ in range(2):  # the second time after a lost reply
+        answer = await send(engine, job.worker, outcome(job, kind))
+        assert (answer.verdicts, answer.overruled) == ((Verdict.DONE,), {job.id: "not wanted"})
+
+
+async def test_an_attempt_that_ends_as_its_worker_says_is_not_overruled(engine):
+    job = await running(engine)
+    await engine.cancel([job.id], "not wanted")
+    assert (await send(engine, job.worker, outcome(job, "succeeded"))).overruled == {}
+    other = await running(engine)
+    assert (await send(engine, other.worker, outcome(other, "retry"))).overruled == {}

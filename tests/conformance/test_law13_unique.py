@@ -11,8 +11,10 @@ from conformance.steps import (
     draft,
     everything,
     ids,
+    outcome,
     put,
     running,
+    send,
     settle,
     stored,
 )
@@ -341,3 +343,10 @@ async def test_an_empty_key_is_a_key(engine):
     first = await put(engine, unique="")
     (receipt,) = await engine.enqueue([draft(unique="")])
     assert receipt == Receipt(first, False, "unique")
+
+
+async def test_an_attempt_whose_key_was_taken_is_told_who_has_it(engine):
+    job = await running(engine, unique="k", unique_until="start")
+    taker = await put(engine, unique="k")
+    answer = await send(engine, job.worker, outcome(job, "retry"))
+    assert answer.overruled == {job.id: f"superseded by {taker}"}

@@ -598,6 +598,19 @@ async def test_a_cancelled_job_is_told_when_it_is_cancelled(engine, bus, clock):
     assert (event.job, event.attempt) == ("running", 1)
 
 
+@pytest.mark.parametrize("kind", [OutcomeKind.RETRY, OutcomeKind.SNOOZE, OutcomeKind.RELEASED])
+async def test_an_attempt_that_was_overruled_is_told_as_cancelled(engine, bus, kind):
+    await claim(engine, "a")
+    await engine.cancel(["a"], "enough")
+    bus.take()
+
+    await engine.exchange(settling(kind, delay=30.0, hold=Hold.BREAKER, reason="not now"))
+
+    (event,) = bus.take()
+    assert type(event) is Cancelled
+    assert (event.reason, event.delay, event.hold) == ("enough", 0.0, None)
+
+
 async def test_a_job_that_is_sent_back_is_told(engine, bus, clock):
     await engine.enqueue([draft("a"), draft("b")])
     await engine.cancel(["a"], "enough")

@@ -14,6 +14,9 @@ from penstock.core.job import Change, Draft, ErrorRecord, Job, Outcome, OutcomeK
 CRASH_LIMIT: Final = 3
 """A job that was in this many crashes has proven to be the killer."""
 
+WAITS_AGAIN: Final = frozenset({OutcomeKind.RETRY, OutcomeKind.SNOOZE, OutcomeKind.RELEASED})
+"""Outcomes after which the job is not over, unless it is overruled."""
+
 EXPIRED: Final = "expired"
 MAY_HAVE_RUN: Final = "may have run"
 
@@ -72,7 +75,7 @@ def settled(job: Job, outcome: Outcome, now: float) -> Job:
     """The attempt has ended. A requested cancellation wins over anything but a final outcome."""
     errors = job.errors if outcome.error is None else (*job.errors, outcome.error)
     kind = outcome.kind
-    if job.cancel_reason is not None and kind in _WAITS_AGAIN:
+    if job.cancel_reason is not None and kind in WAITS_AGAIN:
         failures = job.failures + (kind is OutcomeKind.RETRY)
         return _ended(
             replace(job, errors=errors, failures=failures), Change.CANCEL, job.cancel_reason, now
@@ -118,6 +121,11 @@ def settled(job: Job, outcome: Outcome, now: float) -> Job:
             )
         case _:
             assert_never(kind)
+
+
+def overruled(outcome: Outcome, after: Job) -> bool:
+    """The job was to wait again, but a cancellation or the new owner of its key ended it."""
+    return outcome.kind in WAITS_AGAIN and after.state is State.CANCELLED
 
 
 def rescued(job: Job, now: float) -> Job:
@@ -177,9 +185,6 @@ def revived(job: Job) -> Job:
         result=None,
         reason=None,
     )
-
-
-_WAITS_AGAIN: Final = frozenset({OutcomeKind.RETRY, OutcomeKind.SNOOZE, OutcomeKind.RELEASED})
 
 
 def _ended(job: Job, change: Change, reason: str | None, now: float) -> Job:

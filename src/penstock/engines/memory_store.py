@@ -128,18 +128,24 @@ class MemoryJobs:
             job = self.jobs.get(id)
             if job and _inside_fence(job, attempt, ask.worker) and not job.started:
                 self._put(replace(job, started=True))
-        verdicts = tuple(self._settle(outcome, ask.worker, now) for outcome in ask.outcomes)
+        overruled: dict[str, str] = {}
+        verdicts = tuple(
+            self._settle(outcome, ask.worker, now, overruled) for outcome in ask.outcomes
+        )
         self._promote(PROMOTE_BATCH, now)
         self.place()
         return Exchange(
             jobs=tuple(self._claim(ask, now)),
             verdicts=verdicts,
             cancels=tuple(self._cancels(ask)),
+            overruled=overruled,
             due_in=self._due_in(ask.queues, now),
             now=now,
         )
 
-    def _settle(self, outcome: Outcome, worker: str, now: float) -> Verdict:
+    def _settle(
+        self, outcome: Outcome, worker: str, now: float, overruled: dict[str, str]
+    ) -> Verdict:
         job = self.jobs.get(outcome.job)
         if job is None:
             return Verdict.STALE
@@ -148,11 +154,15 @@ class MemoryJobs:
                 (job.attempt, job.worker) == (outcome.attempt, worker)
             )
             is_signed = self._signed.get(job.id) == (outcome.attempt, worker)
+            if is_ended_by_owner and life.overruled(outcome, job):
+                overruled[job.id] = job.reason or ""
             return Verdict.DONE if is_ended_by_owner or is_signed else Verdict.STALE
         after = life.settled(job, outcome, now)
         if after.hold is Hold.UNKNOWN_TASK and self._is_known(after.task):
             after = replace(after, hold=None, hold_cause=None, hold_until=None)
-        self._wait_or_end(job, after, now)
+        after = self._wait_or_end(job, after, now)
+        if life.overruled(outcome, after):
+            overruled[job.id] = after.reason or ""
         if not after.state.is_final:
             self._signed[job.id] = (outcome.attempt, worker)
         return Verdict.DONE

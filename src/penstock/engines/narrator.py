@@ -103,7 +103,8 @@ class Narrator:
             if verdict is not Verdict.LATER:
                 claim = self._claims.pop((outcome.job, outcome.attempt), _UNKNOWN)
                 if verdict is Verdict.DONE:
-                    self._settled(ask.worker, outcome, claim)
+                    reason = answer.overruled.get(outcome.job)
+                    self._settled(ask.worker, outcome, claim, overruled=reason)
                 else:
                     self._refused(ask.worker, outcome.job, outcome.attempt, outcome.kind, claim)
         for job in answer.jobs:
@@ -193,8 +194,11 @@ class Narrator:
             )
             self._bus.publish(event)
 
-    def _settled(self, worker: str, outcome: Outcome, claim: _Claim) -> None:
-        ending = ENDINGS[outcome.kind]
+    def _settled(
+        self, worker: str, outcome: Outcome, claim: _Claim, *, overruled: str | None
+    ) -> None:
+        """Tell what became of the attempt: what its worker said, unless that was overruled."""
+        ending = ENDINGS[outcome.kind] if overruled is None else Cancelled
         if not self._bus.wants(ending):
             return
         duration = None if claim.seen_at is None else self._clock.monotonic() - claim.seen_at
@@ -207,10 +211,10 @@ class Narrator:
             attempt=outcome.attempt,
             worker=worker,
             duration=duration,
-            reason=outcome.reason,
+            reason=outcome.reason if overruled is None else overruled,
             error=_sentence(outcome.error),
-            delay=outcome.delay,
-            hold=outcome.hold,
+            delay=outcome.delay if overruled is None else 0.0,
+            hold=outcome.hold if overruled is None else None,
         )
         self._bus.publish(event)
 

@@ -71,6 +71,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """One per outcome, in the order they were given."""
     cancels: tuple[str, ...] = ()
     """Jobs this worker runs that somebody wants cancelled, less those it was told of."""
+    overruled: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Jobs that were to wait again and have ended cancelled instead, each with the reason."""
     due_in: float | None = None
     """Seconds until something of these queues falls due; None: nothing is scheduled."""
     now: float = 0.0

@@ -127,7 +127,8 @@ class SqliteJobs(SqliteViews):
         self._check_lease(ask.worker)
         for id, attempt in ask.begun:
             self._run(self._sql["begin_attempt"], (id, attempt, ask.worker))
-        verdicts = tuple([self._settle(outcome, ask.worker) for outcome in ask.outcomes])
+        overruled: dict[str, str] = {}
+        verdicts = tuple([self._settle(each, ask.worker, overruled) for each in ask.outcomes])
         settings = self.settings()
         self._promote(PROMOTE_BATCH, settings)
         self._places.place(settings)
@@ -136,11 +137,12 @@ class SqliteJobs(SqliteViews):
             jobs=tuple(jobs),
             verdicts=verdicts,
             cancels=tuple(self._cancels(ask)),
+            overruled=overruled,
             due_in=self._due_in("next_due", [{"queue": queue} for queue in ask.queues]),
             now=self.now,
         )
 
-    def _settle(self, outcome: Outcome, worker: str) -> Verdict:
+    def _settle(self, outcome: Outcome, worker: str, overruled: dict[str, str]) -> Verdict:
         fence = (outcome.job, outcome.attempt, worker)
         if outcome.kind is OutcomeKind.SUCCEEDED:
             fast = self._run(self._sql["succeed"], (outcome.result, self.now, *fence))
@@ -154,11 +156,15 @@ class SqliteJobs(SqliteViews):
                 (job.attempt, job.worker) == fence[1:]
             )
             is_signed = self._run(self._sql["signed"], (job.id,)).fetchone() == fence[1:]
+            if is_ended_by_owner and life.overruled(outcome, job):
+                overruled[job.id] = job.reason or ""
             return Verdict.DONE if is_ended_by_owner or is_signed else Verdict.STALE
         after = life.settled(job, outcome, self.now)
         if after.hold is Hold.UNKNOWN_TASK and after.task in self._known_tasks:
             after = replace(after, hold=None, hold_cause=None, hold_until=None)
         after = self._wait_or_end(job, after)
+        if life.overruled(outcome, after):
+            overruled[job.id] = after.reason or ""
         if not after.state.is_final:
             self._run(self._sql["sign"], (outcome.attempt, worker, job.id))
         return Verdict.DONE
