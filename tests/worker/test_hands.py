@@ -104,3 +104,17 @@ def test_an_outcome_can_be_replaced_by_a_plainer_one_or_by_none():
     assert hands.outgoing(10) == (plainer,)
     hands.replace(plainer, None)
     assert hands.is_empty
+
+
+def test_an_attempt_that_is_announced_is_told_before_it_starts():
+    hands = Hands()
+    attempt = take(hands, "a", started=False)
+    assert hands.begun() == ()
+
+    hands.announce(attempt)
+    assert hands.is_announcing
+    assert hands.begun() == (attempt.key,)
+
+    assert hands.reported([attempt.key])
+    assert not hands.is_announcing
+    assert hands.begun() == ()

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from penstock.context import Context
 from penstock.core.job import Hold, State
 from penstock.worker import child_process
 from penstock.worker.attempt import Attempt
@@ -150,6 +151,24 @@ async def test_a_child_ends_with_its_worker(rig):
     process.stdout.close()
 
 
+async def test_parting_from_a_child_that_died_before_it_listened_is_no_trouble(rig):
+    id = await suspect(rig, "hangs")
+    job = await rig.job(id)
+    process = ChildProcess(Attempt(job, victims.HANGS.spec, 1, 0.0), lambda: None)._start()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.kill()
+    await soon(asyncio.to_thread(process.wait))
+    request = Request(job=job, module="none", qualname="none", worker="w", ahead=0.0)
+    with pytest.raises(BrokenPipeError):
+        write(process.stdin, request)
+
+    child_process._part(process)
+
+    assert process.stdin.closed
+    assert process.stdout.closed
+
+
 async def test_a_suspect_whose_own_children_live_on_can_be_cancelled(rig):
     """They have the pipes open by which the worker hears of its death."""
     id = await suspect(rig, "forks_and_hangs")
@@ -217,6 +236,29 @@ async def test_a_suspect_that_no_child_can_import_runs_alone(rig):
 
     assert together == [0]
     assert job.state is State.SUCCEEDED
+
+
+async def test_the_store_knows_that_a_suspect_begins_before_it_runs_in_this_process(rig):
+    """If it kills the process, that is charged; so nothing may be lost between claim and start."""
+    known = []
+
+    async def closure(ctx: Context) -> None:
+        known.append((await rig.job(ctx.id)).started)
+
+    id = await suspect(rig, "closure")
+    async with rig.working(specs(closure)):
+        await rig.meanwhile(rig.ended(id))
+
+    assert known == [True]
+
+
+async def test_a_suspect_in_a_child_is_not_said_to_have_begun(rig):
+    """What the worker dies of meanwhile is not its doing."""
+    id = await suspect(rig, "hangs")
+    async with rig.working(victims.ALL) as worker:
+        await soon(_until(lambda: _latest(worker)))
+        await rig.ended(await rig.put("innocent_coroutine"))
+        assert id not in {job for ask in rig.main.asks for job, _ in ask.begun}
 
 
 async def test_a_suspect_in_a_thread_runs_alone_too_and_can_be_given_back_before_it_starts(rig):

@@ -33,6 +33,7 @@ class Attempt:
         "context",
         "ending",
         "is_abandoned",
+        "is_announced",
         "is_over",
         "is_reported",
         "is_withdrawn",
@@ -57,7 +58,11 @@ class Attempt:
         """When it was claimed, on the monotonic clock."""
         self.started_at: float | None = None
         self.is_reported = job.started
-        """The store knows that it has started."""
+        """The store knows that it has started, or need not: a crash of this process is not its
+        doing.
+        """
+        self.is_announced = False
+        """It starts as soon as the store knows."""
         self.is_withdrawn = False
         """It was taken out of a thread's inbox before it started."""
         self.is_abandoned = False

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.spawn import get_executable
 from typing import Final
 
@@ -146,7 +147,8 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 def _part(process: subprocess.Popen[bytes]) -> None:
     """Let a child that has said its last word exit, and see that it does."""
-    with process:
+    # What it never read is flushed once more when its standard input is closed.
+    with suppress(OSError), process:
         try:
             process.wait(LINGER)
         except subprocess.TimeoutExpired:

@@ -79,6 +79,7 @@ class Crew:
             worker=tools.worker,
             pools=(self._slots, self._threads),
             pool_of=self._pool_of,
+            announce=self._announce,
             time=tools.time,
             clock=clock,
             journal=tools.journal,
@@ -196,6 +197,10 @@ class Crew:
         self._hands.add(_held(job, Hold.UNKNOWN_TASK, job.task))
         self._tools.stats.count(OutcomeKind.RELEASED)
         self._tools.journal.unknown_task(job.task, tuple(self._tools.specs))
+
+    def _announce(self, attempt: Attempt) -> None:
+        self._hands.announce(attempt)
+        self._tools.wake()
 
     def _pool_of(self, attempt: Attempt) -> Pool:
         return self._by_kind[_kind(attempt.spec)]

@@ -100,7 +100,8 @@ class Exchanges:
 
     def _judged(self, ask: Ask, verdicts: Sequence[Verdict]) -> None:
         self._tools.journal.available()
-        self._hands.reported(ask.begun)
+        if self._hands.reported(ask.begun):
+            self._crew.pump()
         if stale := self._hands.answered(ask.outcomes, verdicts):
             self._tools.journal.stale(ask.worker, stale)
 

@@ -32,6 +32,7 @@ class Hands:
         self._attempts: dict[Key, Attempt] = {}
         self._outcomes: dict[Key, Outcome] = {}
         self._told: set[str] = set()
+        self._announced: Attempt | None = None
         self._taken = 0
 
     @property
@@ -129,18 +130,31 @@ class Hands:
         return stale
 
     def begun(self) -> tuple[Key, ...]:
-        """The attempts of earlier claims that have started and of which the store does not know."""
+        """The attempts that have started, or are about to, and of which the store does not know."""
         return tuple(
             key
             for key, attempt in self._attempts.items()
-            if not attempt.is_reported and attempt.started_at is not None
+            if not attempt.is_reported and (attempt.started_at is not None or attempt.is_announced)
         )
 
-    def reported(self, begun: Iterable[Key]) -> None:
-        """The store knows that these have started."""
+    def announce(self, attempt: Attempt) -> None:
+        """Let the store know that this attempt is about to start, before it does."""
+        attempt.is_announced = True
+        self._announced = attempt
+
+    @property
+    def is_announcing(self) -> bool:
+        """An attempt waits for the store to know that it starts."""
+        attempt = self._announced
+        return attempt is not None and not attempt.is_reported and attempt in self
+
+    def reported(self, begun: Iterable[Key]) -> bool:
+        """The store knows that these have started; True: one of them has waited for that."""
+        was_announcing = self.is_announcing
         for key in begun:
             if (attempt := self._attempts.get(key)) is not None:
                 attempt.is_reported = True
+        return was_announcing and not self.is_announcing
 
     def tell(self, id: str) -> None:
         """The cancellation of this running job is known."""

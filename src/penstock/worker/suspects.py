@@ -6,7 +6,8 @@ run through their children unharmed.
 
 A task that a child cannot import (declared in ``__main__`` or inside a function) runs in this
 process instead, but alone: it waits until nothing else runs, and nothing else starts until it has
-ended. If it kills the process, only its own crashes are counted. If something else runs for long,
+ended. If it kills the process, only its own crashes are counted: the store knows before it starts,
+while the death of a worker is no fault of what it has in children. If something else runs for long,
 the crew takes it back for a while: one suspect must not keep everybody waiting.
 """
 
@@ -42,6 +43,8 @@ class Surroundings:
     """Where everything else runs."""
     pool_of: Callable[[Attempt], Pool]
     """Where this attempt would run if it were no suspect."""
+    announce: Callable[[Attempt], None]
+    """Let the store know that this attempt is about to start."""
     time: StoreTime
     clock: Clock
     journal: Journal
@@ -152,6 +155,7 @@ class Suspects:
         self._say(attempt, "in a child process")
         clock = self._around.clock
         attempt.started_at = clock.monotonic()
+        was_reported, attempt.is_reported = attempt.is_reported, True
         began = asyncio.Event()
         child = self._children[attempt] = ChildProcess(attempt, began.set)
         request = Request(
@@ -168,6 +172,7 @@ class Suspects:
             self.pump()
         if isinstance(answer, Unfit) and attempt.ending is None:
             attempt.started_at = None
+            attempt.is_reported = was_reported
             return answer
         self._finished(attempt, self._outcome(attempt, answer))
         return None
@@ -231,6 +236,10 @@ class Suspects:
                 await self._change()
                 if attempt.ending is not None and not attempt.is_over:
                     self._finished(attempt, self._runner.ended(attempt))
+            if not attempt.is_over:
+                self._around.announce(attempt)
+            while not attempt.is_over and not attempt.is_reported:
+                await self._change()
             if not attempt.is_over:
                 attempt.pool = self._around.pool_of(attempt)
                 attempt.pool.put_first(attempt)

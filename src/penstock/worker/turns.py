@@ -114,7 +114,7 @@ class Turns:
         meal = self._crew.meal(may_pass_over=self._clock.monotonic() >= self._scan_at)
         ask = self._ask(meal)
         has_use = (self._has_more and ask.want) or meal.passes_over
-        if ask.outcomes or self._is_called or has_use:
+        if ask.outcomes or self._is_called or has_use or self._hands.is_announcing:
             await self._exchange(ask, meal)
             # Slots that were woken run before this goes on: quick jobs are done by then.
             await asyncio.sleep(0)
