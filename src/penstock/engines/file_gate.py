@@ -30,7 +30,7 @@ from penstock.clock import Clock
 from penstock.errors import EngineBusy
 
 _FIRST_PAUSE = 0.0002
-_LONGEST_PAUSE = 0.004
+_LONGEST_PAUSE = 0.001  # whoever waits long must not ask less often than whoever comes new
 
 
 class FileGate:

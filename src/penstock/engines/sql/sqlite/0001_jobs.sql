@@ -7,7 +7,6 @@ CREATE TABLE job (
   entry          INTEGER PRIMARY KEY AUTOINCREMENT,  -- order of entry; never used twice
   id             TEXT    NOT NULL UNIQUE,
   task           TEXT    NOT NULL,
-  payload        BLOB    NOT NULL,
   queue          TEXT    NOT NULL,
   priority       INTEGER NOT NULL,
   state          TEXT    NOT NULL,
@@ -36,13 +35,15 @@ CREATE TABLE job (
   correlation_id TEXT,
   claimed_at     REAL,
   finished_at    REAL,
-  result         BLOB,
   reason         TEXT,
   progress       REAL,
   note           TEXT,
-  errors         TEXT,                               -- JSON array, one object per bad attempt
   signed_attempt INTEGER,                            -- the last attempt that was settled but not
-  signed_by      TEXT                                -- final, and by whom (law 2)
+  signed_by      TEXT,                               -- final, and by whom (law 2)
+  -- What can be large comes last: reading a column that stands behind it would read all of it.
+  payload        BLOB    NOT NULL,
+  result         BLOB,
+  errors         TEXT                                -- JSON array, one object per bad attempt
 );
 
 -- Law 7: only what could start now stands in the claim index.
