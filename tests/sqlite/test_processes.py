@@ -302,3 +302,27 @@ async def test_a_handle_is_closed_in_a_forked_child_and_can_be_opened_there(path
     await engine.open()
     assert {job.id for job in await everything(engine)} == {"before", "parent", "child"}
     await engine.close()
+
+
+async def test_a_fork_does_not_wait_for_the_gate(path: str) -> None:
+    engine, other = SqliteEngine(path, busy_timeout=5.0), SqliteEngine(path)
+    await engine.open()
+    await other.open()
+    assert engine._gate is not None
+    assert other._gate is not None
+    take, waits = engine._gate._take, threading.Event()
+
+    def tell_and_take(lock: int, deadline: float) -> None:
+        waits.set()
+        take(lock, deadline)
+
+    engine._gate._take = tell_and_take  # type: ignore[method-assign]
+    with other._gate.writing(1.0):
+        putting = asyncio.create_task(put(engine, "a"))
+        assert await asyncio.to_thread(waits.wait, PATIENCE)
+        if not (child := os.fork()):
+            os._exit(0)
+        os.waitpid(child, 0)
+    await putting  # it would have given up if the fork had waited for it
+    await engine.close()
+    await other.close()

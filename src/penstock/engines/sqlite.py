@@ -208,8 +208,8 @@ class SqliteEngine(Engine):
         with (
             named_errors(self.traits.name, self.path),
             self._same_file(),
-            self._steps.use() as connection,
             self._gate.writing(self._busy_timeout),
+            self._steps.use() as connection,  # last, for a fork waits until it is free
             _transaction(connection, "BEGIN IMMEDIATE"),
         ):
             yield connection
