@@ -75,3 +75,18 @@ def test_the_demo_runs_to_its_end(tmp_path: Path) -> None:
     answer = run("from penstock.demo import main; raise SystemExit(main([]))", tmp_path)
     assert "55 succeeded" in answer
     assert "order 4711 has no address" in answer
+
+
+def test_the_tour_of_the_readme_pleases_a_type_checker(tmp_path: Path) -> None:
+    shop, enqueue = blocks(ROOT / "README.md")
+    (tmp_path / "shop.py").write_text(shop)
+    (tmp_path / "enqueue.py").write_text(enqueue)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "shop.py", "enqueue.py"],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout

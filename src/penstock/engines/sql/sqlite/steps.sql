@@ -11,7 +11,7 @@ ON CONFLICT (id) DO NOTHING
 
 -- name: tickets
 -- Take a run of tickets; the last one is returned.
-UPDATE ticket SET last = last + ? RETURNING last
+UPDATE ticket SET last = last + ? WHERE one = 1 RETURNING last
 
 -- name: known
 SELECT 1 FROM job WHERE id = ? UNION ALL SELECT 1 FROM ledger WHERE id = ? AND until > ?
