@@ -13,22 +13,21 @@ class Mailbox:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._calls: deque[Callable[[], object]] = deque()
-        self._is_signalled = False
+        self._deliveries = 0
+        self._signalled_for = -1
 
     def post(self, call: Callable[[], object]) -> None:
         """Have ``call`` made on the loop; RuntimeError if the loop is closed."""
-        # Appended before the flag is read, and the flag is taken down before the box is emptied:
-        # whoever finds it up is seen by a delivery that has yet to begin.
+        # Appended before the count is read, and counted before the box is emptied: whoever finds
+        # the next delivery signalled is seen by it. It says so only when it is done, for a signal
+        # handler may come in between, post, and wait for that very delivery.
         self._calls.append(call)
-        if not self._is_signalled:
-            try:
-                self._is_signalled = True
-                self._loop.call_soon_threadsafe(self._deliver)
-            except BaseException:  # the loop is closed, or Ctrl-C came in between
-                self._is_signalled = False
-                raise
+        coming = self._deliveries
+        if self._signalled_for != coming:
+            self._loop.call_soon_threadsafe(self._deliver)
+            self._signalled_for = coming
 
     def _deliver(self) -> None:
-        self._is_signalled = False
+        self._deliveries += 1
         while self._calls:
             self._calls.popleft()()

@@ -35,7 +35,7 @@ class Facade:
 
     _home: Home | None = None
     _is_exiting = False
-    _lock: threading.Lock
+    _lock: threading.RLock  # a signal handler may come while its own thread holds it
     _mailboxes: dict[asyncio.AbstractEventLoop, Mailbox]
 
     def __init__(self, connect: Callable[[], Engine], name: str) -> None:
@@ -109,7 +109,7 @@ class Facade:
     def forget(self) -> Home | None:
         """Be as new: nothing is open, nobody waits, no lock is held. Returns what was open."""
         home, self._home = self._home, None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._mailboxes = {}
         return home
 
@@ -122,9 +122,12 @@ class Facade:
                     home = Home(self._connect)
                 except RuntimeError as error:  # no thread can be started any more
                     raise EngineClosed(self._name) from error
-                self._farewell = weakref.finalize(self, home.leave)
-                self._farewell.atexit = False
-                self._home = home
+                if self._home is None:
+                    self._farewell = weakref.finalize(self, home.leave)
+                    self._farewell.atexit = False
+                    self._home = home
+                else:  # a signal handler was here meanwhile
+                    home.leave()
             return self._home
 
     def _move_out(self) -> Home | None:

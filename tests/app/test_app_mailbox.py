@@ -71,3 +71,22 @@ def test_a_loop_that_is_closed_is_no_place_for_calls():
     for _ in range(2):
         with pytest.raises(RuntimeError):
             mailbox.post(print)
+
+
+def test_whoever_interrupts_a_post_is_not_left_waiting_for_it():
+    """A signal handler runs in the middle of a post; it may wait for its own call."""
+
+    class Loop:
+        wake_ups = 0
+
+        def call_soon_threadsafe(self, deliver: Callable[[], None]) -> None:
+            self.wake_ups += 1
+            if self.wake_ups == 1:
+                mailbox.post(print)
+                assert self.wake_ups == 2
+
+    loop = Loop()
+    mailbox = Mailbox(loop)  # type: ignore[arg-type]
+    mailbox.post(print)
+    mailbox.post(print)
+    assert loop.wake_ups == 2

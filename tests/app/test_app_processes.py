@@ -451,3 +451,32 @@ def test_interruptions_at_any_moment_leave_everything_in_order(script):
         url="memory://",
     )
     assert int(out) > 100
+
+
+def test_a_signal_handler_may_enqueue_while_the_first_use_opens_the_store(script, store):
+    source = """
+        import penstock.sync
+
+        class Home(penstock.sync.Home):
+            def __init__(self, connect):
+                if not handled:
+                    os.kill(os.getpid(), signal.SIGUSR1)
+                super().__init__(connect)
+
+        handled = []
+
+        def handler(*_):
+            handled.append(1)
+            task.enqueue(1)
+
+        penstock.sync.Home = Home
+        signal.signal(signal.SIGUSR1, handler)
+        task.enqueue(2)
+        print(len(handled), sum(count.jobs for count in app.counts()))
+        app.close()
+        for thread in threading.enumerate():
+            if thread is not threading.main_thread():
+                thread.join(20)
+        print(threading.active_count())
+    """
+    assert script(source).split() == ["1", "2", "1"]
