@@ -16,7 +16,7 @@ from typing import Any, Final, Self, TypedDict
 from penstock.config import Settings
 from penstock.core.duration import Duration, seconds
 from penstock.errors import BadOption
-from penstock.options import word
+from penstock.options import several, word
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
 
@@ -41,6 +41,7 @@ class WorkerOptions(TypedDict, total=False):
 
 
 _DURATIONS: Final = frozenset({"patience", "lease", "drain", "grace", "poll"})
+_COUNTS: Final = frozenset({"concurrency", "threads", "prefetch"})
 
 
 def worker_settings(
@@ -66,10 +67,13 @@ def worker_settings(
 
 def _checked(name: str, value: Any) -> Any:
     if name == "queues":
-        queues = (value,) if isinstance(value, str) else tuple(value)
-        return tuple(word("queues", queue) for queue in queues)
+        return tuple(word(name, queue) for queue in several(name, value))
     if name == "name":
         return word(name, value)
+    if name in _COUNTS and (isinstance(value, bool) or not isinstance(value, int)):
+        raise BadOption(name, value, "give a whole number")
+    if name == "leads" and not isinstance(value, bool):
+        raise BadOption(name, value, "give True or False")
     return seconds(value, name=name) if name in _DURATIONS else value
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from msgspec.structs import replace
 
 from penstock.core.job import Hold, State
 from penstock.engines.records import Count, Filter, Page, QueueSettings, WorkerInfo
 from penstock.errors import BadOption
-from penstock.options import word
+from penstock.options import several, word
 from penstock.sync import Facade, blocking
 
 Names = str | Iterable[str]
 E = TypeVar("E", bound=StrEnum)
+
+LONGEST_NOTE: Final = 1000
 
 
 class Which(TypedDict, total=False):
@@ -49,13 +51,9 @@ class Operations:
     async def aset_queue(self, queue: str, **changes: Unpack[QueueChanges]) -> QueueSettings:
         """Change what is decided about a queue; return all of it."""
         word("queue", queue)
-        for name, value in changes.items():
-            if name not in QueueChanges.__annotations__:
-                known = ", ".join(QueueChanges.__annotations__)
-                raise BadOption(name, value, f"no such setting; there are {known}")
+        _check(changes)
         queues = await self._facade.ask(lambda client: client.engine.queues())
         settings: QueueSettings = replace(queues.get(queue, QueueSettings()), **changes)
-        _check(settings)
         await self._facade.ask(lambda client: client.engine.set_queue(queue, settings))
         return settings
 
@@ -85,6 +83,8 @@ class Operations:
         """Return some of the jobs that fit, newest first, from the ``cursor`` of a page on."""
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise BadOption("limit", limit, "give a whole number from 1")
+        if cursor is not None:
+            word("cursor", cursor)
         chosen = _filter(which)
         return await self._facade.ask(lambda client: client.engine.find(chosen, cursor, limit))
 
@@ -130,7 +130,7 @@ def _filter(which: Which) -> Filter:
 
 
 def _words(name: str, value: Names) -> tuple[str, ...]:
-    words = (value,) if isinstance(value, str) else tuple(value)
+    words = several(name, value)
     if not words:
         raise BadOption(name, value, "it is empty and nothing would fit; leave it out for all")
     return tuple(word(name, each) for each in words)
@@ -144,12 +144,35 @@ def _members(kind: type[E], name: str, value: Names) -> tuple[E, ...]:
         raise BadOption(name, value, f"give one or more of {', '.join(kind)}") from None
 
 
-def _check(settings: QueueSettings) -> None:
-    limit = settings.max_running
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+def _check(changes: QueueChanges) -> None:
+    """Types and words; which numbers make sense ``QueueSettings`` says itself."""
+    for name, value in changes.items():
+        if name not in QueueChanges.__annotations__:
+            known = ", ".join(QueueChanges.__annotations__)
+            raise BadOption(name, value, f"no such setting; there are {known}")
+        match name, value:
+            case (("note" | "max_running"), None) | (("paused" | "fair"), bool()):
+                pass
+            case (("paused" | "fair"), _):
+                raise BadOption(name, value, "give True or False")
+            case "note", _:
+                word(name, value, LONGEST_NOTE)
+            case "max_running", _:
+                _check_limit(value)
+            case "weights", _:
+                _check_weights(value)
+
+
+def _check_limit(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         why = "give a whole number from 1; to let nothing run, pause the queue"
-        raise BadOption("max_running", limit, why)
-    for key, weight in settings.weights.items():
-        is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
-        if not is_number or not 0 < weight < float("inf"):
-            raise BadOption("weights", {key: weight}, "give each key a share above 0")
+        raise BadOption("max_running", value, why)
+
+
+def _check_weights(value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise BadOption("weights", value, "give a dict with a number for each key")
+    for key, weight in value.items():
+        word("weights", key)
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+            raise BadOption("weights", {key: weight}, "give each key a number")

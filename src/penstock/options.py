@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
@@ -147,10 +146,19 @@ def word(name: str, value: object, limit: int = LONGEST_NAME) -> str:
     return value
 
 
+def several(name: str, value: object) -> tuple[object, ...]:
+    """What is in a list, or the one word that stands alone."""
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, (bytes, Mapping)) or not isinstance(value, Iterable):
+        raise BadOption(name, value, "give a word or a list of words")
+    return tuple(value)
+
+
 def _tags(value: object) -> tuple[str, ...]:
-    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+    if isinstance(value, str):
         raise BadOption("tags", value, "give a list of words")
-    return tuple(word("tags", tag) for tag in value)
+    return tuple(word("tags", tag) for tag in several("tags", value))
 
 
 def _instant(value: object) -> float:
@@ -159,10 +167,12 @@ def _instant(value: object) -> float:
         if value.tzinfo is None or value.utcoffset() is None:
             why = "it has no time zone; give one, such as datetime.now(timezone.utc)"
             raise BadOption("run_at", value, why)
-        return value.timestamp()
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        instant: float = value.timestamp()
+    elif isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadOption("run_at", value, "give an aware datetime, or seconds since 1970")
-    if not math.isfinite(value) or not 0 <= value < _YEAR_10000:
+    else:
+        instant = value
+    if not 0 <= instant < _YEAR_10000:
         why = "no instant from 1970 to 9999; give seconds (not milliseconds) since 1970"
         raise BadOption("run_at", value, why)
-    return float(value)
+    return float(instant)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -160,6 +160,7 @@ def test_a_function_needs_a_task_that_is_declared_here(app):
 # --- refusals -----------------------------------------------------------------------------------
 
 NAIVE = datetime(2031, 5, 1, 12)
+PAST_9999 = datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))
 
 
 @pytest.mark.parametrize(
@@ -203,6 +204,8 @@ NAIVE = datetime(2031, 5, 1, 12)
             "milliseconds) since 1970",
         ),
         ({"run_at": float("nan")}, BadOption, "run_at=nan: no instant from 1970 to 9999"),
+        ({"run_at": 10**400}, BadOption, f"run_at={10**400}: no instant from 1970 to 9999"),
+        ({"run_at": PAST_9999}, BadOption, f"run_at={PAST_9999!r}: no instant from 1970 to 9999"),
         (
             {"run_at": 5, "delay": 5},
             BadOption,
@@ -228,6 +231,7 @@ NAIVE = datetime(2031, 5, 1, 12)
         ),
         ({"name": 7}, BadOption, "name=7: give text, not int"),
         ({"tags": "mail"}, BadOption, "tags='mail': give a list of words"),
+        ({"tags": 5}, BadOption, "tags=5: give a word or a list of words"),
         ({"tags": [1]}, BadOption, "tags=1: give text, not int"),
         (
             {"unique": "u", "unique_until": "tomorrow"},

@@ -115,7 +115,12 @@ async def test_a_worker_has_the_settings_of_its_app(url):
         ),
         ({"queues": []}, BadOption, "queues=(): name at least one queue"),
         ({"queues": [""]}, BadOption, "queues='': it is empty; give at least one character"),
+        ({"queues": 5}, BadOption, "queues=5: give a word or a list of words"),
         ({"concurrency": 0}, BadOption, "concurrency=0: give a number from 1 up"),
+        ({"concurrency": "5"}, BadOption, "concurrency='5': give a whole number"),
+        ({"threads": True}, BadOption, "threads=True: give a whole number"),
+        ({"prefetch": 0.5}, BadOption, "prefetch=0.5: give a whole number"),
+        ({"leads": "yes"}, BadOption, "leads='yes': give True or False"),
         ({"lease": "long"}, BadDuration, "'long' is no duration: lease has no number"),
     ],
 )
