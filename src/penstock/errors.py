@@ -15,7 +15,8 @@
     │   ├── UnknownScheme           (ValueError)
     │   ├── MissingDriver           (ImportError)
     │   ├── MissingEngine           (ImportError)
-    │   └── WrongThread             (RuntimeError)
+    │   ├── WrongThread             (RuntimeError)
+    │   └── Unpicklable             (TypeError)
     ├── BadPayload                  stored arguments do not fit the task's signature
     │   └── NotAnObject             they are no JSON object at all
     ├── JobError                    about one job
@@ -252,6 +253,17 @@ class WrongThread(UsageError, RuntimeError):
             f"{self.call} would wait for itself: it was called on Penstock's own loop; "
             "use its async twin (aenqueue, aresult) there"
         )
+
+
+@dataclass(eq=False)
+class Unpicklable(UsageError, TypeError):
+    """Something that belongs to its process."""
+
+    what: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.what} cannot be pickled, for it belongs to this process: {self.instead}"
 
 
 # --- stored arguments ---------------------------------------------------------------------------

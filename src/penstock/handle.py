@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Final, Generic, NoReturn, TypeVar
 
+from penstock.context import CURRENT
 from penstock.core.duration import Duration, seconds
 from penstock.core.job import Job, State
 from penstock.engines.records import Receipt
-from penstock.errors import JobCancelled, JobFailed, JobGone, UniqueConflict, WrongState
+from penstock.errors import (
+    JobCancelled,
+    JobFailed,
+    JobGone,
+    UniqueConflict,
+    Unpicklable,
+    WrongState,
+    WrongThread,
+)
+from penstock.options import word
 from penstock.sync import Facade, blocking
 
 R_co = TypeVar("R_co", covariant=True)
 
 BY_A_PERSON = "cancelled by a person"
+LONGEST_REASON: Final = 1000
 
 
 class Handle(Generic[R_co]):
@@ -32,6 +44,9 @@ class Handle(Generic[R_co]):
         self.created = receipt.created
         self.because = receipt.because
 
+    def __reduce__(self) -> NoReturn:
+        raise Unpicklable(repr(self), "pass its id, and make another there with app.job(id)")
+
     def __repr__(self) -> str:
         told = "" if self.created else f", was there already (same {self.because})"
         return f"<Handle {self.id}{told}>"
@@ -43,6 +58,8 @@ class Handle(Generic[R_co]):
         ``ResultTimeout`` (a ``TimeoutError``): the job goes on.
         """
         limit = None if timeout is None else seconds(timeout, name="timeout")
+        if CURRENT.get(None) is not None and _is_on_a_loop():
+            raise WrongThread("result")  # the job may wait for the worker that this would stop
         job = self._facade.call(lambda client: client.result(self.id, limit), what="result")
         return self._returned(job)
 
@@ -63,6 +80,7 @@ class Handle(Generic[R_co]):
 
         On failure: ``JobGone``.
         """
+        word("reason", reason, LONGEST_REASON)
         ids = [self.id]
         (control,) = await self._facade.ask(lambda client: client.engine.cancel(ids, reason))
         if control.state is None:
@@ -94,3 +112,11 @@ class Handle(Generic[R_co]):
         if job.state is State.CANCELLED:
             raise JobCancelled(job.id, job.reason or "no reason is known")
         return self._decode(job)
+
+
+def _is_on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

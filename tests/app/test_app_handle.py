@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
 
 import pytest
@@ -15,6 +16,7 @@ from penstock.errors import (
     JobGone,
     ResultTimeout,
     UniqueConflict,
+    Unpicklable,
     WrongState,
 )
 
@@ -188,3 +190,44 @@ def test_a_retry_whose_unique_key_is_taken_names_the_owner(pay):
 def test_a_handle_of_no_id_is_refused(memory):
     with pytest.raises(BadOption, match="id='': it is empty; give at least one character"):
         memory.job("")
+
+
+@pytest.mark.parametrize("reason", [None, 5, b"why", "", "a\0b"])
+def test_a_reason_that_cannot_be_kept_is_refused(pay, reason):
+    job = pay.enqueue("a")
+    with pytest.raises(BadOption, match="^reason="):
+        job.cancel(reason)
+    assert job.status().state == "ready"
+
+
+def test_a_handle_stays_in_its_process_and_says_what_to_send_instead(memory):
+    with pytest.raises(Unpicklable) as caught:
+        pickle.dumps(memory.job("x"))
+    assert str(caught.value) == (
+        "<Handle x> cannot be pickled, for it belongs to this process: pass its id, and make "
+        "another there with app.job(id)"
+    )
+
+
+def test_an_async_task_may_not_block_the_loop_that_must_run_what_it_waits_for(app):
+    @app.task(name="child")
+    async def child() -> int:
+        return 7
+
+    @app.task(name="blocks", retries=0)
+    async def blocks() -> int:
+        return child.enqueue().result()
+
+    @app.task(name="awaits")
+    async def awaits() -> int:
+        return await (await child.aenqueue()).aresult()
+
+    @app.task(name="waits")
+    def waits() -> int:
+        return child.enqueue().result()
+
+    with app.worker_thread():
+        with pytest.raises(JobFailed, match="WrongThread: result would wait for itself"):
+            blocks.enqueue().result(timeout=20)
+        assert awaits.enqueue().result(timeout=20) == 7
+        assert waits.enqueue().result(timeout=20) == 7
