@@ -169,10 +169,11 @@ class Penstock(Operations):
     cancel = blocking(acancel)
 
     def _named(self, task: str, args: Mapping[str, Any] | None, options: EnqueueOptions) -> Draft:
-        known = self._tasks.get(task)
+        known = self._tasks.get(word("task", task))
+        args = {} if args is None else args
         if known is not None:
-            return known.using(**options).adopt(args or {})
-        payload = encode_plain(args or {}, word("task", task), self.settings.max_payload)
+            return known.using(**options).adopt(args)
+        payload = encode_plain(args, task, self.settings.max_payload)
         chosen = merged(Options(), options, self.settings.priorities)
         if chosen.hooks:
             why = f"a function needs a task that is declared here, and {task!r} is not"
@@ -195,14 +196,22 @@ class Penstock(Operations):
         The second form returns a function that ends it. A listener runs on Penstock's own loop and
         must not block it; see ``penstock.events``.
         """
+        if not isinstance(kind, type) or not issubclass(kind, Event):
+            why = "give a class of events, such as @app.on(penstock.events.Failed)"
+            raise BadOption("kind", kind, why)
         if listener is not None:
-            return self.bus.subscribe(kind, listener)
+            return self._subscribed(kind, listener)
 
         def subscribed(listener: Callable[[E], R]) -> Callable[[E], R]:
-            self.bus.subscribe(kind, listener)
+            self._subscribed(kind, listener)
             return listener
 
         return subscribed
+
+    def _subscribed(self, kind: type[E], listener: Callable[[E], object]) -> Callable[[], None]:
+        if not callable(listener):
+            raise BadOption("listener", listener, "give a function that takes the event")
+        return self.bus.subscribe(kind, listener)
 
     # --- workers -------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ class TaskOptions(TypedDict, total=False):
     """How long one attempt may take."""
 
 
+_NO_FUNCTION: Final = "is no function; decorate a def or an async def"
 _OF_THE_TASK: Final = frozenset({"name", "retries", "timeout"})
 
 
@@ -67,7 +68,7 @@ def declared(
     spec = Spec(
         name=name,
         function=function,
-        is_async=inspect.iscoroutinefunction(function),
+        is_async=_is_async(function),
         signature=Signature.of(function, name, inject=Context),
         policy=_policy(given, options.at_most_once),
         timeout=_timeout(given.get("timeout")),
@@ -87,13 +88,18 @@ def refuse_duplicate(old: Spec, new: Spec) -> None:
 
 def _check(function: Callable[..., Any], name: str) -> None:
     if inspect.isclass(function) or not callable(function):
-        raise BadTask(name, f"{function!r} is no function; decorate a def or an async def")
+        raise BadTask(name, f"{function!r} {_NO_FUNCTION}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise BadTask(name, "it yields; a task returns its result once")
     owner = _origin(function)[1].rpartition("<locals>.")[2].rpartition(".")[0]
     code = getattr(function, "__code__", None)
     if owner and code and code.co_varnames[: code.co_argcount][:1] in (("self",), ("cls",)):
         raise BadTask(name, f"it is a method of {owner}; declare a function that calls it")
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    """It is an ``async def``, or an object that is called as one."""
+    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
 def _policy(given: TaskOptions, at_most_once: bool) -> Policy:
@@ -119,7 +125,12 @@ def _timeout(value: Duration | None) -> float | None:
 
 def _default_name(function: Callable[..., Any]) -> str:
     module, qualname = _origin(function)
-    if not qualname:
+    if isinstance(function, str):
+        why = f"it is text; the decorator takes a name as @app.task(name={function!r})"
+        raise BadTask(repr(function), why)
+    if not callable(function):
+        raise BadTask(repr(function), f"it {_NO_FUNCTION}")
+    if not qualname or qualname.endswith("<lambda>"):
         raise BadTask(repr(function), "it has no name of its own; give one with name=...")
     return word("name", f"{_importable(module)}.{qualname}")
 

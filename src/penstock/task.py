@@ -119,6 +119,9 @@ class Sender(Generic[P, R]):
 
     def _drafts(self, items: Iterable[Item]) -> list[Draft]:
         jobs = []
+        if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
+            why = f"enqueue_many takes a list of tuples or dicts, one per job, not {items!r}"
+            raise BadArguments(self.name, why)
         for index, item in enumerate(items):
             try:
                 jobs.append(self._draft(*self._call(item)))

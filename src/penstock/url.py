@@ -56,7 +56,12 @@ def parse(text: str) -> Url:
     if scheme not in ("memory", "sqlite"):
         return Url(scheme, text=text)
     # Only now is the text known to hold no secret that urlsplit might quote in an error.
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:
+        raise BadOption("url", hidden(text), f"it cannot be read ({error})") from error
+    if "#" in text:
+        raise BadOption("url", hidden(text), "it has a '#', which ends a URL; write it as %23")
     options = MappingProxyType(dict(parse_qsl(parts.query, keep_blank_values=True)))
     if scheme == "memory":
         return Url(scheme, unquote(parts.netloc + parts.path), options, text)

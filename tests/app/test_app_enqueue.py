@@ -238,3 +238,23 @@ def _fails_at_the_third_call():
         return await enqueue(self, drafts)
 
     return failing
+
+
+@pytest.mark.parametrize("items", [None, 5, "ab", b"ab", {"to": "a"}])
+def test_what_is_no_list_of_calls_is_refused(send, items):
+    with pytest.raises(BadArguments) as caught:
+        send.enqueue_many(items)
+    message = f"enqueue_many takes a list of tuples or dicts, one per job, not {items!r}"
+    assert str(caught.value) == f"{send.name}: {message}"
+
+
+@pytest.mark.parametrize("args", [0, "", []])
+def test_arguments_that_are_nothing_are_not_taken_for_none(app, send, args):
+    for name in ("elsewhere", send.name):
+        with pytest.raises(BadArguments, match="must be a dict, not a"):
+            app.enqueue(name, args)
+
+
+def test_a_task_that_is_no_name_is_refused(memory):
+    with pytest.raises(BadOption, match=r"task=\[\]: give text, not list"):
+        memory.enqueue([])

@@ -13,7 +13,13 @@ import pytest
 from penstock import Penstock, events
 from penstock.client import Client
 from penstock.engines.memory import MemoryEngine, MemoryStore
-from penstock.errors import EngineClosed, EngineTimeout, EngineUnavailable, WrongThread
+from penstock.errors import (
+    BadOption,
+    EngineClosed,
+    EngineTimeout,
+    EngineUnavailable,
+    WrongThread,
+)
 
 
 @pytest.fixture
@@ -312,3 +318,15 @@ def _threads() -> int:
 
 
 def _nothing() -> None: ...
+
+
+@pytest.mark.parametrize("kind", ["Failed", print, int, None])
+def test_what_is_no_kind_of_events_cannot_be_listened_to(memory, kind):
+    with pytest.raises(BadOption, match="give a class of events, such as @app.on"):
+        memory.on(kind)
+    memory.enqueue("task")
+
+
+def test_what_is_no_function_cannot_listen(memory):
+    with pytest.raises(BadOption, match="listener=5: give a function that takes the event"):
+        memory.on(events.Failed, 5)

@@ -194,8 +194,33 @@ def test_what_has_no_name_needs_one(memory):
     class Callable:
         def __call__(self) -> None: ...
 
-    with pytest.raises(BadTask, match="it has no name of its own; give one with name="):
-        memory.task(Callable())
+    for nameless in (Callable(), lambda: None):
+        with pytest.raises(BadTask, match="it has no name of its own; give one with name="):
+            memory.task(nameless)
+
+
+def test_a_name_in_the_place_of_the_function_is_told_where_it_belongs(memory):
+    with pytest.raises(BadTask) as caught:
+        memory.task("mail.send")
+    assert str(caught.value) == (
+        "'mail.send' cannot be a task: it is text; the decorator takes a name as "
+        "@app.task(name='mail.send')"
+    )
+    with pytest.raises(BadTask, match="5 cannot be a task: it is no function; decorate a def"):
+        memory.task(5)
+
+
+def test_an_object_that_is_called_as_a_coroutine_is_an_async_task(memory):
+    class Doubler:
+        async def __call__(self, number: int) -> int:
+            return 2 * number
+
+    task = memory.task(name="double")(Doubler())
+    job = task.enqueue(21)
+    with memory.worker_thread() as worker:
+        worker.stop_when_empty()
+    assert task.spec.is_async
+    assert job.result(timeout=10) == 42
 
 
 @pytest.mark.parametrize(
