@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
 import shutil
 import sys
@@ -16,11 +17,13 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from penstock.app import Penstock
 from penstock.context import current
 from penstock.core.job import Job, State
 from penstock.core.retry import Fixed
+from penstock.errors import EngineError
 from penstock.handle import Handle
 
 MAILS: Final = 40
@@ -32,9 +35,8 @@ REFRESH: Final = 0.2
 Kinds = dict[str, list[Handle[object]]]
 
 
-def shop(url: str) -> tuple[Penstock, Kinds]:
+def shop(app: Penstock) -> Kinds:
     """Declare the shop's tasks and enqueue a day's work; nothing runs yet."""
-    app = Penstock(url)
     chance = random.Random(7)
 
     @app.task(name="mail.send", queue="mail")
@@ -52,7 +54,7 @@ def shop(url: str) -> tuple[Penstock, Kinds]:
     @app.task(name="payment.collect", queue="payments", retries=Fixed("700ms", retries=6))
     async def collect(order: int) -> str:
         await asyncio.sleep(0.1)
-        if chance.random() < 0.4:
+        if chance.random() < 0.4 and current().failures < 4:
             raise ConnectionError("the payment service does not answer")
         return f"order {order} paid"
 
@@ -64,7 +66,7 @@ def shop(url: str) -> tuple[Penstock, Kinds]:
     async def remind(customer: str) -> str:
         return f"reminded {customer}"
 
-    return app, {
+    return {
         "mail.send": list(send.enqueue_many([(f"customer{n}@example.com",) for n in range(MAILS)])),
         "picture.shrink": list(shrink.enqueue_many([(f"photo{n}.jpg",) for n in range(PICTURES)])),
         "payment.collect": list(collect.enqueue_many([(n,) for n in range(PAYMENTS)])),
@@ -80,20 +82,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     folder = None if options.keep else tempfile.mkdtemp(prefix="penstock-demo-")
     path = Path(options.keep) if options.keep else Path(str(folder), "jobs.db")
-    print(f"Penstock demo: one worker on {path}\n")
-    app, work = shop(f"sqlite:///{path}")
     try:
-        with app.worker_thread(threads=4):
-            _watch(work)
-        _sum_up(work)
+        _run(path)
     except KeyboardInterrupt:
         print("\nstopped; what was running has been given back")
         return 130
+    except EngineError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # whoever read this has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     finally:
-        app.close()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
     return 0
+
+
+def _run(path: Path) -> None:
+    print(f"Penstock demo: one worker on {path}\n", flush=True)
+    with Penstock(f"sqlite:///{quote(str(path))}") as app:
+        work = shop(app)
+        with app.worker_thread(threads=4):
+            _watch(work)
+        _sum_up(work)
 
 
 def _watch(work: Kinds) -> None:
@@ -111,7 +123,8 @@ def _watch(work: Kinds) -> None:
 def _line(kind: str, jobs: list[Job]) -> str:
     share = sum(1.0 if job.state.is_final else job.progress or 0.0 for job in jobs) / len(jobs)
     filled = round(share * WIDTH)
-    bar = "█" * filled + "░" * (WIDTH - filled)
+    full, empty = _letters()
+    bar = full * filled + empty * (WIDTH - filled)
     ended = sum(job.state.is_final for job in jobs)
     notes = [
         f"{sum(job.state is state for job in jobs)} {state}"
@@ -120,8 +133,17 @@ def _line(kind: str, jobs: list[Job]) -> str:
     ]
     failures = sum(job.failures for job in jobs)
     if failures:
-        notes.append(f"{failures} failed attempts")
+        notes.append(f"{failures} failed attempt{'s' if failures > 1 else ''}")
     return f"{kind:<16} {bar} {ended:>3}/{len(jobs):<3} {', '.join(notes)}"
+
+
+def _letters() -> tuple[str, str]:
+    """What is done and what is not, in letters that the terminal has."""
+    try:
+        "█░".encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return "#", "."
+    return "█", "░"
 
 
 def _sum_up(work: Kinds) -> None:
@@ -132,7 +154,8 @@ def _sum_up(work: Kinds) -> None:
     for job in jobs:
         if job.state is State.FAILED:
             tries = f"after {job.attempt} attempts" if job.attempt > 1 else "at once"
-            print(f"In the dead letters: {job.task} {job.payload.decode()} {tries}: {job.reason}")
+            print(f"In the dead letters: {job.task} {job.payload.decode()} {tries}:")
+            print(f"  {job.reason}")
     print("\nNext: read README.md, or look at src/penstock/demo.py, which is all of this.")
 
 
@@ -147,7 +170,8 @@ class _Screen:
     def show(self, lines: list[str]) -> None:
         if self._is_terminal:
             up = f"\x1b[{self._drawn}F" if self._drawn else ""
-            sys.stdout.write(up + "".join(f"\x1b[2K{line}\n" for line in lines))
+            room = shutil.get_terminal_size().columns - 1  # a line that wraps would be two
+            sys.stdout.write(up + "".join(f"\x1b[2K{line[:room]}\n" for line in lines))
             self._drawn = len(lines)
         else:
             for line, before in zip(lines, self._last or [""] * len(lines), strict=True):

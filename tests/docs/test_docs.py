@@ -8,10 +8,12 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from penstock.config import Settings
+from penstock.demo import _Screen
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -90,3 +92,50 @@ def test_the_tour_of_the_readme_pleases_a_type_checker(tmp_path: Path) -> None:
         timeout=100,
     )
     assert done.returncode == 0, done.stdout
+
+
+def demo(*arguments: str, place: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "penstock.demo", *arguments],
+        cwd=place,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+def test_the_demo_keeps_exactly_the_file_it_is_told(tmp_path: Path) -> None:
+    done = demo("--keep", "50%25 #1?.db", place=tmp_path, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "50%25 #1?.db").exists()
+    assert "mail.send        ########################  40/40" in done.stdout
+
+
+def test_the_demo_says_why_it_cannot_begin(tmp_path: Path) -> None:
+    done = demo("--keep", "missing/jobs.db", place=tmp_path)
+    assert done.returncode == 1
+    assert "there is no directory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_demo_stops_when_nobody_reads_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock.demo"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=environment, stdout=PIPE, stderr=PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(100) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demo_draws_no_line_wider_than_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    _Screen().show(["x" * 100])
+    assert capsys.readouterr().out == "\x1b[2K" + "x" * 39 + "\n"
