@@ -6,7 +6,7 @@ import pytest
 
 from conformance.steps import ask, bury, claim_one, finished, put, running, settle, stored
 from penstock.core.job import State
-from penstock.core.life import CRASH_LIMIT
+from penstock.core.life import CRASH_LIMIT, RESCUE_LIMIT
 
 
 async def test_a_crash_is_counted_apart_from_failures(engine):
@@ -56,6 +56,7 @@ async def test_the_last_crash_allowed_fails_the_job(engine):
     id = await put(engine)
     for crash in range(1, CRASH_LIMIT + 1):
         job = await claim_one(engine)
+        await engine.exchange(ask(job.worker, want=0, begun=((job.id, job.attempt),)))
         (rescued,) = await bury(engine, job.worker)
         assert rescued.crashes == crash
         assert rescued.state is (State.READY if crash < CRASH_LIMIT else State.FAILED)
@@ -64,6 +65,28 @@ async def test_the_last_crash_allowed_fails_the_job(engine):
     assert (after.state, after.failures) == (State.FAILED, 0)
     assert after.reason == "crashed its worker 3 times"
     assert [error.attempt for error in after.errors] == [1, 2, 3]
+
+
+async def test_a_suspect_is_charged_only_if_its_worker_said_that_it_began(engine):
+    """It runs in a process of its own: what else its workers die of is not its doing."""
+    id = await put(engine)
+    first = await claim_one(engine)
+    await bury(engine, first.worker)
+    second = await claim_one(engine)
+    assert not second.started
+    await bury(engine, second.worker)
+    after = await stored(engine, id)
+    assert (after.state, after.crashes, after.rescues) == (State.READY, 1, 2)
+
+
+async def test_a_suspect_that_outlives_too_many_workers_is_given_up(engine):
+    id = await put(engine)
+    for _ in range(RESCUE_LIMIT):
+        job = await claim_one(engine)
+        await bury(engine, job.worker)
+    after = await stored(engine, id)
+    assert (after.state, after.crashes) == (State.FAILED, 1)
+    assert after.reason == "10 workers died while they had it"
 
 
 async def test_failures_do_not_count_as_crashes(engine):

@@ -113,6 +113,21 @@ def test_one_poison_job_among_a_hundred_fails_alone(shop: Shop) -> None:
     assert poison.attempt <= 3
 
 
+def test_many_killers_cost_no_neighbour_its_life(shop: Shop) -> None:
+    """Jobs that were in one crash run in children; the next workers die of something else."""
+    ids = shop.enqueue("patient", 3)
+    for crash in range(3):
+        worker = shop.worker(lease=1.0)
+        shop.until(lambda: len(shop.trace("begin")) >= 3 * (crash + 1), "all neighbours")  # noqa: B023
+        shop.app.enqueue("processes.shop.poison", {})
+        worker.wait(60)
+    shop.let_go()
+    shop.worker(lease=1.0)
+    shop.until_ended(ids)
+    jobs = [shop.app.job(id).status() for id in ids]
+    assert [(job.state, job.crashes) for job in jobs] == [(State.SUCCEEDED, 1)] * 3
+
+
 def test_a_job_that_runs_at_most_once_is_not_run_again_after_a_crash(shop: Shop) -> None:
     id = shop.app.enqueue("processes.shop.payment", {}, at_most_once=True).id
     first = shop.worker(lease=1.0)

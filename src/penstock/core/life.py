@@ -17,6 +17,11 @@ CRASH_LIMIT: Final = 3
 WAITS_AGAIN: Final = frozenset({OutcomeKind.RETRY, OutcomeKind.SNOOZE, OutcomeKind.RELEASED})
 """Outcomes after which the job is not over, unless it is overruled."""
 
+RESCUE_LIMIT: Final = 10
+"""A suspect that was taken from this many dead workers, even if it never ran inside one, is given
+up: it may kill them from outside.
+"""
+
 EXPIRED: Final = "expired"
 MAY_HAVE_RUN: Final = "may have run"
 
@@ -57,14 +62,17 @@ def claimed(job: Job, worker: str, now: float, *, starts: bool) -> Job:
     """``worker`` has it; ``starts`` says that it begins at once instead of waiting in its hands.
 
     A job that was rescued before counts as started from the claim on: if it is what kills its
-    workers before they can say that it began, the second crash is charged.
+    workers before they can say that it began, the second crash is charged. One that was in a crash
+    runs in a process of its own: it starts only when its worker says so, because it cannot have it
+    otherwise, and what that worker dies of meanwhile is not its doing.
     """
+    is_suspect = job.crashes > 0
     return replace(
         job,
         state=step(job, Change.CLAIM),
         attempt=job.attempt + 1,
         worker=worker,
-        started=starts or job.at_most_once or job.rescues > 0,
+        started=job.at_most_once or (not is_suspect and (starts or job.rescues > 0)),
         claimed_at=now,
         progress=None,
         note=None,
@@ -135,6 +143,8 @@ def rescued(job: Job, now: float) -> Job:
     if job.cancel_reason is not None:
         return _ended(job, Change.CANCEL, job.cancel_reason, now)
     if not job.started:
+        if job.crashes and job.rescues >= RESCUE_LIMIT:
+            return _ended(job, Change.ABANDON, f"{job.rescues} workers died while they had it", now)
         return replace(job, state=step(job, Change.RESCUE))
     error = ErrorRecord(
         attempt=job.attempt,

@@ -17,6 +17,8 @@ The laws, each from a failure that was reproduced:
 4.  Death is proven, not guessed: a beat is a counter. ``rescue`` takes only workers whose beat is
     still the one that an observer saw stand still for a whole lease.
 5.  A crash is not a failure: ``rescue`` counts in ``crashes``, and only attempts that had started.
+    A job that was in a crash starts when its worker says so (``begun``): it runs in a child, and
+    what else its worker dies of is not its doing.
 6.  "Same id" is decided by the ledger, in the same atomic step as the job.
 7.  Only what could start now is in the claim index; everything else has a hold with a cause, and
     whoever removes the cause removes the hold in the same step.
