@@ -16,6 +16,7 @@
     │   ├── MissingDriver           (ImportError)
     │   ├── MissingEngine           (ImportError)
     │   ├── WrongThread             (RuntimeError)
+    │   ├── CannotHost              (RuntimeError)
     │   └── Unpicklable             (TypeError)
     ├── BadPayload                  stored arguments do not fit the task's signature
     │   └── NotAnObject             they are no JSON object at all
@@ -253,6 +254,17 @@ class WrongThread(UsageError, RuntimeError):
             f"{self.call} would wait for itself: it was called on Penstock's own loop; "
             "use its async twin (aenqueue, aresult) there"
         )
+
+
+@dataclass(eq=False)
+class CannotHost(UsageError, RuntimeError):
+    """A worker that cannot be started here, or not again."""
+
+    call: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.call} cannot start this worker: {self.why}"
 
 
 @dataclass(eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final, Generic, NoReturn, TypeVar
 
@@ -20,7 +19,7 @@ from penstock.errors import (
     WrongThread,
 )
 from penstock.options import word
-from penstock.sync import Facade, blocking
+from penstock.sync import Facade, blocking, is_on_a_loop
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -58,7 +57,7 @@ class Handle(Generic[R_co]):
         ``ResultTimeout`` (a ``TimeoutError``): the job goes on.
         """
         limit = None if timeout is None else seconds(timeout, name="timeout")
-        if CURRENT.get(None) is not None and _is_on_a_loop():
+        if CURRENT.get(None) is not None and is_on_a_loop():
             raise WrongThread("result")  # the job may wait for the worker that this would stop
         job = self._facade.call(lambda client: client.result(self.id, limit), what="result")
         return self._returned(job)
@@ -112,11 +111,3 @@ class Handle(Generic[R_co]):
         if job.state is State.CANCELLED:
             raise JobCancelled(job.id, job.reason or "no reason is known")
         return self._decode(job)
-
-
-def _is_on_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

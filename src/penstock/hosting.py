@@ -15,8 +15,9 @@ from typing import Any, Final, Self, TypedDict
 
 from penstock.config import Settings
 from penstock.core.duration import Duration, seconds
-from penstock.errors import BadOption
+from penstock.errors import BadOption, CannotHost
 from penstock.options import several, word
+from penstock.sync import is_on_a_loop
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
 
@@ -124,6 +125,9 @@ class WorkerThread:
 
     def start(self) -> Self:
         """Start it, once. A store that is away is waited for in the thread."""
+        if self._thread.ident is not None:
+            why = "it was started before; make another with app.worker_thread()"
+            raise CannotHost("start", why)
         self._thread.start()
         atexit.register(self._stop_at_exit)
         return self
@@ -175,6 +179,9 @@ class WorkerThread:
 
 def run_process(worker: Worker, *, until_empty: bool = False) -> None:
     """Run the worker until SIGTERM or Ctrl-C, then drain it; a second one gives back what runs."""
+    if is_on_a_loop():
+        why = "a loop runs here; use `async with app.worker()`, or app.worker_thread()"
+        raise CannotHost("run_worker", why)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_until_signal(worker, until_empty))
 

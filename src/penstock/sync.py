@@ -189,6 +189,15 @@ def _wake(answered: asyncio.Future[None]) -> None:
         answered.set_result(None)
 
 
+def is_on_a_loop() -> bool:
+    """A loop runs in this thread: to block here is to stop it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 class _Caller(Protocol):
     """Whoever has a way to the store."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import update_wrapper
 from typing import Any, Final, Generic, ParamSpec, TypeVar, Unpack, cast
 
@@ -175,6 +175,6 @@ class Task(_Declared[P, R]):
 class AsyncTask(_Declared[P, R]):
     """A declared ``async def``. Calling it gives its coroutine, to be awaited here."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        coroutine: Coroutine[Any, Any, R] = self.spec.function(*args, **kwargs)
-        return coroutine
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = await self.spec.function(*args, **kwargs)
+        return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
 import pickle
@@ -10,7 +11,7 @@ import sys
 
 import pytest
 
-from penstock import Context, Penstock
+from penstock import AsyncTask, Context, Penstock
 from penstock.core.retry import Exponential, Fixed, Never
 from penstock.errors import BadDuration, BadOption, BadPolicy, BadPriority, BadTask, DuplicateTask
 
@@ -283,3 +284,13 @@ def _run(*arguments: str, cwd=None) -> str:
     )
     assert done.stderr == ""
     return done.stdout.strip()
+
+
+def test_an_async_task_of_one_app_is_one_of_another_too(memory):
+    async def double(number: int) -> int:
+        return 2 * number
+
+    with Penstock("memory://") as other:
+        task = memory.task(other.task(double))
+    assert isinstance(task, AsyncTask)
+    assert asyncio.run(task(21)) == 42

@@ -13,7 +13,7 @@ import pytest
 
 from penstock import INJECTED, Context, Penstock, State, current, events
 from penstock.context import NoContext
-from penstock.errors import BadDuration, BadOption, EngineReadOnly, JobFailed
+from penstock.errors import BadDuration, BadOption, CannotHost, EngineReadOnly, JobFailed
 
 
 @pytest.fixture
@@ -341,3 +341,20 @@ def test_in_another_thread_there_are_no_signals(process):
 def _states(tmp_path) -> list[str]:
     with Penstock(f"sqlite:///{tmp_path}/jobs.db") as app:
         return [job.state for job in app.find().jobs]
+
+
+async def test_a_worker_cannot_be_the_process_where_a_loop_runs(memory):
+    with pytest.raises(CannotHost) as caught:
+        memory.run_worker()
+    assert str(caught.value) == (
+        "run_worker cannot start this worker: a loop runs here; use `async with app.worker()`, "
+        "or app.worker_thread()"
+    )
+
+
+def test_a_worker_in_a_thread_is_started_once(memory):
+    worker = memory.worker_thread()
+    with worker, pytest.raises(CannotHost, match="it was started before; make another with"):
+        worker.start()
+    with pytest.raises(CannotHost, match="start cannot start this worker"):
+        worker.start()
