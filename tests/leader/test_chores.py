@@ -198,3 +198,25 @@ async def test_a_store_that_can_only_be_read_looks_like_no_death(engine, clock):
         clock.advance(3)
     await rescue.run(engine)
     assert await states(engine, [id]) == [State.RUNNING]
+
+
+async def test_what_a_candidate_watched_is_proven_when_it_is_elected(engine, clock):
+    """A leader dies with a job; the next one watched it all along and need not begin anew."""
+    (id,) = await put(engine)
+    await claim(engine, "old leader")
+    rescue = Rescue(15.0, clock)
+    for _ in range(6):
+        clock.advance(await rescue.watch(engine))
+    assert await states(engine, [id]) == [State.RUNNING]
+    await rescue.run(engine)
+    assert await states(engine, [id]) == [State.READY]
+
+
+async def test_a_candidate_that_missed_a_look_proves_nothing(engine, clock):
+    (id,) = await put(engine)
+    await claim(engine, "old leader")
+    rescue = Rescue(15.0, clock)
+    await rescue.watch(engine)
+    clock.advance(60)
+    await rescue.run(engine)
+    assert await states(engine, [id]) == [State.RUNNING]

@@ -7,10 +7,12 @@ two runs that it still leads.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final, Protocol
 
 from penstock.clock import Clock
 from penstock.engines.engine import Engine
+from penstock.engines.records import Sighting
 from penstock.leader.observer import Look, Observer
 
 BATCH: Final = 500
@@ -30,11 +32,25 @@ class Chore(Protocol):
     async def run(self, engine: Engine) -> float:
         """Do one step; return in how many seconds the next one is due, at most ``period``."""
 
+    async def watch(self, engine: Engine) -> float:
+        """Do what a candidate does while another leads; return when to do it again."""
+
     def rest(self) -> None:
-        """The leadership was lost or the step failed: forget what only an unbroken watch knows."""
+        """A step failed: forget what only an unbroken watch knows."""
 
 
-class Promote:
+class _Idle:
+    """A chore that only a leader has to think of."""
+
+    async def watch(self, engine: Engine) -> float:
+        """There is nothing to watch; the leader wakes it when it is elected."""
+        return inf
+
+    def rest(self) -> None:
+        """It knows nothing."""
+
+
+class Promote(_Idle):
     """Makes due jobs ready, and lets those end that waited too long.
 
     Whoever claims does this too; it matters where nobody claims just now.
@@ -50,12 +66,13 @@ class Promote:
             return 0.0
         return self.period if promoted.due_in is None else max(promoted.due_in, SHORTEST)
 
-    def rest(self) -> None:
-        """It knows nothing."""
-
 
 class Rescue:
-    """Watches the workers, and takes the jobs of those that are proven dead or have gone."""
+    """Watches the workers, and takes the jobs of those that are proven dead or have gone.
+
+    A candidate watches as well, so that a new leader need not begin its proofs at nothing: what a
+    dead leader held is rescued one lease after its death, not one lease after the next election.
+    """
 
     name = "rescue"
 
@@ -70,11 +87,7 @@ class Rescue:
 
     async def run(self, engine: Engine) -> float:
         asked = self._clock.monotonic()
-        # Beats are writes. A look proves nothing unless a write could get through as well: a store
-        # that can only be read for a while (a locked file) must not look like dead workers.
-        await engine.rescue([], 0)
-        workers = tuple(await engine.workers())
-        dead = self._observer.saw(Look(asked, self._clock.monotonic(), workers))
+        dead = await self._look(engine)
         living = self._observer.living
         # Without a reason it is asked only once per lease: what a leader left half-done.
         has_reason = dead or self._before is None or not self._before <= living
@@ -87,12 +100,26 @@ class Rescue:
         self._before = living
         return self.period
 
+    async def watch(self, engine: Engine) -> float:
+        """Look, so that the proofs are complete when this process is elected."""
+        self._before = None
+        await self._look(engine)
+        return self.period
+
+    async def _look(self, engine: Engine) -> list[Sighting]:
+        asked = self._clock.monotonic()
+        # Beats are writes. A look proves nothing unless a write could get through as well: a store
+        # that can only be read for a while (a locked file) must not look like dead workers.
+        await engine.rescue([], 0)
+        workers = tuple(await engine.workers())
+        return self._observer.saw(Look(asked, self._clock.monotonic(), workers))
+
     def rest(self) -> None:
         self._observer.missed()
         self._before = None
 
 
-class Prune:
+class Prune(_Idle):
     """Deletes what ended long ago."""
 
     name = "prune"
@@ -107,11 +134,8 @@ class Prune:
         is_full = max(pruned.jobs, pruned.ids, pruned.keys) >= BATCH
         return 0.1 if is_full else self.period
 
-    def rest(self) -> None:
-        """It knows nothing."""
 
-
-class Mend:
+class Mend(_Idle):
     """Repairs what a lost step may have left."""
 
     name = "mend"
@@ -121,9 +145,6 @@ class Mend:
     async def run(self, engine: Engine) -> float:
         await engine.mend()
         return self.period
-
-    def rest(self) -> None:
-        """It knows nothing."""
 
 
 def all_chores(lease: float, keep_finished: float, clock: Clock) -> list[Chore]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Sequence
+from math import inf
+from typing import Any, Final
 
 from penstock.clock import Clock
 from penstock.engines.engine import Engine
@@ -92,19 +93,23 @@ class Leader:
     # --- the chores ----------------------------------------------------------------------------
 
     async def _keep_doing(self, chore: Chore, engine: Engine) -> None:
-        """Run one chore whenever it is due and this process leads."""
+        """Run one chore whenever it is due while this process leads; watch while it does not."""
         backoff = Backoff(longest=max(chore.period, 1.0))
         while True:
-            if not self._election.is_trusted:
-                chore.rest()
-                await self._until_elected()
-                continue
-            await self._clock.sleep(await self._do(chore, engine, backoff))
+            if self._election.is_trusted:
+                step = chore.run(engine)
+            else:
+                step = chore.watch(engine)
+            due_in = await self._do(chore, step, backoff)
+            if self._election.is_trusted:
+                await self._clock.sleep(min(due_in, chore.period))
+            else:
+                await self._until_elected(due_in)
 
-    async def _do(self, chore: Chore, engine: Engine, backoff: Backoff) -> float:
-        """Run a chore once; return how long it wants to rest."""
+    async def _do(self, chore: Chore, step: Coroutine[Any, Any, float], backoff: Backoff) -> float:
+        """Take one step of a chore; return how long it wants to rest."""
         try:
-            due_in = await within(self._clock, chore.timeout, chore.run(engine))
+            due_in = await within(self._clock, chore.timeout, step)
         except EngineClosed:
             raise
         except Exception as error:
@@ -113,10 +118,10 @@ class Leader:
             _log.warning("chore failed chore=%s error=%r: %s", chore.name, type(error), error)
             return backoff.next()
         backoff.reset()
-        return min(due_in, chore.period)
+        return due_in
 
-    async def _until_elected(self) -> None:
+    async def _until_elected(self, timeout: float) -> None:
         """Sleep until a try has won the term; one that has run out must be won again."""
         if self._elected.is_set() and not self._election.is_trusted:
             self._elected.clear()
-        await self._elected.wait()
+        await self._clock.wait(self._elected, None if timeout == inf else timeout)
