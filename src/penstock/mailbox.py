@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 
 
 class Mailbox:
@@ -24,7 +25,8 @@ class Mailbox:
         self._calls.append(call)
         coming = self._deliveries
         if self._signalled_for != coming:
-            self._loop.call_soon_threadsafe(self._deliver)
+            # In no caller's context, for it delivers the calls of others too.
+            self._loop.call_soon_threadsafe(self._deliver, context=Context())
             self._signalled_for = coming
 
     def _deliver(self) -> None:

@@ -7,6 +7,7 @@ import gc
 import threading
 import weakref
 from concurrent.futures import Future
+from contextvars import ContextVar
 
 import pytest
 
@@ -330,3 +331,14 @@ def test_what_is_no_kind_of_events_cannot_be_listened_to(memory, kind):
 def test_what_is_no_function_cannot_listen(memory):
     with pytest.raises(BadOption, match="listener=5: give a function that takes the event"):
         memory.on(events.Failed, 5)
+
+
+def test_listeners_do_not_run_in_the_context_of_whoever_called(app, task):
+    """One delivery serves many callers: the context of any would be wrong for the others."""
+    caller = ContextVar("caller", default="nobody")
+    seen = []
+    app.on(events.Enqueued, lambda event: seen.append(caller.get()))
+    caller.set("me")
+    task.enqueue()
+    asyncio.run(task.aenqueue())
+    assert seen == ["nobody", "nobody"]

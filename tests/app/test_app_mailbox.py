@@ -79,7 +79,7 @@ def test_whoever_interrupts_a_post_is_not_left_waiting_for_it():
     class Loop:
         wake_ups = 0
 
-        def call_soon_threadsafe(self, deliver: Callable[[], None]) -> None:
+        def call_soon_threadsafe(self, deliver: Callable[[], None], context: object) -> None:
             self.wake_ups += 1
             if self.wake_ups == 1:
                 mailbox.post(print)
