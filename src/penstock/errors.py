@@ -196,11 +196,12 @@ class PayloadTooLarge(UsageError, ValueError):
     task: str
     size: int
     limit: int
+    setting: str = "max_payload"
 
     def __str__(self) -> str:
         return (
             f"{self.task}: {self.size} bytes are over the limit of {self.limit}; "
-            "store the data elsewhere and pass a reference, or raise max_payload"
+            f"store the data elsewhere and pass a reference, or raise {self.setting}"
         )
 
 

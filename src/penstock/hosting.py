@@ -68,7 +68,9 @@ def worker_settings(
 
 def _checked(name: str, value: Any) -> Any:
     if name == "queues":
-        return tuple(word(name, queue) for queue in several(name, value))
+        # As the environment and the command line write them, too: "mail,default".
+        names = value.split(",") if isinstance(value, str) else several(name, value)
+        return tuple(word(name, queue) for queue in names)
     if name == "name":
         return word(name, value)
     if name in _COUNTS and (isinstance(value, bool) or not isinstance(value, int)):

@@ -91,6 +91,8 @@ async def test_a_worker_knows_only_the_queues_it_is_told(app, double):
     async with app.worker(queues="numbers", name="counter") as worker:
         assert worker.settings.queues == ("numbers",)
         assert worker.id.startswith("counter-")
+    async with app.worker(queues="mail,default") as worker:
+        assert worker.settings.queues == ("mail", "default")
     async with app.worker(queues=["a", "b"], lease="20s", drain="1m", poll=0.5) as worker:
         found = worker.settings
         assert (found.queues, found.lease, found.drain, found.poll) == (("a", "b"), 20.0, 60.0, 0.5)

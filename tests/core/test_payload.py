@@ -371,6 +371,11 @@ def test_a_payload_over_the_limit_says_both_sizes():
         signature.encode(("x" * LIMIT,), {})
 
 
+def test_a_result_over_the_limit_names_its_own_setting():
+    with pytest.raises(PayloadTooLarge, match="over the limit of 5; .* or raise max_result"):
+        sign(send).encode_result("x" * 10, limit=5)
+
+
 # --- by name ------------------------------------------------------------------------------------
 
 

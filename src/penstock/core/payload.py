@@ -26,7 +26,7 @@ from penstock.core.binding import Binding, Call, Direct, General, Whole
 from penstock.core.codec import FROM_JSON, LIMIT, LOOSE, TOO_DEEP, Codec
 from penstock.core.hints import core_class, namespace, read_signature, resolve
 from penstock.core.wire import carried
-from penstock.errors import BadArguments, BadPayload, BadTask, NotAnObject
+from penstock.errors import BadArguments, BadPayload, BadTask, NotAnObject, PayloadTooLarge
 
 __all__ = ["LIMIT", "Payload", "Signature", "encode_plain"]
 
@@ -133,7 +133,10 @@ class Signature:
         if value is None:
             return b"null"
         means = self._means or self._prepare()
-        return means.result.write(value, self.task, limit, LOOSE)
+        try:
+            return means.result.write(value, self.task, limit, LOOSE)
+        except PayloadTooLarge as error:
+            raise PayloadTooLarge(self.task, error.size, limit, "max_result") from None
 
     def decode_result(self, payload: bytes) -> Any:
         """The result by the return annotation, or plain JSON where it does not fit."""
