@@ -50,16 +50,15 @@ async def test_a_store_that_is_away_longer_than_a_lease_leaves_every_handler_run
 
 async def test_beats_go_on_as_long_as_the_worker_does(rig):
     async with rig.working(specs()) as worker:
-        (info,) = await rig.engine.workers()
-        assert info.beat == 0
+        (first,) = await rig.engine.workers()
         # The beats have a thread of their own: time may run ahead of it on a busy machine.
         for _ in range(1000):
             await rig.pass_time(3)
             (info,) = await rig.engine.workers()
-            if info.beat >= 6:
+            if info.beat >= first.beat + 6:
                 break
-        assert info.id == worker.id
-        assert info.beat >= 6
+        assert info.id == worker.id == first.id
+        assert info.beat >= first.beat + 6
 
 
 async def test_beats_and_chores_go_on_while_a_handler_blocks_the_loop(rig):
