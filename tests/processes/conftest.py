@@ -74,9 +74,15 @@ class Shop:
                 raise AssertionError(f"{what} did not come\n{self.logs()}")
             time.sleep(0.02)
 
-    def until_ended(self, ids: list[str]) -> None:
-        """Wait until these jobs are in a final state."""
-        self.until(lambda: all(self.app.job(id).status().state.is_final for id in ids), "the end")
+    def until_ended(self, ids: list[str], *, restart: bool = False) -> None:
+        """Wait until these jobs are in a final state; ``restart`` as a service manager would."""
+
+        def ended() -> bool:
+            if restart and all(worker.poll() is not None for worker in self._workers):
+                self.worker(lease=1.0)
+            return all(self.app.job(id).status().state.is_final for id in ids)
+
+        self.until(ended, "the end")
 
     def logs(self) -> str:
         """What the workers said."""

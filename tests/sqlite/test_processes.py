@@ -10,7 +10,7 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -151,7 +151,7 @@ async def test_a_process_killed_before_any_statement_loses_nothing_and_blocks_no
         await engine.promote(10)
         assert len(await claim(engine, want=10)) == len(left), at
         await engine.close()
-        with sqlite3.connect(path) as file:
+        with closing(sqlite3.connect(path)) as file:
             assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",), at
         at += 1
     assert statements > 50

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -304,7 +304,8 @@ async def test_a_file_that_lost_its_name_takes_no_more_jobs(path: str, is_replac
 
 async def test_whoever_may_use_the_file_may_use_its_locks(path: str) -> None:
     """An operator with a private umask who comes first does not lock the service out."""
-    sqlite3.connect(path).execute("PRAGMA user_version = 0").close()
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("PRAGMA user_version = 0")
     os.chmod(path, 0o660)
     before = os.umask(0o077)
     try:
