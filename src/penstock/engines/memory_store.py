@@ -7,8 +7,7 @@ lines, unique keys, the ledger, leases.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import msgspec
@@ -16,18 +15,14 @@ from msgspec.structs import replace
 
 from penstock.core import life
 from penstock.core.job import Draft, Hold, Job, Outcome, State, Verdict, choose
-from penstock.engines.memory_keys import MemoryKeys
-from penstock.engines.memory_lines import Line
-from penstock.engines.memory_places import MemoryPlaces
+from penstock.engines.memory_views import MemoryViews, due_at, earliest, fits
 from penstock.engines.records import (
     PROMOTE_BATCH,
     Ask,
     Control,
-    Count,
     Exchange,
     Filter,
     Mended,
-    Page,
     Promoted,
     Pruned,
     QueueSettings,
@@ -35,39 +30,15 @@ from penstock.engines.records import (
     Report,
     Sighting,
     WorkerInfo,
-    entry_before,
 )
 from penstock.engines.storable import check_drafts, check_outcomes
-from penstock.errors import ItemRefused, LeaseLost
+from penstock.errors import ItemRefused
 
 NAME = "memory"
-_NO_LIMIT = 1 << 31
 
 
-class MemoryJobs:
-    """All jobs and what belongs to them. Not safe for threads: see ``memory``."""
-
-    def __init__(self) -> None:
-        self.jobs: dict[str, Job] = {}
-        self.settings: dict[str, QueueSettings] = {}
-        self.workers: dict[str, WorkerInfo] = {}
-        self.ledger: dict[str, float] = {}
-        self.keys = MemoryKeys()
-        self.entered: dict[str, int] = {}
-        self._signed: dict[str, tuple[int, str]] = {}
-        self._tickets = 0
-        self._entries = 0
-        get = self.jobs.get
-        self._lines: dict[str, Line[tuple[int, float, int]]] = defaultdict(
-            partial(Line, _claim_key, get)
-        )
-        self._due: dict[str, Line[tuple[float, int]]] = defaultdict(partial(Line, _due_key, get))
-        self._expiring: Line[tuple[float, int]] = Line(_expiry_key, get)
-        self._unplaced: dict[str, dict[str, None]] = defaultdict(dict)
-        self._running: dict[str, set[str]] = defaultdict(set)
-        self._held_by: dict[str, set[str]] = defaultdict(set)
-        self._places = MemoryPlaces()
-        self.changes = 0
+class MemoryJobs(MemoryViews):
+    """One store and every way to change it. Not safe for threads: see ``memory``."""
 
     # --- in ------------------------------------------------------------------------------------
 
@@ -186,7 +157,7 @@ class MemoryJobs:
         if ask.want <= 0:
             return
         lines = [
-            self._lines[queue].heads(min(ask.want, room), partial(_fits, ask, now))
+            self._lines[queue].heads(min(ask.want, room), partial(fits, ask, now))
             for queue in dict.fromkeys(ask.queues)
             if (room := self._room(queue)) > 0
         ]
@@ -198,11 +169,6 @@ class MemoryJobs:
                 self.keys.give_back(job.unique, job.id, now)
             self._put(after)
             yield after
-
-    def held(self, worker: str) -> list[Job]:
-        """See the contract."""
-        self._leased(worker)
-        return sorted((self.jobs[id] for id in self._held_by[worker]), key=lambda job: job.order)
 
     def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
         """See the contract."""
@@ -216,26 +182,6 @@ class MemoryJobs:
             return Verdict.STALE
         self._put(replace(job, progress=report.fraction, note=report.note))
         return Verdict.DONE
-
-    def look(self, ask: Ask, now: float) -> float | None:
-        """See the contract."""
-        if next(self._cancels(ask), None) is not None:
-            return 0.0
-        if ask.want <= 0:
-            return None
-        due_in: float | None = None
-        for queue in ask.queues:
-            if self._room(queue) <= 0:
-                continue
-            if self._is_fair(queue) and any(
-                _fits(ask, now, self.jobs[id]) for id in self._unplaced[queue]
-            ):
-                return 0.0
-            if self._lines[queue].heads(1, partial(_fits, ask, now)):
-                return 0.0
-            for job in self._due[queue].heads(1, partial(_fits, ask, now)):
-                due_in = _earliest(due_in, max(0.0, _due_at(job) - now))
-        return due_in
 
     # --- control -------------------------------------------------------------------------------
 
@@ -298,7 +244,7 @@ class MemoryJobs:
         due_in = self._due_in(tuple(self._due), now)
         first = self._expiring.first()
         if first is not None and first.expires_at is not None:
-            due_in = _earliest(due_in, max(0.0, first.expires_at - now))
+            due_in = earliest(due_in, max(0.0, first.expires_at - now))
         return replace(done, due_in=due_in)
 
     def _promote(self, limit: int, now: float) -> Promoted:
@@ -312,8 +258,8 @@ class MemoryJobs:
             expired += 1
         due: list[Job] = []
         for line in self._due.values():
-            due += line.leading(limit, lambda job: _due_at(job) <= now)
-        due.sort(key=lambda job: (_due_at(job), job.seq))
+            due += line.leading(limit, lambda job: due_at(job) <= now)
+        due.sort(key=lambda job: (due_at(job), job.seq))
         for job in due[:limit]:
             after = life.promoted(job)
             self._put(self._ticketed(after) if job.state is State.SCHEDULED else after)
@@ -380,40 +326,6 @@ class MemoryJobs:
                     placed += 1
         return placed
 
-    # --- see -----------------------------------------------------------------------------------
-
-    def matching(self, which: Filter) -> Iterator[Job]:
-        """Every job that fits, in the order of entry."""
-        return (job for job in self.jobs.values() if which.fits(job))
-
-    def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
-        """See the contract."""
-        before = entry_before(cursor)
-        if limit <= 0:
-            return Page((), cursor)
-        fitting = [job for job in self.matching(which) if self.entered[job.id] < before]
-        page = fitting[::-1][:limit]
-        is_last = len(fitting) <= limit
-        return Page(tuple(page), None if is_last else str(self.entered[page[-1].id]))
-
-    def counts(self) -> list[Count]:
-        """See the contract."""
-        numbers = Counter((job.queue, job.state, job.hold) for job in self.jobs.values())
-        return [
-            Count(queue=queue, state=state, hold=hold, jobs=jobs)
-            for (queue, state, hold), jobs in numbers.items()
-        ]
-
-    def loads(self, queues: Sequence[str]) -> dict[str, int]:
-        """See the contract."""
-        open_jobs = Counter(job.queue for job in self.jobs.values() if not job.state.is_final)
-        return {queue: open_jobs[queue] for queue in queues}
-
-    def queues(self) -> dict[str, QueueSettings]:
-        """See the contract."""
-        names = {job.queue for job in self.jobs.values()} | self.settings.keys()
-        return {name: self.settings.get(name, QueueSettings()) for name in sorted(names)}
-
     # --- what all steps share ------------------------------------------------------------------
 
     def _ticketed(self, job: Job) -> Job:
@@ -453,65 +365,10 @@ class MemoryJobs:
         del self.entered[job.id]
         self._signed.pop(job.id, None)
 
-    def _leased(self, worker: str) -> WorkerInfo:
-        try:
-            return self.workers[worker]
-        except KeyError:
-            raise LeaseLost(worker) from None
-
-    def _cancels(self, ask: Ask) -> Iterator[str]:
-        for id in sorted(self._held_by.get(ask.worker, ())):
-            if self.jobs[id].cancel_reason is not None and id not in ask.told:
-                yield id
-
-    def _due_in(self, queues: Iterable[str], now: float) -> float | None:
-        due_in: float | None = None
-        for queue in queues:
-            job = self._due[queue].first()
-            if job is not None:
-                due_in = _earliest(due_in, max(0.0, _due_at(job) - now))
-        return due_in
-
-    def _room(self, queue: str) -> int:
-        settings = self.settings.get(queue)
-        if settings is None:
-            return _NO_LIMIT
-        if settings.paused:
-            return 0
-        if settings.max_running is None:
-            return _NO_LIMIT
-        return settings.max_running - len(self._running[queue])
-
-    def _is_fair(self, queue: str) -> bool:
-        return queue in self.settings and self.settings[queue].fair
-
-    def _is_known(self, task: str) -> bool:
-        return any(task in worker.tasks for worker in self.workers.values())
-
     def _unhold_known(self, tasks: frozenset[str]) -> None:
         for job in [job for job in self.jobs.values() if job.hold is Hold.UNKNOWN_TASK]:
             if job.task in tasks:
                 self._put(_unheld(job, Hold.UNKNOWN_TASK))
-
-    def _has_cause(self, job: Job) -> bool:
-        """A hold is justified while its instant is to come or its cause still stands."""
-        if job.hold_until is not None:
-            return True
-        match job.hold:
-            case Hold.UNPLACED:
-                return self._is_fair(job.queue)
-            case Hold.UNKNOWN_TASK:
-                return not self._is_known(job.task)
-            case _:
-                return False
-
-    def _needs_key(self, id: str, key: str) -> bool:
-        job = self.jobs.get(id)
-        if job is None or job.unique != key:
-            return False
-        if job.unique_until == "start":
-            return job.state.is_waiting
-        return not job.state.is_final
 
 
 def _unheld(job: Job, hold: Hold) -> Job:
@@ -522,37 +379,6 @@ def _unheld(job: Job, hold: Hold) -> Job:
 
 def _inside_fence(job: Job, attempt: int, worker: str) -> bool:
     return job.state is State.RUNNING and job.attempt == attempt and job.worker == worker
-
-
-def _fits(ask: Ask, now: float, job: Job) -> bool:
-    """This worker could run the job as soon as it is due, or let it wait in its hands."""
-    has_time = job.expires_at is None or job.expires_at > max(now, _due_at(job))
-    return has_time and job.task not in ask.avoid and (ask.slots > 0 or not job.at_most_once)
-
-
-def _claim_key(job: Job) -> tuple[int, float, int] | None:
-    return job.order if job.state is State.READY and job.hold is None else None
-
-
-def _due_key(job: Job) -> tuple[float, int] | None:
-    if job.state is State.SCHEDULED or (job.state is State.READY and job.hold_until is not None):
-        return _due_at(job), job.seq
-    return None
-
-
-def _due_at(job: Job) -> float:
-    at = job.run_at if job.state is State.SCHEDULED else job.hold_until
-    return at if at is not None else 0.0
-
-
-def _expiry_key(job: Job) -> tuple[float, int] | None:
-    if job.expires_at is None or not job.state.is_waiting:
-        return None
-    return job.expires_at, job.seq
-
-
-def _earliest(one: float | None, other: float) -> float:
-    return other if one is None else min(one, other)
 
 
 def _check_storable(item: Draft | Outcome) -> None:
