@@ -35,6 +35,7 @@ from penstock.engines.records import (
     Traits,
     WorkerInfo,
 )
+from penstock.engines.storable import check_given
 from penstock.errors import EngineClosed
 
 Step = ParamSpec("Step")
@@ -118,12 +119,16 @@ class MemoryEngine(Engine):
         *args: Step.args,
         **kwargs: Step.kwargs,
     ) -> Result:
-        with self._opened().step() as jobs:
+        # What these two carry is checked there, after the lease and item by item.
+        given = () if verb in (MemoryJobs.enqueue, MemoryJobs.exchange) else (args, kwargs)
+        with self._opened(given).step() as jobs:
             return verb(jobs, *args, **kwargs)
 
-    def _opened(self) -> MemoryStore:
+    def _opened(self, given: object = None) -> MemoryStore:
+        """The store, if the handle is open and ``given`` is something that any store could take."""
         if not self._is_open:
             raise EngineClosed(NAME)
+        check_given(NAME, given)
         return self.store
 
     # --- in and work ---------------------------------------------------------------------------
@@ -186,7 +191,7 @@ class MemoryEngine(Engine):
     # --- lead ----------------------------------------------------------------------------------
 
     async def lead(self, candidate: str, ttl: float) -> Term | None:
-        with self._opened().step() as jobs:
+        with self._opened(candidate).step() as jobs:
             holder, epoch, until, given = self.store.term
             now = self.clock.now()
             if holder not in ("", candidate) and until > now:
@@ -200,7 +205,7 @@ class MemoryEngine(Engine):
             return Term(holder=candidate, epoch=epoch, left=ttl)
 
     async def resign(self, holder: str, epoch: int) -> None:
-        with self._opened().step() as jobs:
+        with self._opened(holder).step() as jobs:
             if self.store.term[:2] == (holder, epoch):
                 self.store.term = ("", epoch, 0.0, 0.0)
                 jobs.changes += 1
@@ -213,10 +218,10 @@ class MemoryEngine(Engine):
     # --- small values --------------------------------------------------------------------------
 
     async def cell(self, name: str) -> Cell:
-        return self._opened().cells.get(name, Cell(None, 0))
+        return self._opened(name).cells.get(name, Cell(None, 0))
 
     async def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
-        with self._opened().step() as jobs:
+        with self._opened(name).step() as jobs:
             known = self.store.cells.get(name, Cell(None, 0))
             if known.version != version:
                 return None
@@ -227,7 +232,7 @@ class MemoryEngine(Engine):
     # --- see -----------------------------------------------------------------------------------
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
-        return self._step(lambda jobs: [jobs.jobs.get(id) for id in ids])
+        return self._step(lambda jobs, ids: [jobs.jobs.get(id) for id in ids], ids)
 
     async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
         return self._step(MemoryJobs.find, which, cursor, limit)

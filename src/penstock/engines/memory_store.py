@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-import msgspec
 from msgspec.structs import replace
 
 from penstock.core import life
@@ -31,8 +30,7 @@ from penstock.engines.records import (
     Sighting,
     WorkerInfo,
 )
-from penstock.engines.storable import check_drafts, check_outcomes
-from penstock.errors import ItemRefused
+from penstock.engines.storable import check_drafts, check_given, check_outcomes, check_reports
 
 NAME = "memory"
 
@@ -45,8 +43,7 @@ class MemoryJobs(MemoryViews):
     def enqueue(self, drafts: Sequence[Draft], now: float) -> list[Receipt]:
         """See the contract."""
         check_drafts(NAME, drafts)
-        for draft in drafts:
-            _check_storable(draft)
+        check_given(NAME, drafts)
         return [self._enqueue(draft, now) for draft in drafts]
 
     def _enqueue(self, draft: Draft, now: float) -> Receipt:
@@ -93,8 +90,7 @@ class MemoryJobs(MemoryViews):
         """See the contract."""
         self._leased(ask.worker)
         check_outcomes(NAME, ask.outcomes)
-        for outcome in ask.outcomes:
-            _check_storable(outcome)
+        check_given(NAME, ask)
         for id, attempt in ask.begun:
             job = self.jobs.get(id)
             if job and _inside_fence(job, attempt, ask.worker) and not job.started:
@@ -172,6 +168,7 @@ class MemoryJobs(MemoryViews):
 
     def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
         """See the contract."""
+        check_reports(NAME, reports)
         if worker not in self.workers:
             return [Verdict.STALE] * len(reports)
         return [self._progress(worker, report) for report in reports]
@@ -379,11 +376,3 @@ def _unheld(job: Job, hold: Hold) -> Job:
 
 def _inside_fence(job: Job, attempt: int, worker: str) -> bool:
     return job.state is State.RUNNING and job.attempt == attempt and job.worker == worker
-
-
-def _check_storable(item: Draft | Outcome) -> None:
-    """Refuse what no other engine could store either: text that is no Unicode, huge numbers."""
-    try:
-        msgspec.msgpack.encode(item)
-    except (UnicodeEncodeError, OverflowError) as error:
-        raise ItemRefused(NAME, str(error)) from error

@@ -10,7 +10,10 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import Final
 
+import msgspec
+
 from penstock.core.job import Draft, Outcome
+from penstock.engines.records import Report
 from penstock.errors import ItemRefused
 
 INTEGERS: Final = range(-(1 << 63), 1 << 63)
@@ -36,6 +39,21 @@ def check_outcomes(name: str, outcomes: Iterable[Outcome]) -> None:
         if not isfinite(outcome.delay):
             why = f"job {outcome.job!r} would wait for {outcome.delay} seconds"
             raise ItemRefused(name, why)
+
+
+def check_reports(name: str, reports: Iterable[Report]) -> None:
+    """Raise ``ItemRefused`` if one of the reports says something that is no share of the work."""
+    for report in reports:
+        if report.fraction is not None and not isfinite(report.fraction):
+            raise ItemRefused(name, f"job {report.job!r} has come {report.fraction} far")
+
+
+def check_given(name: str, given: object) -> None:
+    """Raise ``ItemRefused`` for what no store could take: text that is no Unicode, huge numbers."""
+    try:
+        msgspec.msgpack.encode(given)
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise ItemRefused(name, str(error)) from error
 
 
 def _texts(draft: Draft) -> Iterable[str]:
