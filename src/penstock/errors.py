@@ -30,6 +30,7 @@
     └── EngineError                 the store said no
         ├── EngineUnavailable       repeating the call may help
         │   ├── EngineBusy
+        │   ├── EngineReplaced
         │   ├── BatcherFull
         │   └── EngineTimeout       (TimeoutError)
         ├── EngineReadOnly
@@ -409,6 +410,17 @@ class EngineBusy(EngineUnavailable):
         return (
             f"{self.engine} is locked by another process: {self.why}; "
             "try again, or look for a stopped or hung process that has it open"
+        )
+
+
+@dataclass(eq=False)
+class EngineReplaced(EngineUnavailable):
+    """The store that this handle opened is no longer the one at its place."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.engine} is not the one that was opened: {self.why}; "
+            "put it back, or close and open anew to use what is there now"
         )
 
 

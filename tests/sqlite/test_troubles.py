@@ -26,6 +26,7 @@ from penstock.errors import (
     EngineCorrupt,
     EngineFull,
     EngineReadOnly,
+    EngineReplaced,
     EngineUnavailable,
     SchemaMismatch,
 )
@@ -289,9 +290,13 @@ async def test_a_file_that_lost_its_name_takes_no_more_jobs(path: str, is_replac
         os.unlink(path + suffix)
     if is_replaced:
         await other.open()
-    with pytest.raises(EngineUnavailable, match="deleted or replaced"):
+    with pytest.raises(
+        EngineReplaced, match=r"deleted or replaced.*put it back, or close and open anew"
+    ):
         await engine.enqueue([draft("b")])
-    with pytest.raises(EngineUnavailable, match="deleted or replaced"):
+    with pytest.raises(
+        EngineReplaced, match=r"deleted or replaced.*put it back, or close and open anew"
+    ):
         await engine.get(["a"])
     await engine.close()
     await engine.open()

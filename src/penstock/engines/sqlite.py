@@ -51,8 +51,8 @@ from penstock.engines.sqlite_link import SqliteLink
 from penstock.engines.sqlite_thread import SqliteThread, named_errors
 from penstock.engines.sqlite_views import SqliteViews
 from penstock.engines.sqlite_watch import DataVersionWatch
-from penstock.engines.storable import check_drafts, check_outcomes
-from penstock.errors import EngineClosed, EngineUnavailable
+from penstock.engines.storable import check_drafts, check_outcomes, check_reports
+from penstock.errors import EngineClosed, EngineReplaced
 
 Rest = ParamSpec("Rest")
 Result = TypeVar("Result")
@@ -218,8 +218,7 @@ class SqliteEngine(Engine):
     def _same_file(self) -> Iterator[None]:
         """Refuse a file that has lost its name: what it takes, nobody would ever find."""
         if _identity(self.path) != self._file:
-            why = "it was deleted or replaced under this process, which has to be started again"
-            raise EngineUnavailable(self.traits.name, why)
+            raise EngineReplaced(self.traits.name, "it was deleted or replaced under this process")
         yield
 
     @contextmanager
@@ -250,6 +249,7 @@ class SqliteEngine(Engine):
         return await self._read(SqliteViews.held, worker)
 
     async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
+        check_reports(self.traits.name, reports)
         return await self._write(SqliteJobs.progress, worker, reports)
 
     async def look(self, ask: Ask) -> float | None:
