@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import threading
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -339,6 +341,40 @@ async def test_a_torn_engine_works_while_nobody_disturbs_it(kind, clock):
 async def test_every_race_is_seen_to_fail_on_a_torn_engine(module):
     races = {each for name, each in vars(module).items() if name.startswith("test_")}
     assert races - {sentence for _, sentence in CASES} == set()
+
+
+IN_THREADS: list[tuple[type[Torn], Sentence]] = [
+    (two_steps.ClaimsInTwoSteps, threads.test_claimers_in_threads_never_share_a_job),
+    (two_steps.CountsBeforeTheLock, threads.test_claimers_in_threads_never_overrun_a_limit),
+    (two_steps.LooksForIdsFirst, threads.test_the_same_id_enqueued_in_threads_is_one_job),
+]
+
+
+@pytest.mark.parametrize(
+    "kind, sentence",
+    IN_THREADS,
+    ids=[f"{kind.__name__}-{each.__name__}" for kind, each in IN_THREADS],
+)
+async def test_a_torn_engine_is_found_out_by_threads(kind, sentence, clock, monkeypatch):
+    """All threads have decided before the first of them writes."""
+    meeting = threading.Barrier(4)
+
+    async def others_act() -> None:
+        if threading.current_thread() is not threading.main_thread():
+            with contextlib.suppress(threading.BrokenBarrierError):
+                meeting.wait(5)
+
+    monkeypatch.setattr(two_steps, "others_act", others_act)
+    assert not await holds(sentence, kind, clock, {})
+
+
+def test_every_race_of_threads_is_seen_to_fail_on_a_torn_engine():
+    races = {each for name, each in vars(threads).items() if name.startswith("test_")}
+    wake_ups = {
+        threads.test_a_sleeper_is_woken_from_another_thread,
+        threads.test_a_result_comes_from_another_thread,
+    }
+    assert races - wake_ups == {sentence for _, sentence in IN_THREADS}
 
 
 def test_every_law_has_a_torn_engine():
