@@ -15,13 +15,17 @@ passing it along, ``penstock.current()`` is the same context.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final
 
+from penstock.clock import SystemClock
 from penstock.core.duration import Duration, seconds
 from penstock.core.job import Job
 from penstock.engines.records import Report
 from penstock.errors import PenstockError
+
+REAL: Final = SystemClock()
 
 LONGEST_NOTE: Final = 1000
 """Characters of a progress note that are kept."""
@@ -37,16 +41,37 @@ class NoContext(PenstockError, LookupError):
         )
 
 
+class Interrupted(BaseException):
+    """Raised inside a sync handler whose attempt must end: out of time, without a sign of life,
+    cancelled, out of its lease, or shutting down. Let it pass: ``finally`` and ``with`` clean up.
+
+    It comes between two steps of Python code; code that blocks in C is not reached by it.
+    """
+
+    def __str__(self) -> str:
+        return "the attempt must end"
+
+
 class Context:
     """One attempt, as its handler sees it. Safe to use from any thread."""
 
-    __slots__ = ("_has_noticed", "_is_stopping", "_latest", "_sent", "_signs", "job")
+    __slots__ = (
+        "_has_noticed",
+        "_is_stopping",
+        "_latest",
+        "_monotonic",
+        "_sent",
+        "alive_at",
+        "job",
+    )
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, monotonic: Callable[[], float] = REAL.monotonic) -> None:
         self.job = job
+        self.alive_at: float | None = None
+        """When it last showed a sign of life, on the monotonic clock."""
+        self._monotonic = monotonic
         self._is_stopping = False
         self._has_noticed = False
-        self._signs = 0
         self._latest: tuple[float, str] | None = None
         self._sent: tuple[float, str] | None = None
 
@@ -111,8 +136,8 @@ class Context:
         self.alive()
 
     def alive(self) -> None:
-        """Show a sign of life, where there is no progress to tell."""
-        self._signs += 1
+        """Show a sign of life, where there is no progress to tell. Log lines count as such too."""
+        self.alive_at = self._monotonic()
 
     # --- for the worker ------------------------------------------------------------------------
 

@@ -201,6 +201,7 @@ async def test_whatever_is_raised_while_we_stop_it_is_our_doing(way, ending):
 
     kinds = {
         Ending.TIMEOUT: OutcomeKind.RETRY,
+        Ending.STALL: OutcomeKind.RETRY,
         Ending.CANCEL: OutcomeKind.CANCELLED,
         Ending.SHUTDOWN: OutcomeKind.RELEASED,
         Ending.LOST: None,

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
 from penstock.core.payload import Signature
 from penstock.core.retry import Policy
+
+Kind = Literal["async", "sync", "process"]
+"""Where attempts of a task run: on the loop, on a thread, or in a child process."""
+
+KINDS: Final[tuple[Kind, ...]] = ("async", "sync", "process")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,5 +25,23 @@ class Spec:
     signature: Signature
     policy: Policy
     timeout: float | None = None
+    """Seconds after which an attempt is stopped."""
+    stall: float | None = None
+    """Seconds without a sign of life (progress, a log line, ``ctx.alive()``) after which it is."""
     at_most_once: bool = False
+    isolation: Literal["process"] | None = None
+    max_memory: int | None = None
+    """Bytes that the child process of an attempt may have; more, and it is killed."""
     max_result: int = 1 << 20
+
+    @property
+    def kind(self) -> Kind:
+        """Where its attempts run."""
+        if self.isolation == "process":
+            return "process"
+        return "async" if self.is_async else "sync"
+
+    @property
+    def is_watched(self) -> bool:
+        """Time alone may end its attempts."""
+        return self.timeout is not None or self.stall is not None

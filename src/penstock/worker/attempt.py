@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from enum import Enum, auto
 
-from penstock.context import Context
+from penstock.context import REAL, Context
 from penstock.core.job import Job, Outcome, OutcomeKind
 from penstock.core.spec import Spec
 from penstock.worker.pool import Pool
+from penstock.worker.window import Window
 
 Key = tuple[str, int]
 """A job and its attempt: with the worker's id, the fence."""
@@ -18,6 +20,7 @@ class Ending(Enum):
     """Why the worker, not the handler, ends an attempt."""
 
     TIMEOUT = auto()
+    STALL = auto()
     CANCEL = auto()
     SHUTDOWN = auto()
     LOST = auto()
@@ -34,6 +37,7 @@ class Attempt:
         "ending",
         "is_abandoned",
         "is_announced",
+        "is_cleaning",
         "is_over",
         "is_reported",
         "is_withdrawn",
@@ -45,13 +49,21 @@ class Attempt:
         "started_at",
         "taken_at",
         "task",
+        "window",
     )
 
-    def __init__(self, job: Job, spec: Spec, number: int, taken_at: float) -> None:
+    def __init__(
+        self,
+        job: Job,
+        spec: Spec,
+        number: int,
+        taken_at: float,
+        monotonic: Callable[[], float] = REAL.monotonic,
+    ) -> None:
         self.job = job
         self.spec = spec
         self.key: Key = (job.id, job.attempt)
-        self.context = Context(job)
+        self.context = Context(job, monotonic)
         self.number = number
         """Its place among all that this worker claimed."""
         self.taken_at = taken_at
@@ -67,6 +79,8 @@ class Attempt:
         """It was taken out of a thread's inbox before it started."""
         self.is_abandoned = False
         """The slot that runs it must end, whatever the handler does."""
+        self.is_cleaning = False
+        """Its coroutine has come to its end and what surrounds it cleans up: let it."""
         self.is_over = False
         """It has ended, or was withdrawn: it uses nothing any more."""
         self.pool: Pool | None = None
@@ -74,6 +88,8 @@ class Attempt:
         self.ending: Ending | None = None
         self.task: asyncio.Task[None] | None = None
         """The slot that runs it, while one does."""
+        self.window = Window()
+        """When its handler can be hit, if it runs in a thread."""
 
     @property
     def runs_once(self) -> bool:

@@ -6,10 +6,11 @@ for its outcome. That is what ``held`` is compared with after a lost reply (law 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from penstock.context import REAL
 from penstock.core.job import Job, Outcome, Verdict
 from penstock.core.spec import Spec
 from penstock.worker.attempt import Attempt, Key
@@ -28,7 +29,8 @@ class Difference:
 class Hands:
     """Attempts and outcomes by (job, attempt). Belongs to the worker's loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float] = REAL.monotonic) -> None:
+        self._monotonic = monotonic
         self._attempts: dict[Key, Attempt] = {}
         self._outcomes: dict[Key, Outcome] = {}
         self._told: set[str] = set()
@@ -57,7 +59,7 @@ class Hands:
     def take(self, job: Job, spec: Spec, now: float) -> Attempt:
         """Remember a claimed job."""
         self._taken += 1
-        attempt = Attempt(job, spec, self._taken, now)
+        attempt = Attempt(job, spec, self._taken, now, self._monotonic)
         self._attempts[attempt.key] = attempt
         return attempt
 

@@ -8,14 +8,13 @@
 | gets arguments that do not fit its signature | a failure: a newer worker may understand them     |
 | gets a payload that is no JSON object        | failed                                            |
 | raises or returns Retry, Snooze, Cancel      | what they say; Retry obeys the policy's limit     |
-| is stopped by us, or noticed that it should  | timeout: a failure; cancel: cancelled; shutdown:  |
-| and returned                                 | released; lease lost: nobody's business           |
+| is stopped by us, or noticed that it should  | timeout, stall: a failure; cancel: cancelled;     |
+| and returned                                 | shutdown: released; lease lost: nobody's business |
 
 A task that runs at most once is never retried or released after its start.
 
-A coroutine is stopped by cancellation. A thread cannot be stopped yet: at its timeout
-``ctx.cancelled`` turns true, its slot stays taken, and the attempt ends, as a timeout whatever the
-handler returned, when the thread has ended.
+A coroutine is stopped by cancellation, a thread by an exception (see ``window``). Either may take
+its time to end, and until then the attempt has not ended.
 """
 
 from __future__ import annotations
@@ -74,12 +73,10 @@ class Runner:
         variables.run(CURRENT.set, attempt.context)
         try:
             args, kwargs = spec.signature.decode(attempt.job.payload, attempt.context)
-            value = variables.run(spec.function, *args, **kwargs)
+            value = variables.run(attempt.window.call, spec.function, args, kwargs)
         except BaseException as error:
-            outcome = self.raised(attempt, error)
-        else:
-            outcome = self.returned(attempt, value)
-        return self.ended(attempt) if attempt.ending is Ending.TIMEOUT else outcome
+            return self.raised(attempt, error)
+        return self.returned(attempt, value)
 
     # --- what it means -------------------------------------------------------------------------
 
@@ -137,6 +134,9 @@ class Runner:
             case Ending.TIMEOUT:
                 limit = text(attempt.spec.timeout or 0.0)
                 return self._failure(attempt, TimeoutError(f"ran longer than its timeout, {limit}"))
+            case Ending.STALL:
+                limit = text(attempt.spec.stall or 0.0)
+                return self._failure(attempt, TimeoutError(f"no sign of life for {limit}"))
             case Ending.CANCEL:
                 return attempt.outcome(OutcomeKind.CANCELLED)
             case Ending.SHUTDOWN:

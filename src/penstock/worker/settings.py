@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
@@ -26,7 +27,10 @@ class WorkerSettings:
     threads: int = 8
     """Sync attempts at once."""
     children: int = 4
-    """Suspects at once: attempts of jobs that were in a crash, each in a child process."""
+    """Attempts in child processes at once: those of tasks with ``isolation="process"``; and, apart
+    from these, as many of jobs that were in a crash."""
+    reserve: Mapping[int, int] = field(default_factory=dict)
+    """Slots of each kind that are kept for jobs at least as urgent as a priority's number."""
     prefetch: int = 100
     """Jobs beyond the free slots that may wait in its hands, at most; long jobs mean none."""
     patience: float = 1.0
@@ -36,6 +40,12 @@ class WorkerSettings:
     """How long running attempts may go on after ``stop``."""
     grace: float = 5.0
     """How long, after that, cancelled attempts may unwind and the store may be away."""
+    stall_limit: float = 30.0
+    """How long an attempt that must end may go on before its process counts as wedged."""
+    max_jobs: int | None = None
+    """Jobs after which the process asks to be replaced."""
+    max_memory: int | None = None
+    """Bytes of memory at which it does."""
     poll: float = 1.0
     """The longest sleep between two looks at the store."""
     keep_finished: float = 7 * 86400.0
@@ -55,8 +65,21 @@ class WorkerSettings:
         _check("prefetch", self.prefetch, least=0)
         _check("lease", self.lease, least=0.1)
         _check("poll", self.poll, least=0.001)
-        for name in ("patience", "drain", "grace", "keep_finished"):
+        for name in ("patience", "drain", "grace", "stall_limit", "keep_finished"):
             _check(name, getattr(self, name), least=0)
+        for name in ("max_jobs", "max_memory"):
+            if (value := getattr(self, name)) is not None:
+                _check(name, value, least=1)
+        self._check_reserve()
+
+    def _check_reserve(self) -> None:
+        kept = sum(self.reserve.values())
+        for slots in self.reserve.values():
+            _check("reserve", slots, least=1)
+        for name in ("concurrency", "threads", "children"):
+            if kept and kept >= (size := getattr(self, name)):
+                why = f"{kept} of {size} ({name}) are kept; leave at least one for all others"
+                raise BadOption("reserve", dict(self.reserve), why)
 
     @property
     def beat_every(self) -> float:

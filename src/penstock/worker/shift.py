@@ -77,7 +77,7 @@ class Shift:
             settings=settings,
             clock=clock,
             gate=gate,
-            hands=Hands(),
+            hands=Hands(clock.monotonic),
             time=StoreTime(clock),
             stats=stats,
             journal=self._journal,
