@@ -17,6 +17,7 @@
     │   ├── MissingEngine           (ImportError)
     │   ├── WrongThread             (RuntimeError)
     │   ├── CannotHost              (RuntimeError)
+    │   ├── AppNotFound             (ImportError)
     │   └── Unpicklable             (TypeError)
     ├── BadPayload                  stored arguments do not fit the task's signature
     │   └── NotAnObject             they are no JSON object at all
@@ -267,6 +268,17 @@ class CannotHost(UsageError, RuntimeError):
 
     def __str__(self) -> str:
         return f"{self.call} cannot start this worker: {self.why}"
+
+
+@dataclass(eq=False)
+class AppNotFound(UsageError, ImportError):
+    """A name such as ``shop:app`` that leads to no application."""
+
+    target: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"no application at {self.target!r}: {self.why}"
 
 
 @dataclass(eq=False)

@@ -1,0 +1,157 @@
+"""Find an application by its name on the command line, as Flask and uvicorn do.
+
+``shop:app`` is the attribute ``app`` of the module ``shop``; ``shop:make.app`` goes on from there;
+``shop`` alone is the one application in it. A function that needs no arguments is called. The
+working directory is looked at first. What is wrong is said in the order a person would try things.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import traceback
+from difflib import get_close_matches
+from types import ModuleType
+from typing import Any, Final
+
+from penstock.app import Penstock
+from penstock.errors import AppNotFound
+
+VARIABLE: Final = "PENSTOCK_APP"
+_USUAL: Final = ("app", "penstock")
+_HOW: Final = f"write module:app, such as shop:app, or set {VARIABLE}"
+
+
+def locate(target: str | None) -> Penstock:
+    """The application that ``target`` names, else the environment.
+
+    On failure: ``AppNotFound``, also for an error that the module itself raises: that one is the
+    ``__cause__``, and its traceback begins in the module.
+    """
+    named = (target or os.environ.get(VARIABLE, "")).strip()
+    if not named:
+        raise AppNotFound("", f"none is named; {_HOW}")
+    place, _, path = named.partition(":")
+    if not place or ":" in path or named.endswith(":"):
+        raise AppNotFound(named, f"it cannot be read; {_HOW}")
+    if place.endswith(".py") or os.sep in place:
+        guess = place.removesuffix(".py").strip("./").replace(os.sep, ".")
+        why = f"it names a file; name the module: {guess}:{path or 'app'}"
+        raise AppNotFound(named, why)
+    _look_here_first()
+    module = _imported(named, place)
+    found = _follow(named, module, path) if path else _only(named, module)
+    return _called(named, found)
+
+
+def _look_here_first() -> None:
+    here = os.getcwd()
+    if not sys.path or sys.path[0] not in ("", here):
+        sys.path.insert(0, here)
+
+
+def _imported(named: str, place: str) -> ModuleType:
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        # The module itself, or a package that it is in, is not there; else it is one it imports.
+        if error.name and (place == error.name or place.startswith(f"{error.name}.")):
+            raise AppNotFound(named, _missing(place, error.name)) from error
+        raise AppNotFound(named, _raised(f"importing {place!r}", error)) from error
+    except (Exception, SystemExit) as error:
+        raise AppNotFound(named, _raised(f"importing {place!r}", error)) from error
+
+
+def _missing(place: str, missing: str) -> str:
+    near = get_close_matches(place, _modules_here(), 1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    part = "" if missing == place else f" (there is no {missing!r})"
+    return (
+        f"there is no module {place!r}{part}; {hint}looked in {os.getcwd()} and on sys.path; "
+        "go to the directory it is in, or install it"
+    )
+
+
+def _modules_here() -> list[str]:
+    try:
+        names = os.listdir()
+    except OSError:
+        return []
+    return [name.removesuffix(".py") for name in names if name.endswith(".py")]
+
+
+def _raised(doing: str, error: BaseException) -> str:
+    """What went wrong inside the module, from its first own line on."""
+    trace = error.__traceback__
+    while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    told = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+    return f"{doing} failed; correct this first:\n{told}"
+
+
+def _is_ours(file: str) -> bool:
+    return file == __file__ or "importlib" in file
+
+
+def _follow(named: str, module: ModuleType, path: str) -> Any:
+    found: Any = module
+    walked = module.__name__
+    for name in path.removesuffix("()").split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            near = get_close_matches(name, [each for each in dir(found) if each[:1] != "_"], 1)
+            hint = f"did you mean {near[0]!r}?" if near else _have(module)
+            raise AppNotFound(named, f"{walked!r} has no {name!r}; {hint}") from None
+        walked += f".{name}"
+    return found
+
+
+def _only(named: str, module: ModuleType) -> Any:
+    """The application of a module that is named alone."""
+    for name in _USUAL:
+        if isinstance(found := getattr(module, name, None), Penstock):
+            return found
+    apps = _apps(module)
+    if len(set(apps.values())) == 1:
+        return next(iter(apps.values()))
+    if apps:
+        choice = " or ".join(f"{named}:{name}" for name in apps)
+        raise AppNotFound(named, f"it has {len(apps)} of them; write {choice}")
+    raise AppNotFound(named, f"{named!r} has no Penstock(...) in it; make one, {_HOW}")
+
+
+def _apps(module: ModuleType) -> dict[str, Penstock]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, Penstock)}
+
+
+def _have(module: ModuleType) -> str:
+    names = ", ".join(f"{module.__name__}:{name}" for name in _apps(module))
+    return f"there is {names}" if names else "and no Penstock(...) in it by another name"
+
+
+def _called(named: str, found: Any) -> Penstock:
+    """An application, or what a function without arguments makes."""
+    if isinstance(found, Penstock):
+        return found
+    if not (inspect.isfunction(found) or inspect.ismethod(found)):
+        raise AppNotFound(named, f"that is {_kind(found)}, not a Penstock(...); {_HOW}")
+    try:
+        inspect.signature(found).bind()
+    except TypeError as error:
+        why = f"{found.__qualname__}() needs arguments ({error}); name a function without"
+        raise AppNotFound(named, why) from None
+    try:
+        made = found()
+    except (Exception, SystemExit) as error:
+        raise AppNotFound(named, _raised(f"calling {found.__qualname__}()", error)) from error
+    if not isinstance(made, Penstock):
+        why = f"{found.__qualname__}() returned {_kind(made)}, not a Penstock(...)"
+        raise AppNotFound(named, why)
+    return made
+
+
+def _kind(value: object) -> str:
+    return f"a {type(value).__name__}" if value is not None else "None"
