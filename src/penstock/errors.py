@@ -9,6 +9,7 @@
     │   ├── BadArguments            (TypeError)
     │   ├── BadItem                 (ValueError)
     │   ├── BadTask                 (TypeError)
+    │   ├── BadHook                 (TypeError)
     │   ├── DuplicateTask           (ValueError)
     │   ├── Unencodable             (TypeError)
     │   ├── PayloadTooLarge         (ValueError)
@@ -159,6 +160,18 @@ class BadTask(UsageError, TypeError):
 
     def __str__(self) -> str:
         return f"{self.task} cannot be a task: {self.why}"
+
+
+@dataclass(eq=False)
+class BadHook(UsageError, TypeError):
+    """A function that cannot have the role it was given: a hook, a middleware, a dependency."""
+
+    hook: str
+    role: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.hook} cannot be {self.role}: {self.why}"
 
 
 @dataclass(eq=False)

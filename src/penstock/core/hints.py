@@ -39,6 +39,18 @@ def namespace(function: Callable[..., Any], known: Mapping[str, Any]) -> dict[st
     return names
 
 
+def read_hints(
+    function: Callable[..., Any], written: inspect.Signature, *known: type | None
+) -> dict[str, Any]:
+    """The type of each parameter, and of ``return``, as far as it can be known now.
+
+    ``known`` are classes that annotations may name without an import at run time.
+    """
+    names = namespace(function, {each.__name__: each for each in known if each is not None})
+    hints = {each.name: resolve(each.annotation, names) for each in written.parameters.values()}
+    return {**hints, "return": resolve(written.return_annotation, names)}
+
+
 def resolve(annotation: Any, names: dict[str, Any]) -> Any:
     """The type that an annotation stands for; Any if there is none, or it cannot be found."""
     if annotation is inspect.Parameter.empty:

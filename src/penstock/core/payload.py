@@ -24,7 +24,9 @@ import msgspec
 
 from penstock.core.binding import Binding, Call, Direct, General, Whole
 from penstock.core.codec import FROM_JSON, LIMIT, LOOSE, TOO_DEEP, Codec
-from penstock.core.hints import core_class, namespace, read_signature, resolve
+from penstock.core.hints import core_class, read_hints, read_signature
+from penstock.core.hooks import Function, name_of
+from penstock.core.needs import Plan, planned, wanted_by
 from penstock.core.wire import carried
 from penstock.errors import BadArguments, BadPayload, BadTask, NotAnObject, PayloadTooLarge
 
@@ -54,7 +56,7 @@ class Signature:
     Annotations are resolved at the first use, when all modules are there.
     """
 
-    __slots__ = ("_function", "_inject", "_means", "_written", "task")
+    __slots__ = ("_function", "_inject", "_means", "_written", "plan", "task")
 
     @classmethod
     def of(
@@ -63,7 +65,8 @@ class Signature:
         """The signature of ``function`` as the task named ``task``.
 
         A parameter annotated with the class ``inject`` is no part of the payload: ``decode``
-        fills it. On failure: BadTask for a function that cannot be called from a payload.
+        fills it. Nor is one that is marked with ``Depends``: ``fill`` does.
+        On failure: BadTask for a function that cannot be called from a payload.
         """
         return cls(function, task, inject)
 
@@ -76,12 +79,15 @@ class Signature:
             self._written = read_signature(function)
         except (TypeError, ValueError) as error:
             raise BadTask(task, f"its parameters cannot be known ({error})") from error
-        _check(self._parameters, self._hints(), inject, task)
+        hints = self._hints()
+        self.plan = planned(wanted_by(self._parameters, hints, task), task, inject)
+        """What it needs beside the payload."""
+        _check(self._parameters, hints, self._filled(hints), task)
 
     def __str__(self) -> str:
         """What a caller gives: ``(to: str, body: str = '')``."""
-        hints = self._hints()
-        given = [each for each in self._parameters if not _is(hints[each.name], self._inject)]
+        filled = self._filled(self._hints())
+        given = [each for each in self._parameters if each.name not in filled]
         return str(inspect.Signature([_unquoted(each) for each in given]))
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limit: int = LIMIT) -> bytes:
@@ -124,6 +130,31 @@ class Signature:
         except TypeError as error:
             raise BadPayload(self.task, str(error)) from None
 
+    def fill(self, call: Call, made: Mapping[Function, Any], plan: Plan) -> Call:
+        """A call from ``decode`` with its dependencies: ``made``, by who made it."""
+        args, kwargs = list(call[0]), call[1]
+        for name, maker in plan.wanted.items():
+            if name in kwargs:
+                kwargs[name] = made[maker]
+            else:
+                args[list(self._written.parameters).index(name)] = made[maker]
+        return tuple(args), kwargs
+
+    def plan_with(self, overrides: Mapping[Function, Function]) -> Plan:
+        """What it needs, with other makers in the place of some."""
+        return planned(self.plan.wanted, self.task, self._inject, overrides)
+
+    def refuse_unmet(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Raise BadArguments for a direct call that leaves a dependency to a worker."""
+        given = self._written.bind_partial(*args, **kwargs).arguments
+        for name, maker in self.plan.wanted.items():
+            if name not in given:
+                why = (
+                    f"{name!r} is made by a worker, with {name_of(maker)}; "
+                    f"in a direct call, pass it: {name}=..."
+                )
+                raise BadArguments(self.task, why)
+
     def encode_result(self, value: Any, limit: int = LIMIT) -> bytes:
         """The JSON for what the function returned.
 
@@ -153,7 +184,7 @@ class Signature:
     def _prepare(self) -> _Means:
         """Set all at once: threads that come here together may each use their own."""
         hints = self._hints()
-        binding = _binding(self._parameters, hints, self._inject)
+        binding = _binding(self._parameters, hints, self._filled(hints))
         body = Codec(binding.kind, binding.label)
         result = Codec(carried(hints["return"]), lambda path: f"result{path}")
         self._means = _Means(binding, body, result)
@@ -165,12 +196,12 @@ class Signature:
 
     def _hints(self) -> dict[str, Any]:
         """The type of each parameter, and of ``return``, as far as it can be known now."""
-        known: dict[str, Any] = {"Payload": Payload}
-        if self._inject is not None:
-            known[self._inject.__name__] = self._inject
-        names = namespace(self._function, known)
-        hints = {each.name: resolve(each.annotation, names) for each in self._parameters}
-        return {**hints, "return": resolve(self._written.return_annotation, names)}
+        return read_hints(self._function, self._written, Payload, self._inject)
+
+    def _filled(self, hints: Mapping[str, Any]) -> frozenset[str]:
+        """The parameters that are no part of the payload."""
+        injected = [each.name for each in self._parameters if _is(hints[each.name], self._inject)]
+        return frozenset((*injected, *self.plan.wanted))
 
     def _unbound(self, error: TypeError) -> BadArguments:
         return BadArguments(self.task, f"{error}; it takes {self}")
@@ -253,10 +284,10 @@ def _payload_class(hint: Any) -> type[Payload] | None:
 
 
 def _check(
-    parameters: Sequence[Parameter], hints: Mapping[str, Any], inject: type | None, task: str
+    parameters: Sequence[Parameter], hints: Mapping[str, Any], filled: frozenset[str], task: str
 ) -> None:
     """Refuse at the declaration what could never be called."""
-    given = [each for each in parameters if not _is(hints[each.name], inject)]
+    given = [each for each in parameters if each.name not in filled]
     for each in parameters:
         is_special = each not in given or _payload_class(hints[each.name])
         if is_special and each.kind in _VARIADIC:
@@ -272,9 +303,8 @@ def _check(
 
 
 def _binding(
-    parameters: Sequence[Parameter], hints: Mapping[str, Any], inject: type | None
+    parameters: Sequence[Parameter], hints: Mapping[str, Any], injected: frozenset[str]
 ) -> Binding:
-    injected = frozenset(each.name for each in parameters if _is(hints[each.name], inject))
     for each in parameters:
         payload = _payload_class(hints[each.name])
         if payload is not None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from penstock.core.hooks import Hooks
 from penstock.core.payload import Signature
 from penstock.core.retry import Policy
 
@@ -33,6 +34,8 @@ class Spec:
     max_memory: int | None = None
     """Bytes that the child process of an attempt may have; more, and it is killed."""
     max_result: int = 1 << 20
+    hooks: Hooks = field(default_factory=Hooks, compare=False)
+    """What its app lets run around its attempts."""
 
     @property
     def kind(self) -> Kind:
