@@ -70,7 +70,8 @@ class AttemptEnded(JobEvent, frozen=True, kw_only=True):
     """An attempt ended, or a job that will have no further one.
 
     It is told in the words of its worker, unless those were overruled: a job that was to wait again
-    but whose cancellation was asked for, or whose unique key is taken, is ``Cancelled``.
+    but whose cancellation was asked for, or whose unique key is taken, is ``Cancelled``; one that
+    has crashed too often, or may not run again, is ``Failed``.
     """
 
     attempt: int | None = None
@@ -102,6 +103,10 @@ class Snoozed(AttemptEnded, frozen=True, kw_only=True):
 
 class Released(AttemptEnded, frozen=True, kw_only=True):
     """The worker gave the job back unfinished, under ``hold`` if it cannot start now."""
+
+
+class Crashed(AttemptEnded, frozen=True, kw_only=True):
+    """The attempt's process died; its worker lives, and the job waits to run again."""
 
 
 class Cancelled(AttemptEnded, frozen=True, kw_only=True):

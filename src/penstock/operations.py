@@ -39,6 +39,7 @@ class QueueChanges(TypedDict, total=False):
     paused: bool
     note: str | None
     max_running: int | None
+    ordered: bool
     fair: bool
     weights: Mapping[str, float]
 
@@ -49,7 +50,12 @@ class Operations:
     _facade: Facade
 
     async def aset_queue(self, queue: str, **changes: Unpack[QueueChanges]) -> QueueSettings:
-        """Change what is decided about a queue; return all of it."""
+        """Change what is decided about a queue; return all of it.
+
+        ``max_running`` attempts of it run at once, over all workers. An ``ordered`` queue runs one
+        job after the other: while one waits for its retry, so do all behind it. A ``fair`` one is
+        shared between keys, by their ``weights``.
+        """
         word("queue", queue)
         _check(changes)
         queues = await self._facade.ask(lambda client: client.engine.queues())
@@ -151,9 +157,9 @@ def _check(changes: QueueChanges) -> None:
             known = ", ".join(QueueChanges.__annotations__)
             raise BadOption(name, value, f"no such setting; there are {known}")
         match name, value:
-            case (("note" | "max_running"), None) | (("paused" | "fair"), bool()):
+            case (("note" | "max_running"), None) | (("paused" | "ordered" | "fair"), bool()):
                 pass
-            case (("paused" | "fair"), _):
+            case (("paused" | "ordered" | "fair"), _):
                 raise BadOption(name, value, "give True or False")
             case "note", _:
                 word(name, value, LONGEST_NOTE)

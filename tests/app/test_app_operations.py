@@ -62,11 +62,12 @@ def test_a_queue_is_paused_with_a_note_and_resumed(app, send):
 
 
 async def test_the_rest_of_a_queues_settings_survives_a_pause(app):
-    await app.aset_queue("mail", max_running=3, fair=True, weights={"vip": 2.0})
+    await app.aset_queue("mail", max_running=3, ordered=True, fair=True, weights={"vip": 2.0})
     await app.apause("mail")
     await app.aresume("mail")
     settings = (await app.aqueues())["mail"]
-    assert settings == QueueSettings(max_running=3, fair=True, weights={"vip": 2.0})
+    expected = QueueSettings(max_running=3, ordered=True, fair=True, weights={"vip": 2.0})
+    assert settings == expected
 
 
 def test_nobody_works_yet(app):
@@ -122,11 +123,13 @@ def test_a_question_that_makes_no_sense_is_refused(memory, question, message):
         ({"weights": None}, "weights=None: give a dict with a number for each key"),
         ({"paused": "yes"}, "paused='yes': give True or False"),
         ({"fair": 1}, "fair=1: give True or False"),
+        ({"ordered": None}, "ordered=None: give True or False"),
         ({"note": 5}, "note=5: give text, not int"),
         ({"note": "a\0"}, "note='a\\x00': it contains the character NUL, which no store can keep"),
         (
             {"colour": 1},
-            "colour=1: no such setting; there are paused, note, max_running, fair, weights",
+            "colour=1: no such setting; there are paused, note, max_running, ordered, fair, "
+            "weights",
         ),
     ],
 )

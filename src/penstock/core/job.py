@@ -64,6 +64,7 @@ class Change(StrEnum):
     CANCEL = "cancel"
     EXPIRE = "expire"
     SUPERSEDE = "supersede"
+    CRASH = "crash"
     RESCUE = "rescue"
     ABANDON = "abandon"
     REVIVE = "revive"
@@ -85,6 +86,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Change], State]] = MappingProxyType(
         (State.RUNNING, Change.CANCEL): State.CANCELLED,
         (State.RUNNING, Change.EXPIRE): State.CANCELLED,
         (State.RUNNING, Change.SUPERSEDE): State.CANCELLED,
+        (State.RUNNING, Change.CRASH): State.READY,
         (State.RUNNING, Change.RESCUE): State.READY,
         (State.RUNNING, Change.ABANDON): State.FAILED,
         (State.FAILED, Change.REVIVE): State.READY,
@@ -104,6 +106,8 @@ class OutcomeKind(StrEnum):
     CANCELLED = "cancelled"
     RELEASED = "released"
     EXPIRED = "expired"
+    CRASHED = "crashed"
+    """Its process died, and its worker lives to tell."""
 
 
 class Verdict(StrEnum):
@@ -161,7 +165,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     ``worker`` is who runs the attempt, or who settled the last one; a rescue clears it.
     ``started`` is false while a claimed job only waits in its worker's hands. The ticket is
-    (``place``, ``seq``): the pass of a fair queue, then the order of arrival.
+    (``place``, ``seq``): the pass of a fair queue, then the order of arrival. ``claimed_at`` is
+    None until the first claim, and again after a person sent the job back.
     """
 
     id: str
@@ -205,6 +210,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def order(self) -> tuple[int, float, int]:
         """Sort key of the line: priority, then ticket."""
         return self.priority, self.place, self.seq
+
+    @property
+    def is_open(self) -> bool:
+        """It was claimed and has not ended since: in an ordered queue nobody may pass it."""
+        return self.claimed_at is not None and not self.state.is_final
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

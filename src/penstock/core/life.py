@@ -14,7 +14,9 @@ from penstock.core.job import Change, Draft, ErrorRecord, Job, Outcome, OutcomeK
 CRASH_LIMIT: Final = 3
 """A job that was in this many crashes has proven to be the killer."""
 
-WAITS_AGAIN: Final = frozenset({OutcomeKind.RETRY, OutcomeKind.SNOOZE, OutcomeKind.RELEASED})
+WAITS_AGAIN: Final = frozenset(
+    {OutcomeKind.RETRY, OutcomeKind.SNOOZE, OutcomeKind.RELEASED, OutcomeKind.CRASHED}
+)
 """Outcomes after which the job is not over, unless it is overruled."""
 
 RESCUE_LIMIT: Final = 10
@@ -84,10 +86,13 @@ def settled(job: Job, outcome: Outcome, now: float) -> Job:
     errors = job.errors if outcome.error is None else (*job.errors, outcome.error)
     kind = outcome.kind
     if job.cancel_reason is not None and kind in WAITS_AGAIN:
-        failures = job.failures + (kind is OutcomeKind.RETRY)
-        return _ended(
-            replace(job, errors=errors, failures=failures), Change.CANCEL, job.cancel_reason, now
+        counted = replace(
+            job,
+            errors=errors,
+            failures=job.failures + (kind is OutcomeKind.RETRY),
+            crashes=job.crashes + (kind is OutcomeKind.CRASHED),
         )
+        return _ended(counted, Change.CANCEL, job.cancel_reason, now)
     match kind:
         case OutcomeKind.SUCCEEDED:
             return _ended(replace(job, result=outcome.result), Change.SUCCEED, None, now)
@@ -127,13 +132,20 @@ def settled(job: Job, outcome: Outcome, now: float) -> Job:
                 reason=outcome.reason,
                 started=False,
             )
+        case OutcomeKind.CRASHED:
+            why = f": {outcome.reason}" if outcome.reason else ""
+            given_up = f"crashed {job.crashes + 1} times{why}"
+            after = _charged(replace(job, errors=errors), Change.CRASH, given_up, now)
+            return after if after.state.is_final else replace(after, reason=outcome.reason)
         case _:
             assert_never(kind)
 
 
 def overruled(outcome: Outcome, after: Job) -> bool:
-    """The job was to wait again, but a cancellation or the new owner of its key ended it."""
-    return outcome.kind in WAITS_AGAIN and after.state is State.CANCELLED
+    """The job was to wait again, but a cancellation, the new owner of its key or one crash too
+    many ended it.
+    """
+    return outcome.kind in WAITS_AGAIN and after.state in (State.CANCELLED, State.FAILED)
 
 
 def rescued(job: Job, now: float) -> Job:
@@ -153,12 +165,8 @@ def rescued(job: Job, now: float) -> Job:
         message="the worker died during this attempt",
         worker=worker,
     )
-    job = replace(job, crashes=job.crashes + 1, errors=(*job.errors, error))
-    if job.at_most_once:
-        return _ended(job, Change.ABANDON, MAY_HAVE_RUN, now)
-    if job.crashes >= CRASH_LIMIT:
-        return _ended(job, Change.ABANDON, f"crashed its worker {job.crashes} times", now)
-    return replace(job, state=step(job, Change.RESCUE), started=False)
+    given_up = f"crashed its worker {job.crashes + 1} times"
+    return _charged(replace(job, errors=(*job.errors, error)), Change.RESCUE, given_up, now)
 
 
 def cancelled(job: Job, reason: str, now: float) -> Job:
@@ -191,10 +199,23 @@ def revived(job: Job) -> Job:
         cancel_reason=None,
         expires_at=None,
         run_at=None,
+        claimed_at=None,
         finished_at=None,
         result=None,
         reason=None,
     )
+
+
+def _charged(job: Job, change: Change, given_up: str, now: float) -> Job:
+    """The attempt was in a crash: the job waits again with its old ticket, unless it may not run
+    again or has crashed too often; then ``given_up`` says why.
+    """
+    job = replace(job, crashes=job.crashes + 1)
+    if job.at_most_once:
+        return _ended(job, Change.ABANDON, MAY_HAVE_RUN, now)
+    if job.crashes >= CRASH_LIMIT:
+        return _ended(job, Change.ABANDON, given_up, now)
+    return replace(job, state=step(job, change), started=False)
 
 
 def _ended(job: Job, change: Change, reason: str | None, now: float) -> Job:

@@ -40,11 +40,21 @@ class Line(Generic[Key]):
             heappop(self._heap)
         return None
 
-    def heads(self, count: int, fits: Callable[[Job], bool]) -> list[Job]:
-        """Return the first ``count`` jobs that fit, leaving all in line."""
+    def heads(
+        self,
+        count: int,
+        fits: Callable[[Job], bool],
+        is_within: Callable[[Job], bool] | None = None,
+    ) -> list[Job]:
+        """Return the first ``count`` jobs that fit, leaving all in line.
+
+        Behind the first job that is not within nobody is looked at.
+        """
         chosen: list[Job] = []
         with self._walk() as jobs:
             while len(chosen) < count and (job := next(jobs, None)) is not None:
+                if is_within is not None and not is_within(job):
+                    break
                 if fits(job):
                     chosen.append(job)
         return chosen

@@ -8,13 +8,12 @@ lines, unique keys, the ledger, leases.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from msgspec.structs import replace
 
 from penstock.core import life
 from penstock.core.job import Draft, Hold, Job, Outcome, State, Verdict, choose
-from penstock.engines.memory_views import MemoryViews, due_at, earliest, fits
+from penstock.engines.memory_views import MemoryViews, due_at, earliest
 from penstock.engines.records import (
     PROMOTE_BATCH,
     Ask,
@@ -29,6 +28,7 @@ from penstock.engines.records import (
     Report,
     Sighting,
     WorkerInfo,
+    reasons,
 )
 from penstock.engines.storable import check_drafts, check_given, check_outcomes, check_reports
 
@@ -95,7 +95,7 @@ class MemoryJobs(MemoryViews):
             job = self.jobs.get(id)
             if job and _inside_fence(job, attempt, ask.worker) and not job.started:
                 self._put(replace(job, started=True))
-        overruled: dict[str, str] = {}
+        overruled: dict[str, Job] = {}
         verdicts = tuple(
             self._settle(outcome, ask.worker, now, overruled) for outcome in ask.outcomes
         )
@@ -105,13 +105,14 @@ class MemoryJobs(MemoryViews):
             jobs=tuple(self._claim(ask, now)),
             verdicts=verdicts,
             cancels=tuple(self._cancels(ask)),
-            overruled=overruled,
+            overruled=reasons(overruled, State.CANCELLED),
+            abandoned=reasons(overruled, State.FAILED),
             due_in=self._due_in(ask.queues, now),
             now=now,
         )
 
     def _settle(
-        self, outcome: Outcome, worker: str, now: float, overruled: dict[str, str]
+        self, outcome: Outcome, worker: str, now: float, overruled: dict[str, Job]
     ) -> Verdict:
         job = self.jobs.get(outcome.job)
         if job is None:
@@ -122,14 +123,14 @@ class MemoryJobs(MemoryViews):
             )
             is_signed = self._signed.get(job.id) == (outcome.attempt, worker)
             if is_ended_by_owner and life.overruled(outcome, job):
-                overruled[job.id] = job.reason or ""
+                overruled[job.id] = job
             return Verdict.DONE if is_ended_by_owner or is_signed else Verdict.STALE
         after = life.settled(job, outcome, now)
         if after.hold is Hold.UNKNOWN_TASK and self._is_known(after.task):
             after = replace(after, hold=None, hold_cause=None, hold_until=None)
         after = self._wait_or_end(job, after, now)
         if life.overruled(outcome, after):
-            overruled[job.id] = after.reason or ""
+            overruled[job.id] = after
         if not after.state.is_final:
             self._signed[job.id] = (outcome.attempt, worker)
         return Verdict.DONE
@@ -153,7 +154,7 @@ class MemoryJobs(MemoryViews):
         if ask.want <= 0:
             return
         lines = [
-            self._lines[queue].heads(min(ask.want, room), partial(fits, ask, now))
+            self._line(ask, queue, min(ask.want, room), now)
             for queue in dict.fromkeys(ask.queues)
             if (room := self._room(queue)) > 0
         ]
@@ -349,11 +350,14 @@ class MemoryJobs(MemoryViews):
             self._lines[job.queue].add(job)
             self._due[job.queue].add(job)
             self._expiring.add(job)
+            if job.is_open:
+                self._open[job.queue].add(job.id)
 
     def _unlist(self, job: Job) -> None:
         self._running[job.queue].discard(job.id)
         self._held_by[job.worker or ""].discard(job.id)
         self._unplaced[job.queue].pop(job.id, None)
+        self._open[job.queue].discard(job.id)
 
     def _drop(self, job: Job) -> None:
         self.changes += 1

@@ -6,11 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from penstock.core.job import Hold, Job, State
 from penstock.engines.memory_keys import MemoryKeys
 from penstock.engines.memory_lines import Line
 from penstock.engines.memory_places import MemoryPlaces
 from penstock.engines.records import (
+    ANY_PRIORITY,
     Ask,
     Count,
     Filter,
@@ -18,6 +21,7 @@ from penstock.engines.records import (
     QueueSettings,
     WorkerInfo,
     entry_before,
+    least_before,
 )
 from penstock.errors import LeaseLost
 
@@ -46,6 +50,7 @@ class MemoryViews:
         self._unplaced: dict[str, dict[str, None]] = defaultdict(dict)
         self._running: dict[str, set[str]] = defaultdict(set)
         self._held_by: dict[str, set[str]] = defaultdict(set)
+        self._open: dict[str, set[str]] = defaultdict(set)
         self._places = MemoryPlaces()
         self.changes = 0
 
@@ -64,15 +69,44 @@ class MemoryViews:
         for queue in ask.queues:
             if self._room(queue) <= 0:
                 continue
-            if self._is_fair(queue) and any(
-                fits(ask, now, self.jobs[id]) for id in self._unplaced[queue]
-            ):
+            if self._line(ask, queue, 1, now) or self._could_place(ask, queue, now):
                 return 0.0
-            if self._lines[queue].heads(1, partial(fits, ask, now)):
-                return 0.0
-            for job in self._due[queue].heads(1, partial(fits, ask, now)):
-                due_in = earliest(due_in, max(0.0, due_at(job) - now))
+            for instant in self._instants(ask, queue, now):
+                due_in = earliest(due_in, max(0.0, instant - now))
         return due_in
+
+    def _could_place(self, ask: Ask, queue: str, now: float) -> bool:
+        """A job of this fair queue could be placed now, and would then be in line."""
+        if not self._is_fair(queue):
+            return False
+        blockers = {job.id for job in self._blockers(queue, now)}
+        return any(
+            fits(ask, now, self.jobs[id])
+            for id in self._unplaced[queue]
+            if not blockers or id in blockers
+        )
+
+    def _instants(self, ask: Ask, queue: str, now: float) -> Iterator[float]:
+        """When this queue, which has nothing to give, may have something."""
+        blockers = self._blockers(queue, now)
+        for job in blockers:
+            if _due_key(job) is not None and fits(ask, now, job):
+                yield due_at(job)
+            if job.expires_at is not None:
+                yield job.expires_at
+        if not blockers:
+            ask = self._before_the_next(ask, queue, now)
+            yield from (due_at(job) for job in self._due[queue].heads(1, partial(fits, ask, now)))
+
+    def _before_the_next(self, ask: Ask, queue: str, now: float) -> Ask:
+        """Ask only for what would come before the job that is next in an ordered queue."""
+        if not self._is_ordered(queue):
+            return ask
+        wanted = ANY_PRIORITY if ask.least_urgent is None else ask.least_urgent
+        for job in self._lines[queue].heads(1, partial(has_time, now)):
+            least = least_before(job.priority, is_fair=self._is_fair(queue))
+            return replace(ask, least_urgent=min(least, wanted))
+        return ask
 
     # --- see -----------------------------------------------------------------------------------
 
@@ -135,9 +169,40 @@ class MemoryViews:
             return _NO_LIMIT
         if settings.paused:
             return 0
-        if settings.max_running is None:
+        if settings.most is None:
             return _NO_LIMIT
-        return settings.max_running - len(self._running[queue])
+        return settings.most - len(self._running[queue])
+
+    def _line(self, ask: Ask, queue: str, count: int, now: float) -> list[Job]:
+        """The first jobs of a queue that this worker could have now, at most ``count``."""
+        if self._is_ordered(queue):
+            return self._next(ask, queue, now)
+        least = ask.least_urgent
+        is_within = None if least is None else lambda job: job.priority <= least
+        return self._lines[queue].heads(count, partial(fits, ask, now), is_within)
+
+    def _next(self, ask: Ask, queue: str, now: float) -> list[Job]:
+        """The next job of an ordered queue, if this worker could have it: nobody is passed over
+        but by those that are open already.
+        """
+        if blockers := self._blockers(queue, now):
+            ready = [job for job in blockers if _claim_key(job) and fits(ask, now, job)]
+            return sorted(ready, key=lambda job: job.order)[:1]
+        first = self._lines[queue].heads(1, partial(has_time, now))
+        return [job for job in first if fits(ask, now, job)]
+
+    def _blockers(self, queue: str, now: float) -> list[Job]:
+        """Jobs of an ordered queue that are open and wait: until they have ended no other starts.
+
+        One that has expired runs no more and blocks nobody, whoever writes that down.
+        """
+        if not self._is_ordered(queue):
+            return []
+        waiting = (self.jobs[id] for id in self._open[queue])
+        return [job for job in waiting if job.expires_at is None or job.expires_at > now]
+
+    def _is_ordered(self, queue: str) -> bool:
+        return queue in self.settings and self.settings[queue].ordered
 
     def _is_fair(self, queue: str) -> bool:
         return queue in self.settings and self.settings[queue].fair
@@ -167,9 +232,22 @@ class MemoryViews:
 
 
 def fits(ask: Ask, now: float, job: Job) -> bool:
-    """This worker could run the job as soon as it is due, or let it wait in its hands."""
-    has_time = job.expires_at is None or job.expires_at > max(now, due_at(job))
-    return has_time and job.task not in ask.avoid and (ask.slots > 0 or not job.at_most_once)
+    """This worker could run the job as soon as it is due, or let it wait in its hands.
+
+    What is less urgent than it wants and falls due later fits as well: who looks for the next
+    instant would have to read all of it, and only looks once more.
+    """
+    return (
+        has_time(now, job)
+        and job.task not in ask.avoid
+        and (ask.slots > 0 or not job.at_most_once)
+        and (ask.least_urgent is None or job.priority <= ask.least_urgent or due_at(job) > now)
+    )
+
+
+def has_time(now: float, job: Job) -> bool:
+    """The job does not expire before it could start."""
+    return job.expires_at is None or job.expires_at > max(now, due_at(job))
 
 
 def _claim_key(job: Job) -> tuple[int, float, int] | None:

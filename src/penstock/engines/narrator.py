@@ -19,6 +19,7 @@ from penstock.events import (
     Bus,
     Cancelled,
     Claimed,
+    Crashed,
     Enqueued,
     Expired,
     Failed,
@@ -49,6 +50,7 @@ ENDINGS: Final[Mapping[OutcomeKind, type[AttemptEnded]]] = MappingProxyType(
         OutcomeKind.CANCELLED: Cancelled,
         OutcomeKind.RELEASED: Released,
         OutcomeKind.EXPIRED: Expired,
+        OutcomeKind.CRASHED: Crashed,
     }
 )
 
@@ -103,8 +105,7 @@ class Narrator:
             if verdict is not Verdict.LATER:
                 claim = self._claims.pop((outcome.job, outcome.attempt), _UNKNOWN)
                 if verdict is Verdict.DONE:
-                    reason = answer.overruled.get(outcome.job)
-                    self._settled(ask.worker, outcome, claim, overruled=reason)
+                    self._settled(ask.worker, outcome, claim, answer)
                 else:
                     self._refused(ask.worker, outcome.job, outcome.attempt, outcome.kind, claim)
         for job in answer.jobs:
@@ -194,11 +195,13 @@ class Narrator:
             )
             self._bus.publish(event)
 
-    def _settled(
-        self, worker: str, outcome: Outcome, claim: _Claim, *, overruled: str | None
-    ) -> None:
+    def _settled(self, worker: str, outcome: Outcome, claim: _Claim, answer: Exchange) -> None:
         """Tell what became of the attempt: what its worker said, unless that was overruled."""
-        ending = ENDINGS[outcome.kind] if overruled is None else Cancelled
+        ending, overruled = ENDINGS[outcome.kind], None
+        if outcome.job in answer.overruled:
+            ending, overruled = Cancelled, answer.overruled[outcome.job]
+        elif outcome.job in answer.abandoned:
+            ending, overruled = Failed, answer.abandoned[outcome.job]
         if not self._bus.wants(ending):
             return
         duration = None if claim.seen_at is None else self._clock.monotonic() - claim.seen_at

@@ -13,6 +13,9 @@ from penstock.errors import BadOption
 PROMOTE_BATCH: Final = 500
 """Jobs one exchange promotes at most, so that a great many due at once delay nobody's outcomes."""
 
+ANY_PRIORITY: Final = (1 << 63) - 1
+"""The least urgent priority that can be stored."""
+
 LEAST_WEIGHT: Final = 1e-6
 GREATEST_WEIGHT: Final = 1e6
 """Beyond these a key's places in line are so far apart, or so close, that numbers run out."""
@@ -49,7 +52,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     ``queues`` are in the order of this turn; the worker rotates them. Of up to ``want`` jobs the
     first ``slots`` start at once, the rest wait in the worker's hands; ``begun`` names those of
     earlier turns that have started since, as (job, attempt). Jobs of the tasks in ``avoid`` are
-    passed over. Cancellations of the jobs in ``told`` are known to the worker already.
+    passed over, and so are those whose priority number is greater than ``least_urgent``, if it is
+    given. Cancellations of the jobs in ``told`` are known to the worker already.
     """
 
     worker: str
@@ -59,7 +63,17 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: tuple[Outcome, ...] = ()
     begun: tuple[tuple[str, int], ...] = ()
     avoid: frozenset[str] = frozenset()
+    least_urgent: int | None = None
     told: frozenset[str] = frozenset()
+
+
+def least_before(priority: int, *, is_fair: bool) -> int:
+    """The least urgent priority that a job must have to come before one that is in line already.
+
+    With a new ticket only what is more urgent does; in a fair queue it may be given a place before
+    one of the same priority.
+    """
+    return priority if is_fair else priority - 1
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,10 +87,17 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs this worker runs that somebody wants cancelled, less those it was told of."""
     overruled: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Jobs that were to wait again and have ended cancelled instead, each with the reason."""
+    abandoned: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Jobs that have crashed and failed of it, each with the reason."""
     due_in: float | None = None
     """Seconds until something of these queues falls due; None: nothing is scheduled."""
     now: float = 0.0
     """The store's instant of this exchange."""
+
+
+def reasons(ended: Mapping[str, Job], state: State) -> dict[str, str]:
+    """Why those of these jobs that ended in ``state`` did so, by their ids."""
+    return {id: job.reason or "" for id, job in ended.items() if job.state is state}
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +153,9 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is paused, for the next person."""
     max_running: int | None = None
     """Attempts of this queue that may run at once, over all workers."""
+    ordered: bool = False
+    """Run one job after the other: the next one starts when the one before has ended, also if that
+    one has to wait for a retry."""
     fair: bool = False
     """Share the queue between keys instead of first come, first served."""
     weights: Mapping[str, float] = msgspec.field(default_factory=dict)
@@ -145,6 +169,13 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
             if not LEAST_WEIGHT <= weight <= GREATEST_WEIGHT:
                 why = f"the weight of {key!r} must be from {LEAST_WEIGHT:g} to {GREATEST_WEIGHT:g}"
                 raise BadOption("weights", weight, why)
+
+    @property
+    def most(self) -> int | None:
+        """How many attempts may run at once, whatever decides it; None: any number."""
+        if not self.ordered:
+            return self.max_running
+        return 1 if self.max_running is None else min(1, self.max_running)
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -30,11 +30,12 @@ from penstock.engines.records import (
     Sighting,
     Term,
     WorkerInfo,
+    reasons,
 )
 from penstock.engines.sqlite_keys import SqliteKeys
 from penstock.engines.sqlite_places import SqlitePlaces
 from penstock.engines.sqlite_rows import Row, json_text, to_insert, to_job, to_jobs, to_save
-from penstock.engines.sqlite_views import SqliteViews, is_fair, where
+from penstock.engines.sqlite_views import SqliteViews, is_fair, is_ordered, where
 from penstock.errors import LeaseLost
 
 
@@ -127,7 +128,7 @@ class SqliteJobs(SqliteViews):
         self._check_lease(ask.worker)
         for id, attempt in ask.begun:
             self._run(self._sql["begin_attempt"], (id, attempt, ask.worker))
-        overruled: dict[str, str] = {}
+        overruled: dict[str, Job] = {}
         verdicts = tuple([self._settle(each, ask.worker, overruled) for each in ask.outcomes])
         settings = self.settings()
         self._promote(PROMOTE_BATCH, settings)
@@ -137,12 +138,13 @@ class SqliteJobs(SqliteViews):
             jobs=tuple(jobs),
             verdicts=verdicts,
             cancels=tuple(self._cancels(ask)),
-            overruled=overruled,
+            overruled=reasons(overruled, State.CANCELLED),
+            abandoned=reasons(overruled, State.FAILED),
             due_in=self._due_in("next_due", [{"queue": queue} for queue in ask.queues]),
             now=self.now,
         )
 
-    def _settle(self, outcome: Outcome, worker: str, overruled: dict[str, str]) -> Verdict:
+    def _settle(self, outcome: Outcome, worker: str, overruled: dict[str, Job]) -> Verdict:
         fence = (outcome.job, outcome.attempt, worker)
         if outcome.kind is OutcomeKind.SUCCEEDED:
             fast = self._run(self._sql["succeed"], (outcome.result, self.now, *fence))
@@ -157,14 +159,14 @@ class SqliteJobs(SqliteViews):
             )
             is_signed = self._run(self._sql["signed"], (job.id,)).fetchone() == fence[1:]
             if is_ended_by_owner and life.overruled(outcome, job):
-                overruled[job.id] = job.reason or ""
+                overruled[job.id] = job
             return Verdict.DONE if is_ended_by_owner or is_signed else Verdict.STALE
         after = life.settled(job, outcome, self.now)
         if after.hold is Hold.UNKNOWN_TASK and after.task in self._known_tasks:
             after = replace(after, hold=None, hold_cause=None, hold_until=None)
         after = self._wait_or_end(job, after)
         if life.overruled(outcome, after):
-            overruled[job.id] = after.reason or ""
+            overruled[job.id] = after
         if not after.state.is_final:
             self._run(self._sql["sign"], (outcome.attempt, worker, job.id))
         return Verdict.DONE
@@ -185,7 +187,10 @@ class SqliteJobs(SqliteViews):
 
     def _claim(self, ask: Ask, settings: dict[str, QueueSettings]) -> list[Job]:
         rooms = {queue: self._room(queue, settings) for queue in ask.queues}
-        jobs = self._choose(ask, {queue: room for queue, room in rooms.items() if room > 0})
+        lines = [
+            self._head(ask, queue, room, settings) for queue, room in rooms.items() if room > 0
+        ]
+        jobs = self._choose(ask, lines, settings)
         claimed = [
             life.claimed(job, ask.worker, self.now, starts=position < ask.slots)
             for position, job in enumerate(jobs)
@@ -200,23 +205,28 @@ class SqliteJobs(SqliteViews):
         self._places.advance([job for job in claimed if is_fair(settings, job.queue)])
         return claimed
 
-    def _choose(self, ask: Ask, rooms: dict[str, int]) -> list[Job]:
+    def _choose(
+        self, ask: Ask, lines: list[dict[str, Any]], settings: dict[str, QueueSettings]
+    ) -> list[Job]:
         """The most urgent jobs, read whole only when they are really taken."""
-        if len(rooms) == 1:
-            ((queue, room),) = rooms.items()
-            line = to_jobs(self._run(self._sql["head"], self._head(ask, queue, room)).fetchall())
-            return choose([line], ask.want, ask.slots)
-        lines = [
-            [
-                Candidate(*row)
-                for row in self._run(self._sql["head_of_many"], self._head(ask, *room))
-            ]
-            for room in rooms.items()
+        ordered = {line["queue"] for line in lines if is_ordered(settings, line["queue"])}
+        if len(lines) == 1 and not ordered:
+            head = to_jobs(self._run(self._sql["head"], lines[0]).fetchall())
+            return choose([head], ask.want, ask.slots)
+        heads = [
+            self._next(line) if line["queue"] in ordered else self._first(line) for line in lines
         ]
-        chosen = [candidate.entry for candidate in choose(lines, ask.want, ask.slots)]
+        chosen = [candidate.entry for candidate in choose(heads, ask.want, ask.slots)]
         rows = self._run(self._sql["jobs_by_entry"], (json_text(chosen),)).fetchall()
         by_entry = {row[0]: row for row in rows}
         return [to_job(by_entry[entry]) for entry in chosen]
+
+    def _first(self, line: dict[str, Any]) -> list[Candidate]:
+        return [Candidate(*row) for row in self._run(self._sql["head_of_many"], line)]
+
+    def _next(self, line: dict[str, Any]) -> list[Candidate]:
+        row = self._order.next(line)
+        return [] if row is None else [Candidate(*row)]
 
     def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
         """See the contract."""

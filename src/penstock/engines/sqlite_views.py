@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from penstock.core.job import Hold, Job, State
 from penstock.engines.queries import statements
 from penstock.engines.records import (
+    ANY_PRIORITY,
     Ask,
     Cell,
     Count,
@@ -23,6 +24,7 @@ from penstock.engines.records import (
     WorkerInfo,
     entry_before,
 )
+from penstock.engines.sqlite_order import SqliteOrder
 from penstock.engines.sqlite_rows import json_names, json_text, to_job, to_jobs
 from penstock.errors import LeaseLost
 
@@ -39,6 +41,7 @@ class SqliteViews:
         self._run = connection.execute
         self._run_many = connection.executemany
         self._sql = statements("sqlite/steps.sql")
+        self._order = SqliteOrder(self._run, self._sql)
 
     def held(self, worker: str) -> list[Job]:
         """See the contract."""
@@ -53,18 +56,28 @@ class SqliteViews:
         if ask.want <= 0:
             return None
         settings = self.settings()
-        open_lines = [
-            self._head(ask, queue, 1) for queue in ask.queues if self._room(queue, settings) > 0
-        ]
-        for line in open_lines:
-            if self._run(self._sql["head_of_many"], line).fetchone():
+        earliest: float | None = None
+        for queue in ask.queues:
+            if self._room(queue, settings) <= 0:
+                continue
+            line = self._head(ask, queue, 1, settings)
+            find = self._order.gives_at if is_ordered(settings, queue) else self._gives_at
+            instant = find(line)
+            if instant is not None and instant <= self.now:
                 return 0.0
-            # What waits unplaced in a queue that is not fair is for ``mend``, not for a claimer.
-            if is_fair(settings, line["queue"]) and (
-                self._run(self._sql["unplaced_fits"], line).fetchone()
-            ):
-                return 0.0
-        return self._due_in("next_due_fits", open_lines)
+            if instant is not None and (earliest is None or instant < earliest):
+                earliest = instant
+        return None if earliest is None else earliest - self.now
+
+    def _gives_at(self, line: dict[str, Any]) -> float | None:
+        """When a queue that has room could give or place a job; None: nobody knows."""
+        if self._run(self._sql["head_of_many"], line).fetchone():
+            return self.now
+        # What waits unplaced in a queue that is not fair is for ``mend``, not for a claimer.
+        if line["is_fair"] and self._run(self._sql["unplaced_fits"], line).fetchone():
+            return self.now
+        (instant,) = self._run(self._sql["next_due_fits"], line).fetchone()
+        return None if instant is None else float(instant)
 
     # --- see -----------------------------------------------------------------------------------
 
@@ -146,13 +159,17 @@ class SqliteViews:
         known = [instant for instant in instants if instant is not None]
         return max(0.0, min(known) - self.now) if known else None
 
-    def _head(self, ask: Ask, queue: str, room: int) -> dict[str, Any]:
+    def _head(
+        self, ask: Ask, queue: str, room: int, settings: dict[str, QueueSettings]
+    ) -> dict[str, Any]:
         """The parameters of a look at one queue's line."""
         return {
             "queue": queue,
             "want": min(ask.want, room),
             "slots": ask.slots,
             "avoid": json_text(sorted(task for task in ask.avoid if "\0" not in task)),
+            "least_urgent": ANY_PRIORITY if ask.least_urgent is None else ask.least_urgent,
+            "is_fair": is_fair(settings, queue),
             "now": self.now,
         }
 
@@ -162,10 +179,10 @@ class SqliteViews:
             return _NO_LIMIT
         if chosen.paused:
             return 0
-        if chosen.max_running is None:
+        if chosen.most is None:
             return _NO_LIMIT
         (running,) = self._run(self._sql["running_in"], (queue,)).fetchone()
-        return chosen.max_running - int(running)
+        return chosen.most - int(running)
 
     @cached_property
     def _known_tasks(self) -> frozenset[str]:
@@ -175,6 +192,10 @@ class SqliteViews:
 
 def is_fair(settings: dict[str, QueueSettings], queue: str) -> bool:
     return queue in settings and settings[queue].fair
+
+
+def is_ordered(settings: dict[str, QueueSettings], queue: str) -> bool:
+    return queue in settings and settings[queue].ordered
 
 
 def where(which: Filter) -> dict[str, Any]:

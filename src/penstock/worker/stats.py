@@ -20,6 +20,7 @@ class Stats:
     cancelled: int = 0
     released: int = 0
     expired: int = 0
+    crashed: int = 0
     dropped: int = 0
     """Attempts whose lease was lost."""
     exchanges: int = 0
@@ -41,6 +42,8 @@ class Stats:
                 self.released += 1
             case OutcomeKind.EXPIRED:
                 self.expired += 1
+            case OutcomeKind.CRASHED:
+                self.crashed += 1
             case _:
                 assert_never(kind)
 

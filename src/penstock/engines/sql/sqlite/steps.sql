@@ -66,10 +66,11 @@ UPDATE job SET signed_attempt = ?, signed_by = ? WHERE id = ?
 SELECT signed_attempt, signed_by FROM job WHERE id = ?
 
 -- name: head
--- The first jobs of one queue, by its own range of the claim index (law 9). Tasks to avoid, jobs that
--- run at most once and those that have expired are filtered while walking; all are rare.
+-- The first jobs of one queue, by its own range of the claim index (law 9), which ends at the least
+-- urgent priority wanted. Tasks to avoid, jobs that run at most once and those that have expired are
+-- filtered while walking; all are rare.
 SELECT * FROM job
- WHERE queue = :queue AND state = 'ready' AND hold IS NULL
+ WHERE queue = :queue AND state = 'ready' AND hold IS NULL AND priority <= :least_urgent
    AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
    AND (:slots > 0 OR NOT at_most_once)
    AND (expires_at IS NULL OR expires_at > :now)
@@ -78,11 +79,44 @@ SELECT * FROM job
 -- name: head_of_many
 -- The same without the payloads, for a claim that chooses among several queues.
 SELECT entry, priority, at_most_once FROM job
- WHERE queue = :queue AND state = 'ready' AND hold IS NULL
+ WHERE queue = :queue AND state = 'ready' AND hold IS NULL AND priority <= :least_urgent
    AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
    AND (:slots > 0 OR NOT at_most_once)
    AND (expires_at IS NULL OR expires_at > :now)
  ORDER BY priority, place, seq LIMIT :want
+
+-- name: is_blocked
+-- Whether a job of an ordered queue was claimed before and waits again. One that has expired runs no
+-- more and blocks nobody, whoever writes that down.
+SELECT 1 FROM job INDEXED BY job_open
+ WHERE queue = :queue AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
+   AND (expires_at IS NULL OR expires_at > :now)
+ LIMIT 1
+
+-- name: next_open
+-- The job of a blocked queue that runs next. Named by its index: the claim index has the right order
+-- too, and all that waits behind. Several are open only if the queue was not ordered when they began;
+-- among them no order is left to keep.
+SELECT entry, priority, at_most_once FROM job INDEXED BY job_open
+ WHERE queue = :queue AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
+   AND state = 'ready' AND priority <= :least_urgent
+   AND (hold IS NULL OR (:is_fair AND hold = 'unplaced'))
+   AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
+   AND (:slots > 0 OR NOT at_most_once)
+   AND (expires_at IS NULL OR expires_at > :now)
+ ORDER BY priority, place, seq LIMIT 1
+
+-- name: next_in_order
+-- The job of an ordered queue that runs next if none is open, and whether this worker could have it:
+-- what it cannot have is not passed over.
+SELECT entry, priority, at_most_once,
+       priority <= :least_urgent
+       AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
+       AND (:slots > 0 OR NOT at_most_once)
+  FROM job
+ WHERE queue = :queue AND state = 'ready' AND hold IS NULL
+   AND (expires_at IS NULL OR expires_at > :now)
+ ORDER BY priority, place, seq LIMIT 1
 
 -- name: claim
 UPDATE job SET state = 'running', attempt = ?, worker = ?, started = ?, claimed_at = ?, progress = NULL,
@@ -103,19 +137,22 @@ UPDATE job SET progress = ?, note = ? WHERE id = ? AND attempt = ? AND worker = 
 
 -- name: unplaced_fits
 SELECT 1 FROM job
- WHERE hold = 'unplaced' AND queue = :queue
+ WHERE hold = 'unplaced' AND queue = :queue AND priority <= :least_urgent
    AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
    AND (:slots > 0 OR NOT at_most_once)
    AND (expires_at IS NULL OR expires_at > :now)
  LIMIT 1
 
 -- name: next_due_fits
+-- What is less urgent than wanted counts while it is to come: to leave it out, all of it would have to
+-- be read, and who wakes for it only looks once more.
 SELECT min(at) FROM (
   SELECT * FROM (SELECT run_at AS at FROM job
    WHERE state = 'scheduled' AND queue = :queue
      AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
      AND (:slots > 0 OR NOT at_most_once)
      AND (expires_at IS NULL OR expires_at > max(run_at, :now))
+     AND (priority <= :least_urgent OR run_at > :now)
    ORDER BY run_at LIMIT 1)
   UNION ALL
   SELECT * FROM (SELECT hold_until FROM job
@@ -123,7 +160,31 @@ SELECT min(at) FROM (
      AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
      AND (:slots > 0 OR NOT at_most_once)
      AND (expires_at IS NULL OR expires_at > max(hold_until, :now))
+     AND (priority <= :least_urgent OR hold_until > :now)
    ORDER BY hold_until LIMIT 1))
+
+-- name: open_due
+-- When a blocked queue may have something: an open job falls due, or expires and blocks no longer.
+SELECT min(at) FROM (
+  SELECT run_at AS at FROM job INDEXED BY job_open
+   WHERE queue = :queue AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
+     AND state = 'scheduled'
+     AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
+     AND (:slots > 0 OR NOT at_most_once)
+     AND (expires_at IS NULL OR expires_at > max(run_at, :now))
+     AND (priority <= :least_urgent OR run_at > :now)
+  UNION ALL
+  SELECT hold_until FROM job INDEXED BY job_open
+   WHERE queue = :queue AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
+     AND state = 'ready' AND hold_until IS NOT NULL
+     AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
+     AND (:slots > 0 OR NOT at_most_once)
+     AND (expires_at IS NULL OR expires_at > max(hold_until, :now))
+     AND (priority <= :least_urgent OR hold_until > :now)
+  UNION ALL
+  SELECT expires_at FROM job INDEXED BY job_open
+   WHERE queue = :queue AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
+     AND expires_at > :now)
 
 -- name: next_due
 SELECT min(at) FROM (
