@@ -1,0 +1,292 @@
+"""Log lines that know the attempt in which they were written, as text or as JSON.
+
+    with logs.context():               # a worker does this while it runs
+        ...
+
+    logs.configure("json")             # `penstock worker` does this, once
+
+Inside an attempt every record, whoever writes it, has ``job``, ``task``, ``attempt``, ``queue``,
+``correlation_id`` and ``worker``; outside of one they are None. Such a line is a sign of life, too.
+A thread that a handler starts by itself is outside, unless it runs in a copy of the context.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from traceback import format_exception_only
+from types import MappingProxyType
+from typing import Any, Final, Literal, TextIO
+
+import msgspec
+
+from penstock.context import CURRENT, Context
+from penstock.errors import BadOption
+
+FORMATS: Final = ("text", "json")
+LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+
+ATTEMPT: Final = ("job", "task", "attempt", "queue", "correlation_id", "worker")
+"""What a record says of the attempt it was written in."""
+
+
+def say(
+    logger: logging.Logger,
+    level: int,
+    event: str,
+    /,
+    *,
+    exc_info: BaseException | None = None,
+    **fields: object,
+) -> None:
+    """Write one event with its fields: ``worker joined worker=w1 tasks=3``."""
+    if not logger.isEnabledFor(level):
+        return
+    text = " ".join((event, *(f"{name}={_word(value)}" for name, value in fields.items())))
+    extra = {"event": event, "fields": fields}
+    try:
+        logger.log(level, "%s", text, exc_info=exc_info, extra=extra, stacklevel=2)
+    except KeyError:  # somebody's record factory has taken one of the two names
+        logger.log(level, "%s", text, exc_info=exc_info, stacklevel=2)
+
+
+# --- the attempt in every record ----------------------------------------------------------------
+
+
+@contextmanager
+def context() -> Iterator[None]:
+    """Let records know their attempt, as long as anybody in this process is inside.
+
+    Afterwards the record factory is again what it was, unless somebody has set another meanwhile:
+    that one stays, and ours, if it is still called, does nothing.
+    """
+    with _CHANGE:
+        factory = logging.getLogRecordFactory()
+        if not isinstance(factory, _Factory):
+            factory = _Factory(factory)
+            logging.setLogRecordFactory(factory)
+        factory.users += 1
+    try:
+        yield
+    finally:
+        with _CHANGE:
+            factory.users -= 1
+            if not factory.users and logging.getLogRecordFactory() is factory:
+                logging.setLogRecordFactory(factory.former)
+
+
+_CHANGE: Final = threading.RLock()
+
+
+class _Factory:
+    """Makes records as the former factory does, and adds what is known of the attempt."""
+
+    def __init__(self, former: Any) -> None:
+        self.former = former
+        self.users = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        record: logging.LogRecord = self.former(*args, **kwargs)
+        if self.users:
+            try:
+                _add_attempt(record, CURRENT.get(None))
+            except Exception:
+                pass  # a line without its job is better than none
+        return record
+
+
+def _add_attempt(record: logging.LogRecord, attempt: Context | None) -> None:
+    found = _OUTSIDE if attempt is None else _facts(attempt)
+    record.__dict__ = _Attributes({**found, **record.__dict__})
+    if attempt is not None:
+        attempt.alive()
+
+
+def _facts(attempt: Context) -> dict[str, Any]:
+    job = attempt.job
+    return {
+        "job": job.id,
+        "task": job.task,
+        "attempt": job.attempt,
+        "queue": job.queue,
+        "correlation_id": job.correlation_id,
+        "worker": job.worker,
+    }
+
+
+_OUTSIDE: Final[Mapping[str, Any]] = MappingProxyType(dict.fromkeys(ATTEMPT))
+
+
+class _Attributes(dict[str, Any]):
+    """A record's attributes, of which ours may be given as ``extra``, too.
+
+    Logging refuses an ``extra`` whose name the record has already. Code that says ``extra={"job":
+    ...}`` must not break because a worker runs it.
+    """
+
+    __slots__ = ()
+
+    def __contains__(self, name: object) -> bool:
+        return name not in ATTEMPT and super().__contains__(name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+# --- formats ------------------------------------------------------------------------------------
+
+
+class TextFormatter(logging.Formatter):
+    """``12:03:04.123 INFO  worker joined worker=w1``: for people, one line and then the traceback.
+
+    Inside an attempt the line ends with its job, attempt and correlation id.
+    """
+
+    def __init__(self, *, colours: bool = False) -> None:
+        super().__init__()
+        self._colours = colours
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = f"{self.formatTime(record, '%H:%M:%S')}.{int(record.msecs):03d}"
+        level = f"{record.levelname:<5}"
+        colour = next((code for least, code in _COLOURS if record.levelno >= least), "")
+        if self._colours and colour:
+            level = f"\x1b[{colour}m{level}\x1b[0m"
+        whose = "" if _is_ours(record) else f"{record.name}: "
+        line = f"{at} {level} {whose}{_one_line(record.getMessage())}"
+        for name, label in _SHOWN:
+            value = getattr(record, name, None)
+            if value is not None and f" {label}=" not in line:
+                line += f" {label}={_word(value)}"
+        return "\n".join((line, *_trace(self, record)))
+
+
+_SHOWN: Final = (("job", "job"), ("attempt", "attempt"), ("correlation_id", "correlation"))
+_COLOURS: Final = ((logging.ERROR, "31"), (logging.WARNING, "33"), (logging.INFO, "32"))
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line; what is not known is left out.
+
+    Keys: at, level, logger, message, event, job, task, attempt, queue, correlation_id, worker,
+    error, traceback; the fields of our events and whatever was given as ``extra``.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {
+            "at": at.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "event": getattr(record, "event", None),
+            **{name: getattr(record, name, None) for name in ATTEMPT},
+        }
+        fields = getattr(record, "fields", None)
+        is_event = isinstance(fields, dict) and _is_ours(record)
+        extra = {name: value for name, value in record.__dict__.items() if name not in _USUAL}
+        more = {**extra, **(fields if is_event and fields else {})}
+        if is_event:
+            more.pop("fields", None)
+        for name, value in more.items():
+            if line.get(name) is None:
+                line[name] = value
+        if record.exc_info and record.exc_info[1] is not None:
+            line["error"] = "".join(format_exception_only(record.exc_info[1])).strip()
+        if trace := _trace(self, record):
+            line["traceback"] = "\n".join(trace)
+        known = {_text(name): _plain(value) for name, value in line.items() if value is not None}
+        return msgspec.json.encode(known).decode()
+
+
+_USUAL: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+def configure(
+    format: Literal["text", "json"] = "text",
+    level: str | int = "info",
+    stream: TextIO | None = None,
+) -> None:
+    """Write all that is logged in this process to ``stream``, by default standard error.
+
+    Called again, it changes that. Other handlers stay. Colours are for terminals, and not for those
+    who set NO_COLOR.
+    """
+    if format not in FORMATS:
+        raise BadOption("format", format, f"give one of {', '.join(FORMATS)}")
+    if isinstance(level, str):
+        if level.lower() not in LEVELS:
+            raise BadOption("level", level, f"give one of {', '.join(LEVELS)}")
+        level = level.upper()
+    stream = sys.stderr if stream is None else stream
+    handler = _Handler(stream)
+    is_colourful = stream.isatty() and not os.environ.get("NO_COLOR")
+    handler.setFormatter(
+        JsonFormatter() if format == "json" else TextFormatter(colours=is_colourful)
+    )
+    root = logging.getLogger()
+    for former in [each for each in root.handlers if isinstance(each, _Handler)]:
+        root.removeHandler(former)
+    root.addHandler(handler)
+    root.setLevel(level)
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """The handler that ``configure`` has set."""
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.name.partition(".")[0] == "penstock"
+
+
+def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
+    """The traceback and the stack of a record, as far as it has them."""
+    found = [record.exc_text or ""]
+    if record.exc_info and not record.exc_text:
+        found = [formatter.formatException(record.exc_info)]
+    if record.stack_info:
+        found.append(formatter.formatStack(record.stack_info))
+    return [part for part in found if part]
+
+
+def _word(value: object) -> str:
+    """A value in a line of text; in quotes where it would not be one word."""
+    text = _text(value)
+    is_plain = text.isprintable() and text and not set(' "=') & set(text)
+    return text if is_plain else json.dumps(text, ensure_ascii=False)
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\r", "\\r").replace("\n", "\\n")
+
+
+def _text(value: object) -> str:
+    """Any value as text that can be written."""
+    try:
+        text = value if isinstance(value, str) else str(value)
+    except Exception:
+        text = f"<{type(value).__name__}>"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _plain(value: object) -> Any:
+    """Any value as JSON; what has none is written as Python would."""
+    try:
+        return msgspec.Raw(msgspec.json.encode(value, enc_hook=repr))
+    except Exception:
+        pass
+    if isinstance(value, str):
+        return _text(value)
+    try:
+        return _text(repr(value))
+    except Exception:
+        return f"<{type(value).__name__}>"
