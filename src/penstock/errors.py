@@ -29,6 +29,7 @@
     │   ├── ResultTimeout           (TimeoutError)
     │   ├── UniqueConflict
     │   └── WrongState
+    ├── ProcessFailed               a worker process cannot work
     └── EngineError                 the store said no
         ├── EngineUnavailable       repeating the call may help
         │   ├── EngineBusy
@@ -407,6 +408,19 @@ class WrongState(JobError):
 
     def __str__(self) -> str:
         return f"job {self.job} is {self.state}: {self.change} does not apply to it"
+
+
+# --- processes ----------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class ProcessFailed(PenstockError):
+    """A worker process that ended before it could work, in its own words."""
+
+    said: str
+
+    def __str__(self) -> str:
+        return self.said
 
 
 # --- the store ----------------------------------------------------------------------------------

@@ -49,8 +49,11 @@ class Overseer(Protocol):
     def pulse(self, pulse: Pulse) -> None:
         """The worker lives."""
 
-    def replace(self, reason: str) -> None:
-        """Another process should take over; this one goes on until it is told to stop."""
+    def replace(self, reason: str, *, is_wedged: bool = False) -> None:
+        """Another process should take over; this one goes on until it is told to stop.
+
+        A wedged one has attempts that do not end: it is not waited for longer than ``drain``.
+        """
 
     def bequeath(self, worker: str, outcomes: Sequence[Outcome]) -> None:
         """Settle these when this process is dead, not before."""
@@ -67,7 +70,7 @@ class Nobody:
     def pulse(self, pulse: Pulse) -> None:
         """Nobody wants to know."""
 
-    def replace(self, reason: str) -> None:
+    def replace(self, reason: str, *, is_wedged: bool = False) -> None:
         """Nobody could."""
 
     def bequeath(self, worker: str, outcomes: Sequence[Outcome]) -> None:
