@@ -11,8 +11,9 @@
 
 from penstock import errors, events
 from penstock.app import Penstock
-from penstock.context import Cancel, Context, Retry, Snooze, current
+from penstock.context import Cancel, Context, Interrupted, Retry, Snooze, current
 from penstock.core.job import Job, State
+from penstock.core.needs import Depends
 from penstock.core.payload import Payload
 from penstock.core.retry import Delays, Exponential, Fixed, Never, PerException
 from penstock.errors import (
@@ -41,11 +42,13 @@ __all__ = [
     # inside a task
     "Context",
     "INJECTED",
+    "Depends",
     "Payload",
     "current",
     "Retry",
     "Snooze",
     "Cancel",
+    "Interrupted",
     # retry policies
     "Exponential",
     "Fixed",

@@ -15,8 +15,8 @@ This is the composition root: the only module that knows the engines by name, wh
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -27,7 +27,9 @@ import msgspec
 
 from penstock import config
 from penstock.clock import Clock, SystemClock
+from penstock.context import Context
 from penstock.core.duration import seconds
+from penstock.core.hooks import Hooks
 from penstock.core.job import PRIORITIES, Draft, Job
 from penstock.core.payload import encode_plain
 from penstock.core.spec import Spec
@@ -47,11 +49,14 @@ from penstock.url import Url, parse
 
 if TYPE_CHECKING:
     from penstock.hosting import WorkerOptions, WorkerThread
+    from penstock.worker.overseer import Overseer
     from penstock.worker.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
 E = TypeVar("E", bound=Event)
+S = TypeVar("S", bound=Callable[[], object])
+M = TypeVar("M", bound=Callable[[Context], Iterator[None] | AsyncIterator[None]])
 
 
 class Declare(Protocol):
@@ -88,6 +93,7 @@ class Penstock(Operations):
         self._facade = Facade(self._connect, str(self.url))
         self._tasks: dict[str, Sender[..., Any]] = {}
         self._specs: dict[str, Spec] = {}
+        self.hooks = Hooks()
 
     def __repr__(self) -> str:
         return f"<Penstock {self.url}, {len(self._tasks)} tasks>"
@@ -114,7 +120,7 @@ class Penstock(Operations):
         return self._declare(function, options)
 
     def _declare(self, function: Callable[..., Any], options: TaskOptions) -> Sender[..., Any]:
-        spec, chosen = declared(function, options, self.settings)
+        spec, chosen = declared(function, options, self.settings, self.hooks)
         if spec.name in self._specs:
             refuse_duplicate(self._specs[spec.name], spec)
         kind = AsyncTask if spec.is_async else Task
@@ -213,6 +219,50 @@ class Penstock(Operations):
             raise BadOption("listener", listener, "give a function that takes the event")
         return self.bus.subscribe(kind, listener)
 
+    # --- hooks ---------------------------------------------------------------------------------
+
+    def startup(self, function: S, /) -> S:
+        """Let a function without parameters run when a worker starts: ``@app.startup``.
+
+        It may be a coroutine function, or a generator of either kind with one yield: what comes
+        after that runs when the worker ends. Each process that runs jobs calls it once, in the
+        order of declaration, on the worker's loop. If it raises, the worker does not start.
+        """
+        self.hooks.add_startup(function)
+        return function
+
+    def shutdown(self, function: S, /) -> S:
+        """Let a function, or coroutine function, run when a worker ends: ``@app.shutdown``.
+
+        The latest declared is the first to run. If one raises, that is logged.
+        """
+        self.hooks.add_shutdown(function)
+        return function
+
+    def middleware(self, function: M, /) -> M:
+        """Wrap every attempt in a generator with one yield: ``@app.middleware``.
+
+        It gets the ``Context``; the handler's value comes out of its yield, and an exception is
+        raised there: it may raise another, or swallow it, whereupon the attempt succeeds with None.
+        The first declared is the outermost. An async generator wraps async tasks only; any other
+        wraps them on their loop, which it must not block.
+        """
+        self.hooks.add_middleware(function)
+        return function
+
+    @contextmanager
+    def override(self, maker: Callable[..., Any], instead: Callable[..., Any], /) -> Iterator[None]:
+        """Let ``instead`` make what tasks get by ``Depends(maker)``, for a test.
+
+        It holds for the attempts of this app's workers in this process that begin meanwhile.
+        """
+        former = self.hooks.overrides
+        self.hooks.overrides = {**former, maker: instead}
+        try:
+            yield
+        finally:
+            self.hooks.overrides = former
+
     # --- workers -------------------------------------------------------------------------------
 
     def worker(
@@ -235,19 +285,27 @@ class Penstock(Operations):
     def run_worker(self, *, until_empty: bool = False, **options: Unpack[WorkerOptions]) -> None:
         """Be a worker until SIGTERM or Ctrl-C, which drains it; the second one does not wait.
 
-        With ``until_empty``, also return when nothing is left that is due.
+        With ``until_empty``, also return when nothing is left that is due. This is one process
+        without a supervisor: nobody restarts it, and a handler that holds the interpreter for
+        longer than ``lease`` loses it. The command ``penstock worker`` has one.
         """
         from penstock.hosting import run_process
 
         run_process(self._worker(options), until_empty=until_empty)
 
-    def _worker(self, options: WorkerOptions) -> Worker:
+    def _worker(self, options: WorkerOptions, overseer: Overseer | None = None) -> Worker:
         from penstock.hosting import worker_settings
         from penstock.worker.worker import Worker
 
         queues = ("default", *(task.options.queue for task in self._tasks.values()))
         settings = worker_settings(options, self.settings, queues)
-        return Worker(self._connect, MappingProxyType(self._specs), settings, clock=self._clock)
+        return Worker(
+            self._connect,
+            MappingProxyType(self._specs),
+            settings,
+            clock=self._clock,
+            overseer=overseer,
+        )
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -279,6 +337,11 @@ _DRIVERS = {"postgresql": ("psycopg", "postgres"), "redis": ("redis", "redis")}
 
 # Stores in memory are shared by their name within one process; a forked child starts without.
 _shared: dict[tuple[int, str], Any] = {}
+
+
+def connect(url: str, clock: Clock) -> Engine:
+    """A new, unopened handle on the store that ``url`` names."""
+    return _engine(parse(url), clock)()
 
 
 def _observed(connect: Callable[[], Engine], bus: Bus) -> Engine:

@@ -16,8 +16,10 @@ from typing import Any, Final, Literal, TypedDict, cast
 from penstock.config import Settings
 from penstock.context import Context
 from penstock.core.duration import Duration, seconds
+from penstock.core.hooks import Hooks
 from penstock.core.payload import Signature
 from penstock.core.retry import RETRIES, Never, Policy, Retries, make_policy
+from penstock.core.size import size
 from penstock.core.spec import Spec
 from penstock.errors import BadDuration, BadOption, BadTask, DuplicateTask
 from penstock.options import EnqueueOptions, Options, merged, word
@@ -45,14 +47,23 @@ class TaskOptions(TypedDict, total=False):
     """How often to try again after a failure, and when; 3 times by default, None or 0: never."""
     timeout: Duration | None
     """How long one attempt may take."""
+    stall: Duration | None
+    """How long one attempt may go without a sign of life: progress, a log line, ``ctx.alive()``."""
+    isolation: Literal["process"] | None
+    """Where attempts run apart from the worker: in child processes, which can be killed."""
+    max_memory: int | str | None
+    """What such a child may use, in bytes or as text: ``"512MB"``, ``"2GiB"``."""
 
+
+LEAST_MEMORY: Final = 32 << 20
+"""Bytes below which no child process could even begin."""
 
 _NO_FUNCTION: Final = "is no function; decorate a def or an async def"
-_OF_THE_TASK: Final = frozenset({"name", "retries", "timeout"})
+_OF_THE_TASK: Final = frozenset({"name", "retries", "timeout", "stall", "isolation", "max_memory"})
 
 
 def declared(
-    function: Callable[..., Any], given: TaskOptions, settings: Settings
+    function: Callable[..., Any], given: TaskOptions, settings: Settings, hooks: Hooks
 ) -> tuple[Spec, Options]:
     """How to run the task, and how to enqueue it unless a caller says otherwise."""
     unknown = [option for option in given if option not in TaskOptions.__annotations__]
@@ -65,15 +76,24 @@ def declared(
     _check(function, name)
     enqueue = {option: value for option, value in given.items() if option not in _OF_THE_TASK}
     options = merged(Options(), cast(EnqueueOptions, enqueue), settings.priorities)
+    is_async = _is_async(function)
+    signature = Signature.of(function, name, inject=Context)
+    if not is_async:
+        signature.plan.refuse_async(name)
+    isolation = _isolation(given, function, name)
     spec = Spec(
         name=name,
         function=function,
-        is_async=_is_async(function),
-        signature=Signature.of(function, name, inject=Context),
+        is_async=is_async,
+        signature=signature,
         policy=_policy(given, options.at_most_once),
-        timeout=_timeout(given.get("timeout")),
+        timeout=_limit("timeout", given.get("timeout")),
+        stall=_limit("stall", given.get("stall")),
         at_most_once=options.at_most_once,
+        isolation=isolation,
+        max_memory=_max_memory(given, isolation),
         max_result=settings.max_result,
+        hooks=hooks,
     )
     return spec, options
 
@@ -111,12 +131,43 @@ def _policy(given: TaskOptions, at_most_once: bool) -> Policy:
     return Never()
 
 
-def _timeout(value: Duration | None) -> float | None:
+def _limit(name: str, value: Duration | None) -> float | None:
     if value is None:
         return None
-    limit = seconds(value, name="timeout")
+    limit = seconds(value, name=name)
     if not limit:
-        raise BadDuration(value, "timeout is 0: no attempt could ever end in time")
+        raise BadDuration(value, f"{name} is 0: no attempt could ever end in time")
+    return limit
+
+
+def _isolation(
+    given: TaskOptions, function: Callable[..., Any], name: str
+) -> Literal["process"] | None:
+    isolation = given.get("isolation")
+    if isolation is None:
+        return None
+    if isolation != "process":
+        raise BadOption("isolation", isolation, "give 'process', or leave it out")
+    if "<" in _origin(function)[1]:
+        why = (
+            f"a child process could not import {_origin(function)[1]}; "
+            "with isolation='process', declare a function at the top of its module"
+        )
+        raise BadTask(name, why)
+    return isolation
+
+
+def _max_memory(given: TaskOptions, isolation: str | None) -> int | None:
+    value = given.get("max_memory")
+    if value is None:
+        return None
+    limit = size(value, name="max_memory")
+    if isolation is None:
+        why = "it limits a child process; give isolation='process' too"
+        raise BadOption("max_memory", value, why)
+    if limit < LEAST_MEMORY:
+        why = f"Python itself needs more; give {LEAST_MEMORY >> 20}MiB at least"
+        raise BadOption("max_memory", value, why)
     return limit
 
 

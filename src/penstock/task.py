@@ -165,9 +165,14 @@ class _Declared(Sender[P, R]):
 
 
 class Task(_Declared[P, R]):
-    """A declared function. Calling it runs it here and now; enqueuing it has a worker run it."""
+    """A declared function. Calling it runs it here and now; enqueuing it has a worker run it.
+
+    A direct call has no worker that makes dependencies: it passes them, as a test would.
+    """
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self.spec.signature.plan.steps:
+            self.spec.signature.refuse_unmet(args, kwargs)
         result: R = self.spec.function(*args, **kwargs)
         return result
 
@@ -176,5 +181,7 @@ class AsyncTask(_Declared[P, R]):
     """A declared ``async def``. Calling it gives its coroutine, to be awaited here."""
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self.spec.signature.plan.steps:
+            self.spec.signature.refuse_unmet(args, kwargs)
         result: R = await self.spec.function(*args, **kwargs)
         return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
@@ -93,7 +93,7 @@ class Hooks:
     def __init__(self) -> None:
         self.stages: tuple[Stage, ...] = ()
         self.middleware: tuple[Hook, ...] = ()
-        self.overrides: dict[Function, Function] = {}
+        self.overrides: Mapping[Function, Function] = {}
         """What to make instead of a dependency, while a test says so."""
 
     def add_startup(self, function: Function) -> None:

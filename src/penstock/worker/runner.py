@@ -14,16 +14,18 @@
 A task that runs at most once is never retried or released after its start.
 
 A coroutine is stopped by cancellation, a thread by an exception (see ``window``). Either may take
-its time to end, and until then the attempt has not ended.
+its time to end, and until then the attempt has not ended. Middleware and dependencies around a
+handler are part of the attempt (see ``passage``); without any, they cost it nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextvars import Context as Variables
 from contextvars import copy_context
 from random import random
+from types import MappingProxyType
 from typing import Any, Final, assert_never
 
 from penstock.context import CURRENT, Cancel, Retry, Signal, Snooze
@@ -33,6 +35,9 @@ from penstock.core.life import MAY_HAVE_RUN
 from penstock.errors import NotAnObject
 from penstock.worker.attempt import Attempt, Ending
 from penstock.worker.blame import error_record, message_of, summary_of
+from penstock.worker.passage import Passage
+
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 SHUT_DOWN: Final = "the worker shut down"
 
@@ -57,12 +62,19 @@ class Runner:
         if (early := self.prevented(attempt)) is not None:
             return early
         spec = attempt.spec
+        if spec.hooks.middleware or spec.signature.plan.steps:
+            passage = Passage(attempt)
+            try:
+                await _Isolated(attempt, passage.go)
+            except BaseException as error:  # its slot was abandoned
+                return self._raised(attempt, error, attempt.ending)
+            return self._passed(attempt, passage)
         try:
             args, kwargs = spec.signature.decode(attempt.job.payload, attempt.context)
-            value = await _Isolated(attempt, args, kwargs)
+            value = await _Isolated(attempt, spec.function, args, kwargs)
         except BaseException as error:
-            return self.raised(attempt, error)
-        return self.returned(attempt, value)
+            return self._raised(attempt, error, attempt.ending)
+        return self._returned(attempt, value, _heeded(attempt))
 
     def call(self, attempt: Attempt) -> Outcome | None:
         """Run a sync handler in this thread; None: nobody wants to know its outcome."""
@@ -71,12 +83,16 @@ class Runner:
         spec = attempt.spec
         variables = Variables()
         variables.run(CURRENT.set, attempt.context)
+        if spec.hooks.middleware or spec.signature.plan.steps:
+            passage = Passage(attempt)
+            variables.run(passage.step)
+            return self._passed(attempt, passage)
         try:
             args, kwargs = spec.signature.decode(attempt.job.payload, attempt.context)
             value = variables.run(attempt.window.call, spec.function, args, kwargs)
         except BaseException as error:
-            return self.raised(attempt, error)
-        return self.returned(attempt, value)
+            return self._raised(attempt, error, attempt.ending)
+        return self._returned(attempt, value, _heeded(attempt))
 
     # --- what it means -------------------------------------------------------------------------
 
@@ -87,14 +103,29 @@ class Runner:
             return attempt.outcome(OutcomeKind.EXPIRED)
         return None
 
-    def returned(self, attempt: Attempt, value: Any) -> Outcome | None:
-        """The handler came to its end."""
+    def ended(self, attempt: Attempt) -> Outcome | None:
+        """We stopped it: the outcome is the reason we had."""
+        return self._ended(attempt, attempt.ending)
+
+    def broke(self, attempt: Attempt, error: BaseException) -> Outcome | None:
+        """What the handler runs in broke, under it or on the way to it."""
+        return self._raised(attempt, error, attempt.ending)
+
+    def _passed(self, attempt: Attempt, passage: Passage) -> Outcome | None:
+        """It has come back through all that surrounds the handler."""
+        error, passage.error = passage.error, None  # whose traceback leads back to the passage
+        if error is not None:
+            return self._raised(attempt, error, passage.ending)
+        return self._returned(attempt, passage.value, passage.ending)
+
+    def _returned(self, attempt: Attempt, value: Any, ending: Ending | None) -> Outcome | None:
+        """The handler came to its end: by itself, or because it heeded what it was asked."""
         if isinstance(value, Signal):
-            return self.raised(attempt, value)
+            return self._raised(attempt, value, ending)
         if attempt.ending is Ending.LOST:
             return None
-        if attempt.ending is not None and attempt.context.has_noticed:
-            return self.ended(attempt)
+        if ending is not None:
+            return self._ended(attempt, ending)
         spec, job = attempt.spec, attempt.job
         try:
             result = spec.signature.encode_result(value, spec.max_result)
@@ -102,16 +133,18 @@ class Runner:
             return self._failed(attempt, error)
         return Outcome(job=job.id, attempt=job.attempt, kind=OutcomeKind.SUCCEEDED, result=result)
 
-    def raised(self, attempt: Attempt, error: BaseException) -> Outcome | None:
+    def _raised(
+        self, attempt: Attempt, error: BaseException, ending: Ending | None
+    ) -> Outcome | None:
         """The handler, or the way to it, raised; or it returned a signal.
 
         Whatever a handler raises while we stop it, CancelledError or what a driver made of it, is
         our doing.
         """
-        if attempt.ending is not None and not isinstance(error, Signal):
-            return self.ended(attempt)
         if attempt.ending is Ending.LOST:
             return None
+        if ending is not None and not isinstance(error, Signal):
+            return self._ended(attempt, ending)
         match error:
             case Snooze():
                 return Outcome(
@@ -128,9 +161,8 @@ class Runner:
             case _:
                 return self._failure(attempt, error)
 
-    def ended(self, attempt: Attempt) -> Outcome | None:
-        """We stopped it: the outcome is the reason we had."""
-        match attempt.ending:
+    def _ended(self, attempt: Attempt, ending: Ending | None) -> Outcome | None:
+        match ending:
             case Ending.TIMEOUT:
                 limit = text(attempt.spec.timeout or 0.0)
                 return self._failure(attempt, TimeoutError(f"ran longer than its timeout, {limit}"))
@@ -185,6 +217,12 @@ class Runner:
         )
 
 
+def _heeded(attempt: Attempt) -> Ending | None:
+    """What the handler was asked and has noticed, if it returns now."""
+    ending = attempt.ending
+    return ending if ending is not None and attempt.context.has_noticed else None
+
+
 def _said(error: BaseException) -> str:
     """Why an attempt failed, in one line."""
     if isinstance(error, Retry):
@@ -198,10 +236,17 @@ class _Isolated:
     Slots are tasks that outlive their attempts: what one handler sets must not be seen by the next.
     """
 
-    __slots__ = ("args", "attempt", "kwargs")
+    __slots__ = ("args", "attempt", "function", "kwargs")
 
-    def __init__(self, attempt: Attempt, args: Any, kwargs: Any) -> None:
+    def __init__(
+        self,
+        attempt: Attempt,
+        function: Callable[..., Awaitable[Any]],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] = _NONE,
+    ) -> None:
         self.attempt = attempt
+        self.function = function
         self.args = args
         self.kwargs = kwargs
 
@@ -209,7 +254,7 @@ class _Isolated:
         variables = copy_context()
         enter = variables.run
         enter(CURRENT.set, self.attempt.context)
-        handler = enter(self.attempt.spec.function, *self.args, **self.kwargs)
+        handler = enter(self.function, *self.args, **self.kwargs)
         if not asyncio.iscoroutine(handler):
             handler = _awaited(handler)
         step, sent = handler.send, None
