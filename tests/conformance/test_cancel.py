@@ -106,7 +106,7 @@ async def test_an_attempt_that_obeys_is_cancelled_for_its_own_reason(engine):
     assert (after.state, after.reason) == (State.CANCELLED, "stopped at row 7")
 
 
-@pytest.mark.parametrize("kind", ["retry", "snooze", "released"])
+@pytest.mark.parametrize("kind", ["retry", "snooze", "released", "crashed"])
 async def test_an_attempt_that_would_wait_again_is_cancelled(engine, kind):
     job = await running(engine)
     await engine.cancel([job.id], "enough")
@@ -165,7 +165,7 @@ async def test_a_job_that_a_person_sent_back_is_not_asked_to_end_again(engine):
     assert (await engine.exchange(ask(job.worker, want=0))).cancels == ()
 
 
-@pytest.mark.parametrize("kind", ["retry", "snooze", "released"])
+@pytest.mark.parametrize("kind", ["retry", "snooze", "released", "crashed"])
 async def test_an_attempt_that_may_not_wait_again_is_told_so(engine, kind):
     job = await running(engine)
     await engine.cancel([job.id], "not wanted")

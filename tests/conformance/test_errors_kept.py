@@ -19,7 +19,7 @@ def error(attempt, message="boom"):
     )
 
 
-@pytest.mark.parametrize("kind", ["failed", "retry", "cancelled"])
+@pytest.mark.parametrize("kind", ["failed", "retry", "cancelled", "crashed"])
 async def test_the_error_of_an_attempt_is_kept(engine, kind):
     job = await running(engine)
     await settle(engine, job, kind, error=error(1))

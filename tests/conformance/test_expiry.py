@@ -60,7 +60,7 @@ async def test_a_job_that_runs_does_not_expire(engine, store):
     assert await stored(engine, job.id) == job
 
 
-@pytest.mark.parametrize("kind", ["retry", "released"])
+@pytest.mark.parametrize("kind", ["retry", "released", "crashed"])
 async def test_a_job_that_waits_again_expires(engine, store, kind):
     job = await running(engine, expires_in=60)
     store.clock.advance(61)

@@ -98,7 +98,7 @@ async def test_an_ended_attempt_repeated_by_another_worker_is_stale(engine):
     assert await settle(engine, job, "succeeded", by=stranger) is Verdict.STALE
 
 
-@pytest.mark.parametrize("kind", ["retry", "snooze", "released"])
+@pytest.mark.parametrize("kind", ["retry", "snooze", "released", "crashed"])
 async def test_an_outcome_repeated_after_another_worker_claimed_changes_nothing(engine, kind):
     """Its reply was lost, and the job did not wait for that: the outcome is done all the same."""
     first = await running(engine)

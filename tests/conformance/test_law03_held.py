@@ -62,7 +62,9 @@ async def test_a_worker_holds_only_its_own_jobs(engine):
     assert await engine.held(mine) == [job]
 
 
-@pytest.mark.parametrize("kind", ["succeeded", "failed", "retry", "snooze", "released", "expired"])
+@pytest.mark.parametrize(
+    "kind", ["succeeded", "failed", "retry", "snooze", "released", "expired", "crashed"]
+)
 async def test_a_settled_job_is_no_longer_held(engine, kind):
     worker = await joined(engine)
     await put(engine)

@@ -1,4 +1,4 @@
-"""Law 8: every entry into ready takes a new ticket; only release and rescue keep theirs."""
+"""Law 8: every entry into ready takes a new ticket; only release, crash and rescue keep theirs."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ async def test_a_later_batch_has_later_tickets(engine):
     assert await line(engine) == first + second
 
 
-async def test_a_released_job_keeps_its_ticket(engine):
+@pytest.mark.parametrize("kind", ["released", "crashed"])
+async def test_a_job_that_is_given_back_keeps_its_ticket(engine, kind):
     job, behind = await first_of_three(engine)
-    await settle(engine, job, "released")
+    await settle(engine, job, kind)
     assert ticket(await stored(engine, job.id)) == ticket(job)
     assert await line(engine) == [job.id, *behind]
 

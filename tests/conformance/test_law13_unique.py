@@ -23,7 +23,7 @@ from penstock.core.job import ErrorRecord, State, Verdict
 from penstock.engines.records import Filter, Receipt
 
 FINAL = ["succeeded", "failed", "cancelled", "expired"]
-WAITS_AGAIN = ["retry", "snooze", "released"]
+WAITS_AGAIN = ["retry", "snooze", "released", "crashed"]
 
 
 def one(id=None, **fields):

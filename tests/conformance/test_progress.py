@@ -58,7 +58,7 @@ async def test_a_report_of_a_job_that_waits_is_stale(engine):
     assert await stored(engine, id) == waiting
 
 
-@pytest.mark.parametrize("kind", ["succeeded", "failed", "retry", "released"])
+@pytest.mark.parametrize("kind", ["succeeded", "failed", "retry", "released", "crashed"])
 async def test_a_report_after_the_attempt_ended_changes_nothing(engine, kind):
     job = await running(engine)
     await settle(engine, job, kind, delay=60)

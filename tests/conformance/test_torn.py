@@ -137,7 +137,7 @@ TEARS: list[tuple[type[Torn], list[Sentence]]] = [
             law08.test_a_job_that_a_person_sends_back_goes_to_the_end_of_the_line,
         ],
     ),
-    (laws.TakesANewTicketOnRelease, [law08.test_a_released_job_keeps_its_ticket]),
+    (laws.TakesANewTicketOnRelease, [law08.test_a_job_that_is_given_back_keeps_its_ticket]),
     (
         laws.TakesANewTicketOnRescue,
         [

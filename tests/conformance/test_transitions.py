@@ -14,6 +14,8 @@ SETTLE = {
     Change.RETRY,
     Change.SNOOZE,
     Change.RELEASE,
+    Change.CRASH,
+    Change.ABANDON,
     Change.CANCEL,
     Change.EXPIRE,
     Change.SUPERSEDE,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.core import life
 from penstock.core.job import Draft, ErrorRecord, Hold, Job, Outcome, OutcomeKind, State, Verdict
 from penstock.engines import narrator
 from penstock.engines.memory import MemoryEngine, MemoryStore
@@ -35,6 +36,7 @@ from penstock.events import (
     Bus,
     Cancelled,
     Claimed,
+    Crashed,
     Enqueued,
     Event,
     Failed,
@@ -598,7 +600,7 @@ async def test_a_cancelled_job_is_told_when_it_is_cancelled(engine, bus, clock):
     assert (event.job, event.attempt) == ("running", 1)
 
 
-@pytest.mark.parametrize("kind", [OutcomeKind.RETRY, OutcomeKind.SNOOZE, OutcomeKind.RELEASED])
+@pytest.mark.parametrize("kind", sorted(life.WAITS_AGAIN))
 async def test_an_attempt_that_was_overruled_is_told_as_cancelled(engine, bus, kind):
     await claim(engine, "a")
     await engine.cancel(["a"], "enough")
@@ -609,6 +611,29 @@ async def test_an_attempt_that_was_overruled_is_told_as_cancelled(engine, bus, k
     (event,) = bus.take()
     assert type(event) is Cancelled
     assert (event.reason, event.delay, event.hold) == ("enough", 0.0, None)
+
+
+async def test_a_crash_that_its_worker_survived_is_told_with_its_error(engine, bus):
+    await claim(engine, "a")
+    error = ErrorRecord(attempt=1, at=0.0, kind="crash", message="killed by SIGKILL")
+    bus.take()
+
+    await engine.exchange(settling(OutcomeKind.CRASHED, error=error, reason="killed"))
+
+    (event,) = bus.take()
+    assert type(event) is Crashed
+    assert (event.reason, event.error) == ("killed", "crash: killed by SIGKILL")
+
+
+async def test_a_crash_after_which_the_job_is_given_up_is_told_as_its_failure(engine, bus):
+    await claim(engine, "a", at_most_once=True)
+    bus.take()
+
+    await engine.exchange(settling(OutcomeKind.CRASHED, reason="killed"))
+
+    (event,) = bus.take()
+    assert type(event) is Failed
+    assert (event.attempt, event.reason) == (1, "may have run")
 
 
 async def test_a_job_that_is_sent_back_is_told(engine, bus, clock):

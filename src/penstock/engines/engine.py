@@ -10,21 +10,25 @@ The laws, each from a failure that was reproduced:
 
 1.  ``exchange`` is one round trip but several steps, each seeing the one before: settle, free what
     that unblocks, promote, place, count, claim. Any claimer promotes; the leader only backs it up.
+    A worker may want only what is urgent enough (``least_urgent``).
 2.  The fence is (job, attempt, worker). An outcome repeated by its owner is *done*, any other
     mismatch is *stale*. Without its lease a worker gets ``LeaseLost`` and nothing is written.
 3.  A lost reply loses nothing: ``held`` tells a worker what it was given, so no claimed job
     depends on its process dying to be found.
 4.  Death is proven, not guessed: a beat is a counter. ``rescue`` takes only workers whose beat is
     still the one that an observer saw stand still for a whole lease.
-5.  A crash is not a failure: ``rescue`` counts in ``crashes``, and only attempts that had started.
-    A job that was in a crash starts when its worker says so (``begun``): it runs in a child, and
-    what else its worker dies of is not its doing.
+5.  A crash is not a failure: ``rescue`` counts in ``crashes``, and only attempts that had started;
+    so does the outcome ``CRASHED``, of a worker that outlived the attempt's process. A job that was
+    in a crash starts when its worker says so (``begun``): it runs in a child, and what else its
+    worker dies of is not its doing.
 6.  "Same id" is decided by the ledger, in the same atomic step as the job.
 7.  Only what could start now is in the claim index; everything else has a hold with a cause, and
     whoever removes the cause removes the hold in the same step.
-8.  Every entry into ready takes a new ticket; only release and rescue keep theirs. Jobs of fair
-    queues enter unplaced and get their ticket after commit, from whoever claims next.
-9.  Order: priority; among queues of one priority, turns; within a queue, the ticket.
+8.  Every entry into ready takes a new ticket; only release, crash and rescue keep theirs. Jobs of
+    fair queues enter unplaced and get their ticket after commit, from whoever claims next.
+9.  Order: priority; among queues of one priority, turns; within a queue, the ticket. A waiting
+    retry does not block those behind it, unless the queue is ordered: there a job that was claimed
+    is *open* until it has ended, and nobody else starts meanwhile, however urgent.
 10. One bad item never fails its neighbours: a batch with something unstorable is refused whole with
     ``ItemRefused`` and the caller halves it until the culprit stands alone (see ``batcher``).
 11. A wake-up is decided after commit, by a reader that looks once more before it sleeps.
@@ -157,6 +161,11 @@ class Engine(ABC):
         ``PROMOTE_BATCH`` of each; place what waits unplaced; claim. A queue that is paused, or
         whose ``max_running`` attempts run, gives nothing; counting and claiming cannot be overtaken
         by another claimer.
+        An ordered queue gives one job, and nothing while one of its jobs runs. One that is open and
+        waits is the only one it can give, whatever its ticket and priority; jobs that were open
+        together before the queue was ordered come in their order as they are ready. Otherwise the
+        first in line is next: what this worker cannot have is not passed over. A job sent back by a
+        person is not open until it is claimed again.
         A settled job that waits again needs its unique key again (law 13); one that has ended gives
         it back. ``RELEASED`` with the hold ``UNKNOWN_TASK`` is not held if a worker that has a
         lease knows the task.
@@ -187,7 +196,8 @@ class Engine(ABC):
         """Say in how many seconds ``exchange(ask)`` could give something; 0: now; None: unknown.
 
         Only reads. Says 0 exactly if a job could be claimed or placed now (``want`` > 0), or a
-        cancellation waits that is not among ``told``.
+        cancellation waits that is not among ``told``. What falls due later may be less urgent than
+        ``least_urgent``: then whoever wakes for it finds nothing.
         """
 
     async def wait(self, ask: Ask, timeout: float) -> None:
