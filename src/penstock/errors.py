@@ -17,6 +17,7 @@
     │   ├── MissingDriver           (ImportError)
     │   ├── MissingEngine           (ImportError)
     │   ├── WrongThread             (RuntimeError)
+    │   ├── WrongProcess            (RuntimeError)
     │   ├── CannotHost              (RuntimeError)
     │   ├── AppNotFound             (ImportError)
     │   └── Unpicklable             (TypeError)
@@ -30,6 +31,8 @@
     │   ├── UniqueConflict
     │   └── WrongState
     ├── ProcessFailed               a worker process cannot work
+    ├── CannotIsolate               an attempt found no child process to run in
+    ├── MemoryExceeded              (MemoryError) an attempt was killed for what it used
     └── EngineError                 the store said no
         ├── EngineUnavailable       repeating the call may help
         │   ├── EngineBusy
@@ -274,6 +277,19 @@ class WrongThread(UsageError, RuntimeError):
 
 
 @dataclass(eq=False)
+class WrongProcess(UsageError, RuntimeError):
+    """A store that lives in one process, used in a child of it."""
+
+    engine: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.engine} lives in its worker's process and this is a child of it: what is "
+            "stored here would be lost; use sqlite:///jobs.db, or no isolation"
+        )
+
+
+@dataclass(eq=False)
 class CannotHost(UsageError, RuntimeError):
     """A worker that cannot be started here, or not again."""
 
@@ -292,7 +308,8 @@ class AppNotFound(UsageError, ImportError):
     why: str
 
     def __str__(self) -> str:
-        return f"no application at {self.target!r}: {self.why}"
+        place = f" at {self.target!r}" if self.target else ""
+        return f"no application{place}: {self.why}"
 
 
 @dataclass(eq=False)
@@ -421,6 +438,40 @@ class ProcessFailed(PenstockError):
 
     def __str__(self) -> str:
         return self.said
+
+
+# --- child processes ----------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class CannotIsolate(PenstockError):
+    """An attempt that found no child process to run in."""
+
+    task: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.task} cannot run in a child process: {self.why}"
+
+
+@dataclass(eq=False)
+class MemoryExceeded(PenstockError, MemoryError):
+    """An attempt that was killed because its child process used too much memory."""
+
+    task: str
+    used: int
+    allowed: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.task} used {_megabytes(self.used)} MB of max_memory "
+            f"{_megabytes(self.allowed)} MB and was killed; work in smaller pieces, or raise "
+            "max_memory"
+        )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.3g}" if size < 1e9 else f"{size / 1e6:.0f}"
 
 
 # --- the store ----------------------------------------------------------------------------------

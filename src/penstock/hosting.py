@@ -9,12 +9,13 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, Self, TypedDict
 
 from penstock.config import Settings
 from penstock.core.duration import Duration, seconds
+from penstock.core.job import priority_number
 from penstock.errors import BadOption, CannotHost
 from penstock.options import several, word
 from penstock.sync import is_on_a_loop
@@ -31,18 +32,25 @@ class WorkerOptions(TypedDict, total=False):
     """By default "default", and every queue that a task of the app declares."""
     concurrency: int | None
     threads: int | None
+    children: int | None
+    reserve: str | Mapping[str | int, int] | None
+    """Slots that are kept for a priority: "high=2", or {"high": 2}."""
     prefetch: int | None
     patience: Duration | None
     lease: Duration | None
     drain: Duration | None
     grace: Duration | None
+    stall_limit: Duration | None
+    max_jobs: int | None
+    max_memory: int | str | None
+    """Bytes, or text such as "512MB"."""
     poll: Duration | None
     leads: bool | None
     name: str | None
 
 
-_DURATIONS: Final = frozenset({"patience", "lease", "drain", "grace", "poll"})
-_COUNTS: Final = frozenset({"concurrency", "threads", "prefetch"})
+_DURATIONS: Final = frozenset({"patience", "lease", "drain", "grace", "stall_limit", "poll"})
+_COUNTS: Final = frozenset({"concurrency", "threads", "children", "prefetch", "max_jobs"})
 
 
 def worker_settings(
@@ -62,22 +70,50 @@ def worker_settings(
             known = ", ".join(WorkerOptions.__annotations__)
             raise BadOption(name, value, f"no such option of a worker; there are {known}")
         if value is not None:
-            chosen[name] = _checked(name, value)
+            chosen[name] = _checked(name, value, settings)
     return WorkerSettings(**chosen)
 
 
-def _checked(name: str, value: Any) -> Any:
+def _checked(name: str, value: Any, settings: Settings) -> Any:
     if name == "queues":
         # As the environment and the command line write them, too: "mail,default".
         names = value.split(",") if isinstance(value, str) else several(name, value)
         return tuple(word(name, queue) for queue in names)
     if name == "name":
         return word(name, value)
+    if name == "reserve":
+        return _reserve(value, settings.priorities)
+    if name == "max_memory":
+        return int(value)
     if name in _COUNTS and (isinstance(value, bool) or not isinstance(value, int)):
         raise BadOption(name, value, "give a whole number")
     if name == "leads" and not isinstance(value, bool):
         raise BadOption(name, value, "give True or False")
     return seconds(value, name=name) if name in _DURATIONS else value
+
+
+def _reserve(value: Any, priorities: Mapping[str, int]) -> dict[int, int]:
+    """Slots per priority, from a mapping or from text such as ``high=2,normal=1``."""
+    why = "give priorities and slots, such as 'high=2', or {'high': 2}"
+    if isinstance(value, str):
+        parts = [part.partition("=") for part in value.split(",")]
+        value = {label.strip(): slots.strip() for label, _, slots in parts}
+    if not isinstance(value, Mapping):
+        raise BadOption("reserve", value, why)
+    kept: dict[int, int] = {}
+    for label, slots in value.items():
+        if isinstance(slots, str) and slots.isdecimal():
+            slots = int(slots)
+        if type(slots) is not int:
+            raise BadOption("reserve", value, why)
+        number = int(label) if isinstance(label, str) and _is_number(label) else label
+        level = priority_number(number, priorities)
+        kept[level] = kept.get(level, 0) + slots
+    return kept
+
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()
 
 
 # --- beside a loop ------------------------------------------------------------------------------
@@ -184,21 +220,24 @@ def run_process(worker: Worker, *, until_empty: bool = False) -> None:
     if is_on_a_loop():
         why = "a loop runs here; use `async with app.worker()`, or app.worker_thread()"
         raise CannotHost("run_worker", why)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_until_signal(worker, until_empty))
 
 
 async def _until_signal(worker: Worker, until_empty: bool) -> None:
     stops: Iterator[float | None] = iter((None, 0.0))
-    with _signals(lambda: worker.stop(next(stops, 0.0))):
+    with signals(lambda: worker.stop(next(stops, 0.0))):
         await worker.run(until_empty=until_empty)
 
 
 @contextmanager
-def _signals(call: Callable[[], None]) -> Iterator[None]:
-    """Call it on the loop for each SIGTERM and SIGINT; only the main thread hears them."""
+def signals(
+    call: Callable[[], None],
+    numbers: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
+) -> Iterator[None]:
+    """Call it on the loop for each of these signals; only the main thread hears them."""
     loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in numbers}
     heard = []
     for number in before:
         with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread
@@ -216,7 +255,7 @@ def _signals(call: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop's, if it is installed."""
     try:
         import uvloop

@@ -58,7 +58,7 @@ def _imported(named: str, place: str) -> ModuleType:
     except ModuleNotFoundError as error:
         # The module itself, or a package that it is in, is not there; else it is one it imports.
         if error.name and (place == error.name or place.startswith(f"{error.name}.")):
-            raise AppNotFound(named, _missing(place, error.name)) from error
+            raise AppNotFound(named, _missing(place, error.name)) from None
         raise AppNotFound(named, _raised(f"importing {place!r}", error)) from error
     except (Exception, SystemExit) as error:
         raise AppNotFound(named, _raised(f"importing {place!r}", error)) from error

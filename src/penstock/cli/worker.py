@@ -1,0 +1,185 @@
+"""``penstock worker``: run jobs, under a supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, cast
+
+import typer
+
+from penstock import logs
+from penstock.app import connect
+from penstock.clock import SystemClock
+from penstock.core.duration import seconds
+from penstock.errors import AppNotFound, BadOption
+from penstock.hosting import WorkerOptions
+from penstock.locate import VARIABLE, locate
+from penstock.worker.reload import check_watchable
+from penstock.worker.staff_frames import Orders
+from penstock.worker.supervisor import StaffSettings, Supervisor
+
+EPILOG = """\
+Ctrl-C or SIGTERM lets running attempts end, for as long as --drain says; the second one gives them
+back at once, the third one kills. SIGHUP replaces all processes one by one, with the code as it is
+then. SIGUSR1 shows the status.
+
+Exit codes: 0 it ended as told, also when it was hurried; 1 it gave up, or a process had to be
+killed; 2 it was called in a wrong way.
+"""
+
+
+def worker(
+    app: Annotated[
+        str | None,
+        typer.Argument(metavar="MODULE:APP", help=f"The application; else {VARIABLE}."),
+    ] = None,
+    queues: Annotated[
+        str | None,
+        typer.Option(help="Queues to serve, with commas; else all that its tasks name."),
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Attempts of async tasks at once, per process.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Attempts of sync tasks at once, per process.")
+    ] = None,
+    children: Annotated[
+        int | None, typer.Option(help="Attempts of isolated tasks at once, per process.")
+    ] = None,
+    processes: Annotated[int, typer.Option(help="Worker processes.")] = 1,
+    reserve: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PRIORITY=SLOTS", help="Slots kept for a priority: high=2."),
+    ] = None,
+    drain: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="How long attempts may go on when it stops."),
+    ] = None,
+    grace: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="How long, after that, they may clean up."),
+    ] = None,
+    lease: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="How long a silent worker keeps its jobs."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Begins the workers' ids; else the host's name.")
+    ] = None,
+    max_jobs: Annotated[
+        int | None, typer.Option(help="Jobs after which a process is replaced.")
+    ] = None,
+    max_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Memory at which a process is replaced: 512MB."),
+    ] = None,
+    stall_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="How long an attempt that must end may go on before its process is replaced.",
+        ),
+    ] = None,
+    hang_limit: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION", help="How long a process may be silent before it is killed."
+        ),
+    ] = "5m",
+    until_empty: Annotated[
+        bool, typer.Option("--until-empty", help="End when nothing is left that is due.")
+    ] = False,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Replace processes when code changes here.")
+    ] = False,
+    log_format: Annotated[str, typer.Option(metavar="text|json", help="How to log.")] = "text",
+    log_level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="debug, info, warning, error or critical.")
+    ] = "info",
+    no_leads: Annotated[
+        bool, typer.Option("--no-leads", help="Do not stand for election as the leader.")
+    ] = False,
+) -> None:
+    """Run the jobs of an application until told to stop."""
+    options = {
+        "queues": queues,
+        "concurrency": concurrency,
+        "threads": threads,
+        "children": children,
+        "reserve": ",".join(reserve) if reserve else None,
+        "drain": _duration("--drain", drain),
+        "grace": _duration("--grace", grace),
+        "lease": _duration("--lease", lease),
+        "name": name,
+        "max_jobs": max_jobs,
+        "max_memory": max_memory,
+        "stall_limit": _duration("--stall-limit", stall_limit),
+        "leads": False if no_leads else None,
+    }
+    logs.configure("json" if _one_of(log_format, logs.FORMATS) == "json" else "text", log_level)
+    orders = Orders(
+        app=_named(app),
+        options={name: value for name, value in options.items() if value is not None},
+        until_empty=until_empty,
+        log_format=log_format,
+        log_level=log_level,
+    )
+    staff = StaffSettings(
+        processes=processes,
+        hang_limit=seconds(hang_limit, name="--hang-limit"),
+        reloads_from=_here() if reload else None,
+    )
+    if sys.platform == "win32":
+        _run_alone(orders, staff)
+    else:
+        raise typer.Exit(_supervise(orders, staff))
+
+
+def _supervise(orders: Orders, staff: StaffSettings) -> int:
+    clock = SystemClock()
+
+    async def run() -> int:
+        return await Supervisor(
+            partial(connect, clock=clock), orders, staff, clock=clock, environ=os.environ
+        ).run()
+
+    return asyncio.run(run())
+
+
+def _run_alone(orders: Orders, staff: StaffSettings) -> None:
+    """Where there are no signals to supervise by, this process is the worker."""
+    if staff.processes > 1 or staff.reloads_from is not None:
+        why = "Windows has no supervisor; start one command per process, and again for new code"
+        raise BadOption("processes", staff.processes, why)
+    options: Mapping[str, Any] = orders.options
+    locate(orders.app).run_worker(
+        until_empty=orders.until_empty, **cast(WorkerOptions, dict(options))
+    )
+
+
+def _named(app: str | None) -> str:
+    """What the processes are to load; that nothing was named needs no process to be found out."""
+    named = app or os.environ.get(VARIABLE, "")
+    if not named.strip():
+        why = f"none is named; write penstock worker module:app, or set {VARIABLE}"
+        raise AppNotFound("", why)
+    return named
+
+
+def _here() -> str:
+    check_watchable()
+    return os.getcwd()
+
+
+def _duration(option: str, value: str | None) -> float | None:
+    return None if value is None else seconds(value, name=option)
+
+
+def _one_of(value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise BadOption("log_format", value, f"give one of {', '.join(known)}")
+    return value
