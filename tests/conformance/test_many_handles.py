@@ -82,6 +82,22 @@ async def test_claimers_that_race_never_overrun_a_limit(store):
         await asyncio.gather(*(settle(engines[0], job, "succeeded") for job in claimed))
 
 
+async def test_claimers_that_race_for_an_ordered_queue_run_one_job_at_a_time(store):
+    engines = await handles(store)
+    await engines[0].set_queue("default", QueueSettings(ordered=True))
+    jobs = await enqueue_jobs(engines[0], 6)
+    done = []
+
+    for number in range(12):
+        batches = await asyncio.gather(*(claim(engine, want=5) for engine in engines))
+        (job,) = [job for batch in batches for job in batch]
+        # Every other attempt is given back: the job comes again before all others.
+        await settle(engines[number % 4], job, "succeeded" if number % 2 else "released")
+        done.append(job.id)
+
+    assert done == [id for id in jobs for _ in range(2)]
+
+
 async def test_the_same_id_enqueued_many_times_at_once_is_one_job(store):
     engines = await handles(store)
     order = draft("order-1", remember=3600)

@@ -13,6 +13,7 @@ import pytest
 
 from conformance import steps
 from conformance import test_cells as cells
+from conformance import test_crashed as crashed
 from conformance import test_election as election
 from conformance import test_fair_places as fair
 from conformance import test_find_pages as pages
@@ -31,12 +32,15 @@ from conformance import test_law12_time as law12
 from conformance import test_law13_unique as law13
 from conformance import test_law14_at_most_once as law14
 from conformance import test_law15_results as law15
+from conformance import test_least_urgent as least_urgent
 from conformance import test_look as look
 from conformance import test_many_handles as many
+from conformance import test_ordered as ordered
 from conformance import test_same_story as same_story
 from conformance import test_threads as threads
 from conformance import test_unknown_task as unknown
 from conformance import torn_laws as laws
+from conformance import torn_queues as queues
 from conformance import torn_steps as two_steps
 from conformance.steps import claim_one, put, settle, stored
 from conformance.torn import Torn, torn_store
@@ -106,6 +110,22 @@ TEARS: list[tuple[type[Torn], list[Sentence]]] = [
         ],
     ),
     (
+        laws.TakesACrashForARelease,
+        [
+            crashed.test_it_counts_as_a_crash_and_not_as_a_failure_or_a_rescue,
+            crashed.test_the_last_crash_allowed_fails_the_job_and_says_what_happened,
+            crashed.test_a_job_that_runs_at_most_once_may_have_run,
+        ],
+    ),
+    (
+        laws.TakesACrashForARetry,
+        [
+            same_story.test_the_same_story_ends_the_same,
+            crashed.test_it_counts_as_a_crash_and_not_as_a_failure_or_a_rescue,
+            crashed.test_it_keeps_its_ticket,
+        ],
+    ),
+    (
         laws.ForgetsTheLedger,
         [
             law06.test_an_id_outlives_its_job_when_it_was_purged,
@@ -151,6 +171,58 @@ TEARS: list[tuple[type[Torn], list[Sentence]]] = [
         [
             law09.test_queues_of_one_priority_take_turns,
             law09.test_priority_comes_before_the_turn_of_a_queue,
+        ],
+    ),
+    (
+        queues.GivesWhatIsNotUrgent,
+        [
+            least_urgent.test_only_jobs_that_are_urgent_enough_are_claimed,
+            least_urgent.test_nothing_is_claimed_if_nothing_is_urgent_enough,
+        ],
+    ),
+    (
+        queues.WakesForWhatIsNotUrgent,
+        [
+            least_urgent.test_a_low_job_that_has_fallen_due_cannot_be_given,
+            least_urgent.test_a_low_job_does_not_wake_a_sleeper_that_wants_only_high_ones,
+            least_urgent.test_a_low_job_that_is_given_back_does_not_wake_it_either,
+        ],
+    ),
+    (
+        queues.FiltersUrgentJobsAfterTheClaim,
+        [least_urgent.test_nothing_is_claimed_if_nothing_is_urgent_enough],
+    ),
+    (
+        queues.TakesOrderForALimit,
+        [
+            ordered.test_while_a_job_waits_for_its_next_attempt_all_others_wait,
+            ordered.test_an_open_job_that_is_ready_is_the_only_one_that_can_be_claimed,
+            ordered.test_a_held_job_that_is_open_blocks_until_its_hold_is_over,
+        ],
+    ),
+    (
+        queues.LetsOthersPassARetryThatIsReady,
+        [
+            ordered.test_an_open_job_that_is_ready_is_the_only_one_that_can_be_claimed,
+            ordered.test_an_open_job_of_a_fair_queue_comes_first_also_with_a_new_place,
+        ],
+    ),
+    (
+        queues.TakesEveryPastAttemptForAnOpenJob,
+        [
+            ordered.test_a_job_that_a_person_sent_back_enters_like_a_new_one,
+            ordered.test_an_open_job_that_was_cancelled_and_sent_back_is_not_open,
+        ],
+    ),
+    (
+        queues.PassesOverInAnOrderedQueue,
+        [ordered.test_what_a_worker_cannot_have_is_not_passed_over],
+    ),
+    (
+        queues.SleepsThroughTheRetry,
+        [
+            ordered.test_a_sleeper_wakes_when_the_retry_falls_due,
+            ordered.test_the_retry_of_an_open_job_is_foretold_and_not_what_falls_due_before_it,
         ],
     ),
     (
@@ -229,7 +301,13 @@ TEARS: list[tuple[type[Torn], list[Sentence]]] = [
             many.test_nothing_is_lost_or_run_twice_when_everybody_works,
         ],
     ),
-    (two_steps.CountsBeforeTheLock, [many.test_claimers_that_race_never_overrun_a_limit]),
+    (
+        two_steps.CountsBeforeTheLock,
+        [
+            many.test_claimers_that_race_never_overrun_a_limit,
+            many.test_claimers_that_race_for_an_ordered_queue_run_one_job_at_a_time,
+        ],
+    ),
     (
         two_steps.PlacesInTwoSteps,
         [many.test_claimers_that_race_for_unplaced_jobs_place_each_once],

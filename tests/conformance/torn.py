@@ -1,8 +1,8 @@
 """What engines that are torn on purpose are made of.
 
-``torn_laws`` breaks the laws outright, ``torn_steps`` splits atomic steps in two. A test that
-proves a law has to fail on the engine that breaks it; ``test_torn`` sees to that, so that no test
-of a race can rot into one that always passes.
+``torn_laws`` and ``torn_queues`` break the laws outright, ``torn_steps`` splits atomic steps in
+two. A test that proves a law has to fail on the engine that breaks it; ``test_torn`` sees to that,
+so that no test of a race can rot into one that always passes.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from conformance.torn import Torn, others_act
-from penstock.core.job import Draft, Hold, Job, OutcomeKind, State, Verdict
+from penstock.core.job import Draft, Hold, Job, Outcome, OutcomeKind, State, Verdict
 from penstock.engines.memory_store import MemoryJobs
 from penstock.engines.records import (
     Ask,
@@ -135,6 +135,27 @@ class CallsACrashAFailure(Torn):
         failed = [replace(job, failures=job.failures + job.crashes, crashes=0) for job in rescued]
         self.rewrite(*failed)
         return failed
+
+
+class TakesACrashForARelease(Torn):
+    """Gives back what crashed as if nothing had happened: the killer kills for ever."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        return await super().exchange(replace(ask, outcomes=_told_as(OutcomeKind.RELEASED, ask)))
+
+
+class TakesACrashForARetry(Torn):
+    """Counts a crash that its worker tells of against the retries."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        return await super().exchange(replace(ask, outcomes=_told_as(OutcomeKind.RETRY, ask)))
+
+
+def _told_as(kind: OutcomeKind, ask: Ask) -> tuple[Outcome, ...]:
+    return tuple(
+        replace(each, kind=kind) if each.kind is OutcomeKind.CRASHED else each
+        for each in ask.outcomes
+    )
 
 
 class ForgetsTheLedger(Torn):

@@ -125,7 +125,7 @@ class CountsBeforeTheLock(Torn):
             (
                 most - running.count(queue)
                 for queue in ask.queues
-                if (most := settings.get(queue, QueueSettings()).max_running) is not None
+                if (most := settings.get(queue, QueueSettings()).most) is not None
             ),
             default=ask.want,
         )

@@ -1,0 +1,98 @@
+"""Engines that hand out of a queue what its order, or the worker, does not want next."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from msgspec.structs import replace
+
+from conformance.torn import Torn
+from penstock.core.job import Job, State
+from penstock.engines.memory_store import MemoryJobs
+from penstock.engines.memory_views import fits
+from penstock.engines.records import Ask, Exchange, QueueSettings
+
+
+class GivesWhatIsNotUrgent(Torn):
+    """Fills the slots that a worker keeps for urgent jobs with any."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        return await super().exchange(replace(ask, least_urgent=None))
+
+
+class WakesForWhatIsNotUrgent(Torn):
+    """Looks whether there is anything, and claims what is urgent enough."""
+
+    async def look(self, ask: Ask) -> float | None:
+        return await super().look(replace(ask, least_urgent=None))
+
+
+class FiltersUrgentJobsAfterTheClaim(Torn):
+    """Takes the first in line, and gives back at once what was not wanted."""
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        answer = await super().exchange(replace(ask, least_urgent=None))
+        if ask.least_urgent is None:
+            return answer
+        unwanted = [job for job in answer.jobs if job.priority > ask.least_urgent]
+        self.rewrite(*(replace(job, state=State.READY, started=False) for job in unwanted))
+        return replace(answer, jobs=tuple(job for job in answer.jobs if job not in unwanted))
+
+
+class TakesOrderForALimit(Torn):
+    """Runs one job at a time, and lets others pass one that waits for its retry."""
+
+    async def set_queue(self, queue: str, settings: QueueSettings) -> None:
+        if settings.ordered:
+            settings = replace(settings, ordered=False, max_running=1)
+        await super().set_queue(queue, settings)
+
+
+class _RetriesStandInLine(MemoryJobs):
+    def _blockers(self, queue: str, now: float) -> list[Job]:
+        return [job for job in super()._blockers(queue, now) if job.state is State.SCHEDULED]
+
+
+class LetsOthersPassARetryThatIsReady(Torn):
+    """A retry blocks the queue while it waits, and stands at the end of the line after it."""
+
+    jobs_kind = _RetriesStandInLine
+
+
+class _EverybodyBlocks(MemoryJobs):
+    def _blockers(self, queue: str, now: float) -> list[Job]:
+        if not self._is_ordered(queue):
+            return []
+        waiting = [job for job in self.jobs.values() if job.queue == queue]
+        return [job for job in waiting if job.state.is_waiting and job.attempt]
+
+
+class TakesEveryPastAttemptForAnOpenJob(Torn):
+    """Counts attempts: what a person sent back comes before all others."""
+
+    jobs_kind = _EverybodyBlocks
+
+
+class _NextFits(MemoryJobs):
+    def _next(self, ask: Ask, queue: str, now: float) -> list[Job]:
+        if self._blockers(queue, now):
+            return super()._next(ask, queue, now)
+        return self._lines[queue].heads(1, partial(fits, ask, now))
+
+
+class PassesOverInAnOrderedQueue(Torn):
+    """Gives the first job that this worker could have, whoever stands before it."""
+
+    jobs_kind = _NextFits
+
+
+class SleepsThroughTheRetry(Torn):
+    """Looks for what falls due among the jobs that never ran."""
+
+    async def look(self, ask: Ask) -> float | None:
+        due_in = await super().look(ask)
+        scheduled = [job for job in self.inside.jobs.values() if job.state is State.SCHEDULED]
+        if due_in == 0 or not any(job.is_open for job in scheduled):
+            return due_in
+        instants = [job.run_at or 0.0 for job in scheduled if not job.is_open]
+        return min(instants) - self.clock.now() if instants else None
