@@ -12,8 +12,8 @@ import pytest
 from penstock.context import Context
 from penstock.core.job import Hold, State
 from penstock.worker import child_process
-from penstock.worker.attempt import Attempt
-from penstock.worker.child_frames import Began, Frame, Request, read, write
+from penstock.worker.child_frames import Began, Request
+from penstock.worker.child_place import Place
 from penstock.worker.child_process import ChildProcess
 from worker import victims
 from worker.rig import Rig, soon, specs
@@ -36,18 +36,17 @@ async def suspect(rig: Rig, task: str) -> str:
 @pytest.mark.parametrize(
     ("task", "how"), [("exits", "exited with 7"), ("is_killed", "was killed by SIGKILL")]
 )
-async def test_a_suspect_that_kills_its_own_process_ends_failed_and_the_worker_lives(
+async def test_a_suspect_that_kills_its_own_process_crashes_to_the_limit_and_the_worker_lives(
     rig, task, how
 ):
     id = await suspect(rig, task)
     async with rig.working(victims.ALL):
-        (job,) = await rig.ended(id)
+        (job,) = await rig.meanwhile(rig.ended(id))
         (other,) = await rig.ended(await rig.put("innocent"))
 
-    assert (job.state, job.crashes) == (State.FAILED, 1)
-    assert job.reason == f"killed its own process ({how}) after a crash"
-    assert [error.kind for error in job.errors] == ["crash", "crash"]
-    assert job.errors[1].message == f"the child process {how} during this attempt"
+    assert (job.state, job.crashes, job.failures) == (State.FAILED, 3, 0)
+    assert [error.kind for error in job.errors] == ["crash"] * 3
+    assert [error.message for error in job.errors[1:]] == [f"its process {how}"] * 2
     assert other.result == str(os.getpid()).encode()
 
 
@@ -64,9 +63,7 @@ async def test_an_innocent_suspect_runs_in_a_child_and_succeeds(rig):
 async def test_of_those_in_one_crash_only_the_killer_pays(rig):
     innocent, killer, other = await suspects(rig, "innocent", "exits", "innocent_coroutine")
     async with rig.working(victims.ALL):
-        await rig.when(killer, lambda job: job.state.is_final)
-        rig.clock.advance(1)
-        jobs = await rig.ended(innocent, killer, other)
+        jobs = await rig.meanwhile(rig.ended(innocent, killer, other))
 
     assert [job.state for job in jobs] == [State.SUCCEEDED, State.FAILED, State.SUCCEEDED]
 
@@ -82,12 +79,22 @@ async def test_a_suspect_that_fails_in_its_child_is_retried_as_anywhere(rig):
     assert "runner.py" not in job.errors[1].traceback
 
 
-async def test_progress_comes_out_of_the_child_and_a_cancellation_kills_it(rig):
+async def test_progress_comes_out_of_the_child_and_a_cancellation_that_is_ignored_kills_it(rig):
     id = await suspect(rig, "hangs")
     async with rig.working(victims.ALL) as worker:
         await soon(_until(lambda: _latest(worker)))
         await rig.engine.cancel([id], "not needed")
-        (job,) = await rig.ended(id)
+        (job,) = await rig.meanwhile(rig.ended(id))
+
+    assert job.state is State.CANCELLED
+
+
+async def test_a_suspect_in_its_child_can_see_that_it_is_cancelled(rig):
+    id = await suspect(rig, "watches")
+    async with rig.working(victims.ALL) as worker:
+        await soon(_until(lambda: _latest(worker)))
+        await rig.engine.cancel([id], "not needed")
+        (job,) = await rig.ended(id)  # without time passing: nobody insists
 
     assert job.state is State.CANCELLED
 
@@ -131,42 +138,29 @@ async def test_several_suspects_run_at_once_each_in_its_own_child(rig):
         await soon(_until(lambda: len(worker._shift._crew._suspects._children) == 3))
         for id in ids:
             await rig.engine.cancel([id], "enough")
-        await rig.ended(*ids)
+        await rig.meanwhile(rig.ended(*ids))
 
 
 async def test_a_child_ends_with_its_worker(rig):
-    id = await suspect(rig, "hangs")
-    child = ChildProcess(Attempt(await rig.job(id), victims.HANGS.spec, 1, 0.0), lambda: None)
-    process = child._start()
-    assert process.stdin is not None
-    assert process.stdout is not None
-    request = Request(
-        job=await rig.job(id), module=victims.__name__, qualname="hangs", worker="w", ahead=0.0
-    )
-    write(process.stdin, request)
-    assert await soon(asyncio.to_thread(read, process.stdout, Frame)) == Began()
-    process.stdin.close()  # as the death of the worker does
+    job = await rig.job(await suspect(rig, "hangs"))
+    child = ChildProcess()
+    place = Place(victims.__name__, "hangs")
+    child.send(Request(number=1, job=job, place=place, worker="w", ahead=0.0))
+    assert await soon(asyncio.to_thread(child.receive)) == Began()
+    child._close_orders()  # as the death of the worker does
 
-    assert await soon(asyncio.to_thread(process.wait)) == -signal.SIGKILL
-    process.stdout.close()
+    assert await soon(asyncio.to_thread(child.bury)) == -signal.SIGKILL
 
 
 async def test_parting_from_a_child_that_died_before_it_listened_is_no_trouble(rig):
-    id = await suspect(rig, "hangs")
-    job = await rig.job(id)
-    process = ChildProcess(Attempt(job, victims.HANGS.spec, 1, 0.0), lambda: None)._start()
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.kill()
-    await soon(asyncio.to_thread(process.wait))
-    request = Request(job=job, module="none", qualname="none", worker="w", ahead=0.0)
-    with pytest.raises(BrokenPipeError):
-        write(process.stdin, request)
+    job = await rig.job(await suspect(rig, "hangs"))
+    child = ChildProcess()
+    child.kill()
+    assert await soon(asyncio.to_thread(child.receive)) is None
 
-    child_process._part(process)
-
-    assert process.stdin.closed
-    assert process.stdout.closed
+    child.send(Request(number=1, job=job, place=Place("none", "none"), worker="w", ahead=0.0))
+    child.stop(1)
+    await soon(asyncio.to_thread(child.part))
 
 
 async def test_a_suspect_whose_own_children_live_on_can_be_cancelled(rig):
@@ -175,7 +169,7 @@ async def test_a_suspect_whose_own_children_live_on_can_be_cancelled(rig):
     async with rig.working(victims.ALL) as worker:
         await soon(_until(lambda: _latest(worker)))
         await rig.engine.cancel([id], "not needed")
-        (job,) = await rig.ended(id)
+        (job,) = await rig.meanwhile(rig.ended(id))
 
     assert job.state is State.CANCELLED
 
@@ -183,9 +177,9 @@ async def test_a_suspect_whose_own_children_live_on_can_be_cancelled(rig):
 async def test_a_suspect_that_dies_before_its_own_children_is_found_out(rig):
     id = await suspect(rig, "forks_and_exits")
     async with rig.working(victims.ALL):
-        (job,) = await rig.ended(id)
+        (job,) = await rig.meanwhile(rig.ended(id))
 
-    assert job.reason == "killed its own process (exited with 7) after a crash"
+    assert job.errors[-1].message == "its process exited with 7"
 
 
 async def test_a_suspect_has_ended_when_its_handler_has_whatever_it_leaves_behind(rig, monkeypatch):

@@ -1,4 +1,4 @@
-"""Tasks for children: this module is imported by the child process of a suspect."""
+"""Tasks for children: this module is imported by the child processes of suspects."""
 
 from __future__ import annotations
 
@@ -47,6 +47,14 @@ def hangs(ctx: Context) -> None:
     threading.Event().wait()
 
 
+def watches(ctx: Context) -> None:
+    """Ends when it sees that it should."""
+    ctx.progress(0.25, "watching")
+    pause = threading.Event()
+    while not ctx.cancelled:
+        pause.wait(0.01)
+
+
 def forks_and_hangs(ctx: Context) -> None:
     """Like a pool of processes: its own children have everything it has, also what is open."""
     if os.fork() == 0:
@@ -73,6 +81,7 @@ INNOCENT = Declared(spec(innocent))
 INNOCENT_COROUTINE = Declared(spec(innocent_coroutine))
 FAILS = Declared(spec(fails, retries=[1000]))
 HANGS = Declared(spec(hangs))
+WATCHES = Declared(spec(watches))
 FORKS_AND_HANGS = Declared(spec(forks_and_hangs))
 FORKS_AND_EXITS = Declared(spec(forks_and_exits))
 LEAVES_A_THREAD = Declared(spec(leaves_a_thread))
@@ -88,6 +97,7 @@ ALL = {
         FAILS,
         HANGS,
         HANGS_BRIEFLY,
+        WATCHES,
         FORKS_AND_HANGS,
         FORKS_AND_EXITS,
         LEAVES_A_THREAD,

@@ -1,106 +1,88 @@
-"""Inside the child process of a suspect: import the task, run the attempt, tell the outcome.
+"""Inside a child process: become one, and end as one.
 
-One ``Request`` comes by standard input, frames go out by standard output; what the handler prints
-goes to standard error. The child ends with its parent, and takes with it what the handler started:
-when its standard input is closed, nobody is left who would settle the job.
+Orders come by what was standard input, frames go out by what was standard output: handlers find
+nothing to read on the first, and what they print goes to standard error.
+
+The child ends with its parent, and takes with it what the handlers started:
+
+| when its orders end    | then                                                               |
+|------------------------|--------------------------------------------------------------------|
+| while an attempt runs  | nobody is left who would settle the job: all is killed at once     |
+| between two attempts   | it ends in peace, within ``FAREWELL``; what is left then is killed |
+
+SIGTERM and SIGINT are for the worker, which decides; a signal that reaches all processes of a
+service must not end an attempt that the worker wants to finish.
 """
 
 from __future__ import annotations
 
-import asyncio
-import importlib
+import atexit
+import logging
 import os
 import signal
 import sys
 import threading
-from types import ModuleType
-from typing import Any, BinaryIO, Final
+from typing import Final
 
-from penstock.clock import SystemClock
-from penstock.core.spec import Spec
-from penstock.worker.attempt import Attempt
-from penstock.worker.child_frames import Began, Ended, Frame, Request, Said, Unfit, read, write
-from penstock.worker.runner import Runner
+from penstock.worker.child_service import ChildService
 
-REPORT_EVERY: Final = 0.5
-"""Seconds between two looks for progress."""
+FAREWELL: Final = 10.0
+"""Seconds that a child may take to end when it is not needed any more."""
 
 
 def main() -> None:
-    """Be the child."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which decides
-    frames = os.dup(1)
+    """Be a child."""
+    orders, frames = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     os.dup2(2, 1)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Not SIG_IGN: what a handler starts would inherit that.
+        signal.signal(number, _ignore)
     if hasattr(os, "register_at_fork"):
-        # What the handler forks may outlive this process: the worker must hear of its end.
-        os.register_at_fork(after_in_child=lambda: os.close(frames))
-    speaker = _Speaker(os.fdopen(frames, "wb"))
-    requests = sys.stdin.buffer
-    request: Request | None = read(requests, Request)
-    if request is None:
-        return
-    threading.Thread(target=_end_with_parent, args=(requests.fileno(),), daemon=True).start()
-    try:
-        module = importlib.import_module(request.module)
-        spec = find_spec(module, request.qualname, request.job.task)
-    except BaseException as error:
-        speaker.say(Unfit(f"{type(error).__name__}: {error}"))
-    else:
-        _run(request, spec, speaker)
+        os.register_at_fork(after_in_child=lambda: _be_a_stranger(orders, frames))
+    atexit.register(_end_all)
+    ChildService(orders, frames, _end).serve()
 
 
-def find_spec(module: ModuleType, qualname: str, task: str) -> Spec:
-    """The task as this process knows it: by its function's name, or among the module's tasks."""
-    named: Any = module
-    for name in qualname.split("."):
-        named = getattr(named, name, None)
-    for candidate in (named, *vars(module).values()):
-        spec = getattr(candidate, "spec", None)
-        if isinstance(spec, Spec) and spec.name == task:
-            return spec
-    raise LookupError(f"{module.__name__} has no task {task!r}")
+def _ignore(*_: object) -> None:
+    pass
 
 
-def _run(request: Request, spec: Spec, speaker: _Speaker) -> None:
-    clock = SystemClock()
-    runner = Runner(lambda: clock.now() + request.ahead, lambda: request.worker)
-    attempt = Attempt(request.job, spec, 0, 0.0)
-    threading.Thread(target=_relay, args=(attempt, speaker), daemon=True).start()
-    speaker.say(Began())
-    if spec.is_async:
-        asyncio.run(_say_outcome(runner, attempt, speaker))
-    else:
-        speaker.say(Ended(runner.call(attempt)))
+def _be_a_stranger(orders: int, frames: int) -> None:
+    """What a handler forks may outlive this process: the worker must hear of the child's end."""
+    for pipe in (orders, frames):
+        try:
+            os.close(pipe)
+        except OSError:
+            pass  # a handler has closed it
+    atexit.unregister(_end_all)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is _ignore:
+            signal.signal(number, signal.SIG_DFL)
 
 
-async def _say_outcome(runner: Runner, attempt: Attempt, speaker: _Speaker) -> None:
-    """Said while the loop still lives: it may never close if the handler left a thread behind."""
-    speaker.say(Ended(await runner.run(attempt)))
+def _end(is_busy: bool) -> None:
+    """The orders have ended: see to it that this process does."""
+    if not is_busy:
+        threading.Event().wait(FAREWELL)
+    _kill_all()
 
 
-class _Speaker:
-    """Writes frames, one at a time, from any thread."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._lock = threading.Lock()
-
-    def say(self, frame: Frame) -> None:
-        with self._lock:
-            write(self._stream, frame)
-
-
-def _relay(attempt: Attempt, speaker: _Speaker) -> None:
-    pause = threading.Event()
-    while not pause.wait(REPORT_EVERY):
-        if (report := attempt.context.take_report()) is not None:
-            speaker.say(Said(report))
+def _end_all() -> None:
+    """The interpreter exits: what the handlers started ends, too."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            pass  # a handler has closed it, or put something else in its place
+    _kill_all()
 
 
-def _end_with_parent(requests: int) -> None:
-    # Read below Python's buffers: their lock must be free when the interpreter ends.
-    while os.read(requests, 1024):
-        pass
+def _kill_all() -> None:
     if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -1,137 +1,154 @@
-"""The worker's side of a suspect's child process: start it, listen to it, kill it.
+"""The worker's side of a child process: start it, write to it, listen to it, kill it.
 
 The child is a plain ``python -c``, not a ``multiprocessing`` one: that would run the user's main
 script once more, with whatever it does when it is run. It leads a process group: what the handler
 starts in it is killed with it.
-
-If the child dies
-
-| here             | then                                                                      |
-|------------------|---------------------------------------------------------------------------|
-| before ``Began`` | the task was never reached: ``Unfit``                                     |
-| after ``Began``  | the code it died with: the job has killed it                              |
-| after ``Ended``  | its outcome stands                                                        |
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.spawn import get_executable
 from typing import Final
+from weakref import WeakSet
 
-from penstock.worker.attempt import Attempt
-from penstock.worker.child_frames import Began, Ended, Frame, Request, Said, Unfit, read, write
+from penstock.worker.child_frames import FRAMES, Frame, Order, Reader, Stop, packed, write
+from penstock.worker.child_place import PROGRAM
 
 LINGER: Final = 2.0
 """Seconds that a child may take to exit after its last word."""
 
-_PROGRAM: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); del sys.argv[1:]; "
-    "from penstock.worker.child import main; main()"
-)
-
 
 class ChildProcess:
-    """One child for one attempt. A thread of its own does what blocks."""
+    """One child. One thread talks to it; any thread may stop or kill it, and does not wait.
 
-    def __init__(self, attempt: Attempt, began: Callable[[], None]) -> None:
-        self._attempt = attempt
-        self._began = began
-        self._process: subprocess.Popen[bytes] | None = None
-        self._is_killed = False
-        self._lock = threading.Lock()
+    Making one starts it. On failure: OSError, if there is no memory for a process, no file
+    descriptor, or no interpreter any more.
+    """
 
-    async def run(self, request: Request) -> Unfit | Ended | int:
-        """Run the attempt; return the child's last word, or the code it died with."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Unfit | Ended | int] = loop.create_future()
-        threading.Thread(
-            target=self._live, args=(request, loop, answer), name="penstock-child", daemon=True
-        ).start()
+    def __init__(self) -> None:
+        path = json.dumps([str(place) for place in sys.path])
+        self._process = subprocess.Popen(
+            [get_executable() or sys.executable, "-c", PROGRAM, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self.pid = self._process.pid
+        self.is_killed = False
+        self.requests = 0
+        """How many attempts it was asked to run."""
+        self._orders = self._process.stdin.fileno()
+        if hasattr(os, "set_blocking") and os.name == "posix":
+            os.set_blocking(self._orders, False)  # a loop may write here, and must not wait
+        self._reader = Reader[Frame](self._process.stdout.fileno(), FRAMES)
+        self._writing = threading.Lock()
+        self._is_closed = False
+        self._unsaid: Stop | None = None
+        self._killing = threading.Lock()
+        self._is_over = False
+        _children.add(self)
+
+    # --- in its own thread ---------------------------------------------------------------------
+
+    def send(self, order: Order) -> None:
+        """Write an order; if the child is gone, listening will tell."""
+        with self._writing, suppress(OSError):
+            write(self._orders, packed(order))
+        self._say_unsaid()
+
+    def receive(self, timeout: float | None = None) -> Frame | None:
+        """What it says next; None: it has ended.
+
+        On failure: TimeoutError; ``msgspec.DecodeError`` if a handler has written there.
+        """
+        return self._reader.next(timeout)
+
+    def bury(self) -> int:
+        """It has ended, or fallen silent: see that it is gone; return the code it died with."""
+        with self._killing:
+            self._is_over = True  # from here on its number may belong to another process
         try:
-            return await answer
-        except asyncio.CancelledError:
-            self.kill()
-            raise
+            code = self._process.wait(LINGER)
+        except subprocess.TimeoutExpired:
+            _kill_group(self._process)
+            code = self._process.wait()
+        _kill_group(self._process)  # what it started may live on without it
+        self._close()
+        return code
+
+    def part(self) -> None:
+        """Let it end in peace, and see that it does."""
+        self._close_orders()
+        self.bury()
+
+    # --- from any thread -----------------------------------------------------------------------
+
+    def stop(self, number: int) -> None:
+        """Let the handler of a request know that it is cancelled."""
+        self._unsaid = Stop(number)
+        self._say_unsaid()
+
+    def _say_unsaid(self) -> None:
+        # Whoever holds the lock looks here after letting it go: nothing is left unsaid.
+        while self._unsaid is not None and self._writing.acquire(blocking=False):
+            try:
+                unsaid, self._unsaid = self._unsaid, None
+                if unsaid is not None and not self._is_closed:
+                    os.write(self._orders, packed(unsaid))
+            except OSError:
+                pass  # it is gone, or does not listen: then only killing helps
+            finally:
+                self._writing.release()
 
     def kill(self) -> None:
         """End it, whatever it does."""
-        with self._lock:
-            self._is_killed = True
-            if self._process is not None and self._process.returncode is None:
+        with self._killing:
+            self.is_killed = True
+            if not self._is_over:
                 _kill_group(self._process)
 
-    # --- in the thread -------------------------------------------------------------------------
+    # --- its pipes -----------------------------------------------------------------------------
 
-    def _live(
-        self,
-        request: Request,
-        loop: asyncio.AbstractEventLoop,
-        answer: asyncio.Future[Unfit | Ended | int],
-    ) -> None:
-        process = None
-        try:
-            process = self._start()
-            said = self._converse(process, request, loop)
-        except Exception as error:  # no memory for a process, no file descriptors, no loop
-            said = Unfit(f"{type(error).__name__}: {error}")
-        try:
-            loop.call_soon_threadsafe(_answer, answer, said)
-        except RuntimeError:
-            pass  # the loop is closed: nobody waits
-        if process is not None:
-            _part(process)
+    def _close_orders(self) -> None:
+        assert self._process.stdin is not None
+        with self._writing:
+            self._is_closed = True
+            self._process.stdin.close()
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        command = [
-            get_executable() or sys.executable,
-            "-c",
-            _PROGRAM,
-            json.dumps([str(place) for place in sys.path]),
-        ]
-        with self._lock:
-            if self._is_killed:
-                raise ChildProcessError("it is not wanted any more")
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-            )
-            return self._process
+    def _close(self) -> None:
+        assert self._process.stdout is not None
+        self._close_orders()
+        self._process.stdout.close()
 
-    def _converse(
-        self,
-        process: subprocess.Popen[bytes],
-        request: Request,
-        loop: asyncio.AbstractEventLoop,
-    ) -> Unfit | Ended | int:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            write(process.stdin, request)
-        except OSError:
-            pass  # it is dead already, as reading will tell
-        has_begun = False
-        while True:
-            frame: Frame | None = read(process.stdout, Frame)
-            match frame:
-                case Began():
-                    has_begun = True
-                    loop.call_soon_threadsafe(self._began)
-                case Said(report):
-                    self._attempt.context.progress(report.fraction or 0.0, report.note or "")
-                case Unfit() | Ended():
-                    return frame
-                case None:
-                    code = process.wait()
-                    _kill_group(process)
-                    return code if has_begun else Unfit(f"the child {died(code)} on its way")
+    def forget_copies(self) -> None:
+        """Close what a fork has copied: the child must hear of its worker's end."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+
+# A fork copies pipes of whoever made them; nobody else could close the copies.
+_children: Final[WeakSet[ChildProcess]] = WeakSet()
+
+
+def _forget_copies() -> None:
+    for child in list(_children):
+        child.forget_copies()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_copies)
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -143,21 +160,6 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         pass  # nobody is left; macOS says it so of a zombie
-
-
-def _part(process: subprocess.Popen[bytes]) -> None:
-    """Let a child that has said its last word exit, and see that it does."""
-    # What it never read is flushed once more when its standard input is closed.
-    with suppress(OSError), process:
-        try:
-            process.wait(LINGER)
-        except subprocess.TimeoutExpired:
-            process.kill()
-
-
-def _answer(answer: asyncio.Future[Unfit | Ended | int], said: Unfit | Ended | int) -> None:
-    if not answer.done():
-        answer.set_result(said)
 
 
 def died(code: int) -> str:

@@ -1,8 +1,7 @@
 """Where suspects run: jobs that were in a crash, each in a child process of its own.
 
-A job that was in a crash and then kills the child in which it is alone has proven to be the killer:
-it ends failed at once, with the way its process died as the reason. The others of the same crash
-run through their children unharmed.
+A job that was in a crash and then kills the child in which it is alone was in one more crash, until
+the limit of crashes ends it. The others of the same crash run through their children unharmed.
 
 A task that a child cannot import (declared in ``__main__`` or inside a function) runs in this
 process instead, but alone: it waits until nothing else runs, and nothing else starts until it has
@@ -16,22 +15,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from penstock.clock import Clock
-from penstock.core.job import ErrorRecord, Outcome, OutcomeKind
+from penstock.core.job import Outcome
+from penstock.errors import CannotIsolate, MemoryExceeded
 from penstock.worker.attempt import Attempt, Ending
+from penstock.worker.child_alone import LoneChild
 from penstock.worker.child_frames import Ended, Request, Unfit
-from penstock.worker.child_process import ChildProcess, died
+from penstock.worker.child_place import Nowhere, Place, place_of
+from penstock.worker.child_talk import Died, crashed
 from penstock.worker.gate import Gate
 from penstock.worker.journal import Journal
 from penstock.worker.line import Line
 from penstock.worker.pool import Pool
 from penstock.worker.runner import Runner
 from penstock.worker.store_time import StoreTime
-
-START_UP: Final = 60.0
-"""Seconds that a child may take to reach the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ class Suspects:
         self._finished = finished
         self._line = Line()
         self._taken: set[Attempt] = set()
-        self._children: dict[Attempt, ChildProcess] = {}
+        self._children: dict[Attempt, LoneChild] = {}
         self._changed = asyncio.Event()
         self._only_one = asyncio.Lock()
 
@@ -117,11 +115,26 @@ class Suspects:
         waits_alone = attempt in self._taken and attempt.started_at is None
         return waits_alone or self._line.remove(attempt)
 
+    def discard(self, attempt: Attempt) -> None:
+        """Forget an attempt that waits here and that somebody else has seized."""
+        self._line.remove(attempt)
+        self.pump()
+
     def interrupt(self, attempt: Attempt) -> None:
-        """Kill the child; one that waits to be alone is told."""
-        if (child := self._children.get(attempt)) is not None:
+        """Kill the child; one that is only cancelled may first end by itself. One that waits to be
+        alone is told.
+        """
+        child = self._children.get(attempt)
+        if child is not None and attempt.ending is Ending.CANCEL:
+            child.stop()
+        elif child is not None:
             child.kill()
         self.pump()
+
+    def insist(self, attempt: Attempt) -> None:
+        """Kill the child."""
+        if (child := self._children.get(attempt)) is not None:
+            child.kill()
 
     def close(self) -> None:
         """Kill the children; nobody wants to know how they end."""
@@ -149,80 +162,63 @@ class Suspects:
 
     async def _run_in_child(self, attempt: Attempt) -> Unfit | None:
         """Run it to its end; or say why it cannot be run in a child."""
-        module, qualname = _place_of(attempt.spec.function)
-        if module is None or qualname is None:
-            return Unfit(f"{attempt.spec.name} is declared where nobody can import it from")
+        place = place_of(attempt.spec.function)
+        if isinstance(place, Nowhere):
+            return Unfit(place.why)
+        is_isolated = attempt.spec.kind == "process"
+        if place.script is not None and not is_isolated:
+            return Unfit("only a task with isolation='process' has its script run again")
         self._say(attempt, "in a child process")
-        clock = self._around.clock
-        attempt.started_at = clock.monotonic()
+        attempt.started_at = self._around.clock.monotonic()
         was_reported, attempt.is_reported = attempt.is_reported, True
-        began = asyncio.Event()
-        child = self._children[attempt] = ChildProcess(attempt, began.set)
-        request = Request(
-            job=attempt.job,
-            module=module,
-            qualname=qualname,
-            worker=self._around.worker(),
-            ahead=self._around.time.now() - clock.now(),
-        )
+        child = self._children[attempt] = LoneChild(attempt, lambda: self._has_begun(attempt))
         try:
-            answer = await self._watched(attempt, child, request, began)
+            answer = await child.run(self._request(attempt, place))
         finally:
             del self._children[attempt]
             self.pump()
-        if isinstance(answer, Unfit) and attempt.ending is None:
+        if isinstance(answer, Died) and not answer.has_begun:
+            answer = Unfit(f"its child {answer.how} on the way to it")
+        if isinstance(answer, Unfit) and attempt.ending is None and not is_isolated:
             attempt.started_at = None
             attempt.is_reported = was_reported
             return answer
         self._finished(attempt, self._outcome(attempt, answer))
         return None
 
-    async def _watched(
-        self, attempt: Attempt, child: ChildProcess, request: Request, began: asyncio.Event
-    ) -> Unfit | Ended | int:
-        async with asyncio.TaskGroup() as group:
-            watch = group.create_task(self._watch(attempt, child, began))
-            try:
-                return await child.run(request)
-            finally:
-                watch.cancel()
+    def _request(self, attempt: Attempt, place: Place) -> Request:
+        around = self._around
+        return Request(
+            number=1,
+            job=attempt.job,
+            place=place,
+            worker=around.worker(),
+            ahead=around.time.now() - around.clock.now(),
+        )
 
-    async def _watch(self, attempt: Attempt, child: ChildProcess, began: asyncio.Event) -> None:
-        """The timeout counts from the moment the handler is called; getting there has its own."""
-        if not await self._around.clock.wait(began, START_UP):
-            child.kill()
-            return
-        attempt.started_at = self._around.clock.monotonic()
-        if attempt.spec.timeout is not None:
-            self._begun(attempt)
+    def _has_begun(self, attempt: Attempt) -> None:
+        """The timeout counts from the moment the handler is called."""
+        if attempt in self._children:
+            attempt.started_at = self._around.clock.monotonic()
+            if attempt.spec.is_watched:
+                self._begun(attempt)
 
-    def _outcome(self, attempt: Attempt, answer: Unfit | Ended | int) -> Outcome | None:
+    def _outcome(self, attempt: Attempt, answer: Unfit | Ended | Died) -> Outcome | None:
         if attempt.ending is Ending.LOST:
             return None
+        name = attempt.spec.name
         match answer:
             case Ended(outcome):
                 return outcome
-            case int(code) if attempt.ending is None:
-                return self._killer(attempt, code)
-            case _:
+            case _ if attempt.ending is not None:
                 return self._runner.ended(attempt)
-
-    def _killer(self, attempt: Attempt, code: int) -> Outcome:
-        job = attempt.job
-        crashes = "a crash" if job.crashes == 1 else f"{job.crashes} crashes"
-        return Outcome(
-            job=job.id,
-            attempt=job.attempt,
-            kind=OutcomeKind.FAILED,
-            reason=f"killed its own process ({died(code)}) after {crashes}",
-            error=ErrorRecord(
-                attempt=job.attempt,
-                at=self._around.time.now(),
-                kind="crash",
-                message=f"the child process {died(code)} during this attempt",
-                worker=self._around.worker(),
-            ),
-        )
+            case Unfit(why):
+                return self._runner.broke(attempt, CannotIsolate(name, why))
+            case Died(used=int(used)):
+                limit = attempt.spec.max_memory or 0
+                return self._runner.broke(attempt, MemoryExceeded(name, used, limit))
+            case Died(how):
+                return crashed(attempt, how, self._around.time.now(), self._around.worker())
 
     # --- alone in this process -----------------------------------------------------------------
 
@@ -257,12 +253,3 @@ class Suspects:
     def _say(self, attempt: Attempt, where: str) -> None:
         job = attempt.job
         self._around.journal.suspect(job.id, job.task, job.crashes, where)
-
-
-def _place_of(function: Callable[..., object]) -> tuple[str | None, str | None]:
-    """Module and qualified name by which a child can import a function; None: it cannot."""
-    module = getattr(function, "__module__", None)
-    qualname = getattr(function, "__qualname__", None)
-    if module in (None, "__main__", "__mp_main__") or not qualname or "<locals>" in qualname:
-        return None, None
-    return module, qualname

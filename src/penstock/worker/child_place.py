@@ -1,0 +1,84 @@
+"""Where a child process finds a task: the module and the name by which it can be imported.
+
+A task of the main script has no module to import. Its script is run again in the child, under the
+name ``__mp_main__``, as the ``spawn`` of multiprocessing does: what stands below
+``if __name__ == "__main__":`` is not run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+PROGRAM: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); del sys.argv[1:]; "
+    "from penstock.worker.child import main; main()"
+)
+"""What the interpreter of a child runs; its argument is the ``sys.path`` of the worker."""
+
+MAIN: Final = ("__main__", "__mp_main__")
+"""The names under which a main module runs."""
+
+
+class Script(msgspec.Struct, frozen=True):
+    """The main module of a worker's process, and how it was started."""
+
+    module: str | None
+    """As in ``python -m module``; else it is a file."""
+    path: str
+    argv: tuple[str, ...] = ()
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a function is declared."""
+
+    module: str
+    qualname: str
+    script: Script | None = None
+    """What to run instead of importing the module."""
+
+
+class Nowhere(msgspec.Struct, frozen=True):
+    """A function that no other process can find."""
+
+    why: str
+
+
+def is_child() -> bool:
+    """This process is a child that runs attempts for a worker, or was forked from one."""
+    return PROGRAM in sys.orig_argv
+
+
+def place_of(function: Callable[..., object]) -> Place | Nowhere:
+    """Where a child finds a function that is declared in this process."""
+    module = getattr(function, "__module__", None)
+    qualname = getattr(function, "__qualname__", None)
+    if not module or not qualname:
+        return Nowhere("it has no name of its own; declare a function with def in a module")
+    if qualname.endswith("<lambda>"):
+        return Nowhere("a child process cannot import a lambda; declare a function with def")
+    if "<locals>" in qualname:
+        why = "a child process cannot import it from inside another function"
+        return Nowhere(f"{why}; declare it at the top level of a module")
+    if module not in MAIN:
+        return Place(module, qualname)
+    script = _script()
+    if script is None:
+        why = "a child process cannot import what is typed in or given with -c"
+        return Nowhere(f"{why}; declare it in a module or a script")
+    return Place(module, qualname, script)
+
+
+def _script() -> Script | None:
+    main: Any = sys.modules.get("__main__")
+    path = getattr(main, "__file__", None)
+    if path is None or not os.path.isfile(path):
+        return None
+    spec = getattr(main, "__spec__", None)
+    # A directory or an archive that is run has a spec too, but no name to find it by.
+    name = None if spec is None or spec.name in MAIN else spec.name
+    return Script(name, os.path.abspath(path), tuple(sys.argv))
