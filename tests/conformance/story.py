@@ -62,11 +62,21 @@ class Story:
         outcomes = tuple(self._ending(job) for job in held if self.dice.random() < 0.6)
         want = self.dice.randint(0, 3)
         slots = self.dice.randint(0, want)
-        turn = ask(worker, *QUEUES, want=want, slots=slots, outcomes=outcomes, begun=begun)
+        turn = ask(
+            worker,
+            *QUEUES,
+            want=want,
+            slots=slots,
+            outcomes=outcomes,
+            begun=begun,
+            least_urgent=self.dice.choice([None, None, 0]),
+        )
         answer = await self.engine.exchange(turn)
         claimed = [(job.id, job.attempt, job.started) for job in answer.jobs]
-        due_in = await self.engine.look(ask(worker, *QUEUES))
-        return claimed, answer.verdicts, sorted(answer.cancels), answer.due_in, due_in
+        urgent = self.dice.choice([None, 0])
+        due_in = await self.engine.look(ask(worker, *QUEUES, least_urgent=urgent))
+        ended = answer.overruled, answer.abandoned
+        return claimed, answer.verdicts, sorted(answer.cancels), ended, answer.due_in, due_in
 
     def _ending(self, job: Job) -> Outcome:
         kind = self.dice.choice(list(OutcomeKind))
@@ -100,6 +110,7 @@ class Story:
         settings = QueueSettings(
             fair=self.dice.random() < 0.5,
             max_running=self.dice.choice([None, 1, 3]),
+            ordered=self.dice.random() < 0.3,
             paused=self.dice.random() < 0.2,
         )
         await self.engine.set_queue(self.dice.choice(QUEUES), settings)

@@ -3,7 +3,8 @@
 A hypothesis machine makes up the life: callers, workers, operators and leaders act in any order,
 time jumps, replies are lost, processes die. What both engines answer is compared verb by verb, and
 the two stores job by job. Beside that the laws are checked that need no second engine: states go
-only where ``TRANSITIONS`` leads, attempts only grow, no attempt is given out twice, no job is lost.
+only where ``TRANSITIONS`` leads, attempts only grow, no attempt is given out twice, no job is lost,
+nobody passes an open job of an ordered queue.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ ends = st.sampled_from(
         {"kind": OutcomeKind.RELEASED, "hold": Hold.UNKNOWN_TASK, "hold_cause": "unheard-of"},
         {"kind": OutcomeKind.RELEASED, "hold": Hold.RATE, "delay": 15.0},
         {"kind": OutcomeKind.EXPIRED},
+        {"kind": OutcomeKind.CRASHED, "reason": "killed"},
+        {"kind": OutcomeKind.CRASHED, "reason": "killed"},
     )
 )
 
@@ -135,10 +138,11 @@ class TwoEngines(RuleBasedStateMachine):
 
     # --- workers -------------------------------------------------------------------------------
 
-    @initialize()
-    def one_fair_queue(self) -> None:
+    @initialize(ordered=st.booleans())
+    def one_fair_queue_and_perhaps_an_ordered_one(self, ordered: bool) -> None:
         fair = QueueSettings(fair=True, weights={"tenant-2": 2.0})
         self.both(lambda engine: engine.set_queue("fair", fair))
+        self.both(lambda engine: engine.set_queue("mail", QueueSettings(ordered=ordered)))
 
     @rule(target=workers, knows=st.sampled_from((TASKS[:2], TASKS)))
     def join(self, knows: tuple[str, ...]) -> str:
@@ -162,6 +166,7 @@ class TwoEngines(RuleBasedStateMachine):
         want=st.integers(1, 5),
         slots=st.integers(0, 5),
         avoids=st.booleans(),
+        least_urgent=st.sampled_from((None, None, 0, 5)),
         handle=st.integers(0, 1),
         is_reply_lost=st.booleans(),
     )
@@ -172,6 +177,7 @@ class TwoEngines(RuleBasedStateMachine):
         want: int,
         slots: int,
         avoids: bool,
+        least_urgent: int | None,
         handle: int,
         is_reply_lost: bool,
     ) -> Any:
@@ -181,7 +187,9 @@ class TwoEngines(RuleBasedStateMachine):
             want=want,
             slots=min(slots, want),
             avoid=frozenset(TASKS[2:]) if avoids else frozenset(),
+            least_urgent=least_urgent,
         )
+        settings = self.both(lambda engine: engine.queues())
         could = self.both(lambda engine: engine.look(ask), handle)
         answer = self.both(lambda engine: engine.exchange(ask), handle)
         if answer is LeaseLost:
@@ -190,7 +198,10 @@ class TwoEngines(RuleBasedStateMachine):
             assert not answer.jobs
         for job in answer.jobs:
             assert (job.id, job.attempt) not in self.given
+            assert least_urgent is None or job.priority <= least_urgent
             self.given.add((job.id, job.attempt))
+        for queue in (name for name, each in settings.items() if each.ordered):
+            self._check_order([job for job in answer.jobs if job.queue == queue], queue)
         jobs = answer.jobs
         if is_reply_lost:
             jobs = self.both(lambda engine: engine.held(worker))
@@ -208,7 +219,7 @@ class TwoEngines(RuleBasedStateMachine):
             _outcome(job, attempt, each, self.clock.now())
             for (_, job, attempt), each in zip(ended, how, strict=False)
         )
-        ask = Ask(worker=worker, outcomes=outcomes, queues=("default",), want=want, slots=want)
+        ask = Ask(worker=worker, outcomes=outcomes, queues=QUEUES, want=want, slots=want)
         answer = self.both(lambda engine: engine.exchange(ask))
         if answer is not LeaseLost:
             self.given |= {(job.id, job.attempt) for job in answer.jobs}
@@ -271,10 +282,13 @@ class TwoEngines(RuleBasedStateMachine):
         queue=st.sampled_from(QUEUES),
         paused=st.sampled_from((False, False, True)),
         max_running=st.sampled_from((None, None, 1, 2)),
+        ordered=st.booleans(),
         fair=st.booleans(),
     )
-    def set_queue(self, queue: str, paused: bool, max_running: int | None, fair: bool) -> None:
-        chosen = QueueSettings(paused=paused, max_running=max_running, fair=fair)
+    def set_queue(
+        self, queue: str, paused: bool, max_running: int | None, ordered: bool, fair: bool
+    ) -> None:
+        chosen = QueueSettings(paused=paused, max_running=max_running, ordered=ordered, fair=fair)
         self.both(lambda engine: engine.set_queue(queue, chosen))
 
     # --- time and leaders ----------------------------------------------------------------------
@@ -324,6 +338,20 @@ class TwoEngines(RuleBasedStateMachine):
         self.both(lambda engine: engine.loads(QUEUES))
         self._check_history({job.id: job for job in jobs})
 
+    def _check_order(self, given: list[Job], queue: str) -> None:
+        """One job at a time, and none before those that are open."""
+        assert len(given) <= 1
+        before = [job for job in self.known.values() if job.queue == queue and job.is_open]
+        now = self.clock.now()
+        blocking = [
+            job.id
+            for job in before
+            if job.state is State.RUNNING or job.expires_at is None or job.expires_at > now
+        ]
+        for job in given:
+            assert not [each for each in before if each.state is State.RUNNING]
+            assert not blocking or job.id in blocking
+
     def _check_history(self, jobs: dict[str, Job]) -> None:
         """What may change from one step to the next, whatever the engines agree on."""
         if not self.may_vanish:
@@ -372,7 +400,7 @@ async def _sorted_counts(engine: Engine) -> list[Any]:
 
 def _outcome(job: str, attempt: int, how: dict[str, Any], now: float) -> Outcome:
     error = None
-    if how["kind"] in (OutcomeKind.FAILED, OutcomeKind.RETRY):
+    if how["kind"] in (OutcomeKind.FAILED, OutcomeKind.RETRY, OutcomeKind.CRASHED):
         error = ErrorRecord(attempt=attempt, at=now, kind="ValueError", message="broken")
     return Outcome(job=job, attempt=attempt, error=error, **how)
 

@@ -23,6 +23,10 @@ HOT = [
     "expired",
     "next_due",
     "next_due_fits",
+    "is_blocked",
+    "next_open",
+    "next_in_order",
+    "open_due",
     "next_instant",
     "held_by",
     "cancels",
@@ -61,6 +65,13 @@ async def test_hot_statements_use_an_index(tmp_path: Path, rows: int) -> None:
             assert not [step for step in plan if "ORDER BY" in step], (name, plan)
         if name in ("next_due", "next_due_fits"):
             assert any("job_unhold_in (queue=?" in step for step in plan), (name, plan)
+        if name in ("head", "head_of_many"):
+            assert any("job_claim (queue=? AND priority<?)" in step for step in plan), (name, plan)
+        if name == "next_in_order":
+            assert any("job_claim (queue=?)" in step for step in plan), (name, plan)
+        if name in ("is_blocked", "next_open", "open_due"):
+            reads = [step for step in plan if " job " in step]
+            assert all("INDEX job_open (queue=?" in step for step in reads), (name, plan)
     await engine.close()
 
 
