@@ -38,7 +38,7 @@ from penstock.draft import draft
 from penstock.engines.engine import Engine
 from penstock.engines.observed import Observed
 from penstock.engines.records import Receipt
-from penstock.errors import BadOption, MissingDriver, MissingEngine
+from penstock.errors import BadOption, MissingDriver, MissingEngine, WrongProcess
 from penstock.events import Bus, Event
 from penstock.handle import BY_A_PERSON, Handle
 from penstock.operations import Operations
@@ -357,11 +357,14 @@ def _engine(url: Url, clock: Clock) -> Callable[[], Engine]:
     match url.scheme:
         case "memory":
             from penstock.engines.memory import MemoryEngine, MemoryStore
+            from penstock.worker.child_place import is_child
 
             _check(url, ())
             stores = _shared if url.location else {}
 
             def memory() -> Engine:
+                if is_child():
+                    raise WrongProcess(str(url))
                 here = os.getpid(), url.location
                 return MemoryEngine(stores.setdefault(here, MemoryStore()), clock)
 

@@ -193,7 +193,7 @@ def _origin(function: Callable[..., Any]) -> tuple[str, str]:
 def _importable(module: str) -> str:
     """The name under which others import what runs as ``__main__`` here."""
     main = sys.modules.get("__main__")
-    if module != "__main__" or main is None:
+    if module not in ("__main__", "__mp_main__") or main is None:
         return module
     spec = getattr(main, "__spec__", None)
     if spec is not None:

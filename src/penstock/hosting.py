@@ -19,6 +19,7 @@ from penstock.core.job import priority_number
 from penstock.errors import BadOption, CannotHost
 from penstock.options import several, word
 from penstock.sync import is_on_a_loop
+from penstock.worker.child_place import is_child
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
 
@@ -116,6 +117,13 @@ def _is_number(text: str) -> bool:
     return text.removeprefix("-").isdecimal()
 
 
+def _refuse_in_child(call: str) -> None:
+    """Raise ``CannotHost`` where a main script is run again to find its isolated tasks."""
+    if is_child():
+        why = "this is a child process of one, which runs this script again to find its tasks"
+        raise CannotHost(call, f"{why}; put it under `if __name__ == '__main__':`")
+
+
 # --- beside a loop ------------------------------------------------------------------------------
 
 
@@ -125,6 +133,7 @@ async def beside(worker: Worker) -> AsyncIterator[Worker]:
 
     A block that ends in an exception does not wait: what runs is given back.
     """
+    _refuse_in_child("worker")
     running = asyncio.create_task(worker.run(), name="penstock worker")
     ready = asyncio.create_task(worker.ready.wait())
     try:
@@ -166,6 +175,7 @@ class WorkerThread:
         if self._thread.ident is not None:
             why = "it was started before; make another with app.worker_thread()"
             raise CannotHost("start", why)
+        _refuse_in_child("start")
         self._thread.start()
         atexit.register(self._stop_at_exit)
         return self
@@ -220,6 +230,7 @@ def run_process(worker: Worker, *, until_empty: bool = False) -> None:
     if is_on_a_loop():
         why = "a loop runs here; use `async with app.worker()`, or app.worker_thread()"
         raise CannotHost("run_worker", why)
+    _refuse_in_child("run_worker")
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_until_signal(worker, until_empty))
 
