@@ -139,7 +139,7 @@ class Passage:
         if self.ending is not None:
             is_raised = self.error is not None and not isinstance(self.error, Signal)
             self._is_stopped = is_raised or attempt.context.has_noticed
-        if attempt.spec.is_async:
+        if attempt.spec.is_async and not attempt.is_abandoned:
             await _absorb_cancellation()
 
 

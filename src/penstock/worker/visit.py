@@ -44,10 +44,16 @@ class Visit:
         a coroutine cannot raise, StopIteration, passes unchanged.
         """
         trace = None if error is None else error.__traceback__
+        generator = self._generator
         try:
-            await self._resume(value, error)
-        except _END as end:
-            return None if end is not error else error
+            if isinstance(generator, AsyncGenerator):
+                await (generator.asend(value) if error is None else generator.athrow(error))
+            elif error is None:
+                generator.send(value)
+            else:
+                generator.throw(error)
+        except _END:
+            return None
         except BaseException as raised:
             if error is not None and (raised is error or _is_veiled(raised, error)):
                 return error.with_traceback(trace)  # without the way through here
@@ -55,15 +61,6 @@ class Visit:
         await self._close()
         why = "it yielded twice; let it yield once, and clean up after that"
         return BadHook(self.name, self._role, why)
-
-    async def _resume(self, value: object, error: BaseException | None) -> None:
-        generator = self._generator
-        if isinstance(generator, AsyncGenerator):
-            await (generator.asend(value) if error is None else generator.athrow(error))
-        elif error is None:
-            generator.send(value)
-        else:
-            generator.throw(error)
 
     async def _close(self) -> None:
         try:
