@@ -97,6 +97,26 @@ def test_options_of_the_task_are_what_the_worker_sees(memory):
     assert first.spec.max_result == 1 << 20
 
 
+def test_a_task_can_be_watched_and_run_apart(memory):
+    task = memory.task(stall="5m", isolation="process", max_memory="2GiB")(_module_level)
+
+    spec = task.spec
+    assert (spec.stall, spec.isolation, spec.max_memory) == (300.0, "process", 2 << 30)
+    assert spec.kind == "process"
+
+
+def test_what_a_child_process_could_never_import_cannot_run_in_one(memory):
+    def inner() -> None: ...
+
+    for function in (inner, lambda: None):
+        with pytest.raises(BadTask) as caught:
+            memory.task(name="inner", isolation="process")(function)
+        assert str(caught.value) == (
+            f"inner cannot be a task: a child process could not import {function.__qualname__}; "
+            "with isolation='process', declare a function at the top of its module"
+        )
+
+
 def test_without_options_a_task_is_retried_three_times(memory):
     assert memory.task(_module_level).spec.policy == Exponential(3)
 
@@ -232,13 +252,30 @@ def test_an_object_that_is_called_as_a_coroutine_is_an_async_task(memory):
             BadOption,
             "retrys=3: no such option of a task; there are name, queue, priority, delay, "
             "expires_in, key, unique, unique_until, unique_for, at_most_once, tags, retries, "
-            "timeout",
+            "timeout, stall, isolation, max_memory",
         ),
         ({"name": ""}, BadOption, "name='': it is empty; give at least one character"),
         ({"queue": 7}, BadOption, "queue=7: give text, not int"),
         ({"priority": "urgent"}, BadPriority, "unknown priority 'urgent'; use one of high,"),
         ({"timeout": 0}, BadDuration, "0 is no duration: timeout is 0: no attempt could ever"),
         ({"timeout": "soon"}, BadDuration, "'soon' is no duration: timeout has no number at"),
+        ({"stall": 0}, BadDuration, "0 is no duration: stall is 0: no attempt could ever"),
+        ({"isolation": "thread"}, BadOption, "isolation='thread': give 'process', or leave it"),
+        (
+            {"max_memory": "512MB"},
+            BadOption,
+            "max_memory='512MB': it limits a child process; give isolation='process' too",
+        ),
+        (
+            {"max_memory": 512, "isolation": "process"},
+            BadOption,
+            "max_memory=512: Python itself needs more; give 32MiB at least",
+        ),
+        (
+            {"max_memory": "much", "isolation": "process"},
+            BadOption,
+            "max_memory='much': give bytes, or text such as '512MB' or '2GiB'",
+        ),
         ({"retries": -1}, BadPolicy, "-1 is no retry policy: retries must not be negative"),
         (
             {"retries": 2, "at_most_once": True},
