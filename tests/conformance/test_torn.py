@@ -36,6 +36,7 @@ from conformance import test_least_urgent as least_urgent
 from conformance import test_look as look
 from conformance import test_many_handles as many
 from conformance import test_ordered as ordered
+from conformance import test_ordered_beside as ordered_beside
 from conformance import test_same_story as same_story
 from conformance import test_threads as threads
 from conformance import test_unknown_task as unknown
@@ -204,7 +205,7 @@ TEARS: list[tuple[type[Torn], list[Sentence]]] = [
         queues.LetsOthersPassARetryThatIsReady,
         [
             ordered.test_an_open_job_that_is_ready_is_the_only_one_that_can_be_claimed,
-            ordered.test_an_open_job_of_a_fair_queue_comes_first_also_with_a_new_place,
+            ordered_beside.test_an_open_job_of_a_fair_queue_comes_first_also_with_a_new_place,
         ],
     ),
     (
@@ -216,13 +217,13 @@ TEARS: list[tuple[type[Torn], list[Sentence]]] = [
     ),
     (
         queues.PassesOverInAnOrderedQueue,
-        [ordered.test_what_a_worker_cannot_have_is_not_passed_over],
+        [ordered_beside.test_what_a_worker_cannot_have_is_not_passed_over],
     ),
     (
         queues.SleepsThroughTheRetry,
         [
-            ordered.test_a_sleeper_wakes_when_the_retry_falls_due,
-            ordered.test_the_retry_of_an_open_job_is_foretold_and_not_what_falls_due_before_it,
+            ordered_beside.test_a_sleeper_wakes_when_the_retry_falls_due,
+            ordered_beside.test_the_retry_of_an_open_job_is_foretold_and_not_what_falls_due_before_it,
         ],
     ),
     (

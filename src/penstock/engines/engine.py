@@ -36,7 +36,7 @@ The laws, each from a failure that was reproduced:
     monotonic clock. Ids are never used for order.
 13. A unique key belongs to one job: until it is done or until it starts, and through its window.
     A job that would wait again while another has its key is superseded.
-14. At most once: never handed out beyond ``slots``, never retried by a rescue.
+14. At most once: never handed out beyond ``slots``, never run again after a crash or a rescue.
 15. Results: one call asks for all awaited ids, waiting and finished alike.
 
 If a process dies
