@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, assert_type
+from typing import Annotated, Any, TextIO, assert_type
 
 from penstock import (
     INJECTED,
     AsyncTask,
     Context,
+    Depends,
     Handle,
     Job,
     Payload,
@@ -59,9 +60,103 @@ def resize(album: str, ctx: Context = INJECTED) -> float:
     return 1.0
 
 
+# --- dependencies and hooks ---------------------------------------------------------------------
+
+
+class Session:
+    def __init__(self, url: str = "") -> None: ...
+
+
+def plain(ctx: Context) -> Session:
+    return Session()
+
+
+async def awaited() -> Session:
+    return Session()
+
+
+def generator() -> Generator[Session, None, None]:
+    yield Session()
+
+
+def iterator(of: Session = Depends(plain)) -> Iterator[Session]:
+    yield of
+
+
+async def async_generator() -> AsyncGenerator[Session, None]:
+    yield Session()
+
+
+async def async_iterator(of: Session = Depends(awaited)) -> AsyncIterator[Session]:
+    yield of
+
+
+def file() -> TextIO:
+    return open("file")
+
+
+assert_type(Depends(plain), Session)
+assert_type(Depends(awaited), Session)
+assert_type(Depends(generator), Session)
+assert_type(Depends(iterator), Session)
+assert_type(Depends(async_generator), Session)
+assert_type(Depends(async_iterator), Session)
+assert_type(Depends(Session), Session)
+
+
+@app.task(stall="5m", isolation="process", max_memory="512MB")
+async def report(
+    id: int,
+    a: Session = Depends(plain),
+    b: Session = Depends(awaited),
+    c: Session = Depends(generator),
+    d: Session = Depends(async_generator),
+    e: Session = Depends(async_iterator),
+) -> str:
+    return ""
+
+
+@app.task
+def export(id: int, *, out: Annotated[TextIO, Depends(file)] = INJECTED) -> None: ...
+
+
+assert_type(report.enqueue(5), Handle[str])
+assert_type(export.enqueue(5), Handle[None])
+
+
+@app.startup
+def start() -> None: ...
+
+
+@app.startup
+async def start_later() -> AsyncIterator[None]:
+    yield
+
+
+@app.shutdown
+async def stop() -> None: ...
+
+
+@app.middleware
+def timed(ctx: Context) -> Generator[None, Any, None]:
+    value = yield
+    print(ctx.id, value)
+
+
+@app.middleware
+async def traced(ctx: Context) -> AsyncIterator[None]:
+    yield
+
+
+app.startup(lambda: print("up"))
+start()
+with app.override(plain, lambda: Session()):
+    report.enqueue(1)
+
+
 # --- what a declaration is ----------------------------------------------------------------------
 
-plain: Task[[str, str], int] = send
+sync: Task[[str, str], int] = send
 awaitable: AsyncTask[[str, int], str] = pay
 assert_type(send("a", body="b"), int)
 coroutine: Coroutine[Any, Any, dict[str, Any]] = fetch("a", tries=2)
