@@ -36,8 +36,8 @@ class _Injected:
 INJECTED: Final[Any] = _Injected()
 """The default of a ``Context`` parameter: ``def send(to: str, ctx: Context = INJECTED)``.
 
-It tells type checkers that callers leave it out, and may do so for ``Annotated[..., Depends(...)]``.
-A direct call gets the context of the attempt it is made in."""
+It tells type checkers that callers leave it out, and does so beside ``Annotated[..., Depends(f)]``,
+too. A direct call gets the context of the attempt it is made in."""
 
 
 class Sender(Generic[P, R]):
