@@ -58,7 +58,7 @@ class Passage:
                 self.value = None
         if self.error is None and not self._is_stopped:
             self.ending = None
-        elif isinstance(self.error, (asyncio.CancelledError, GeneratorExit)):
+        elif isinstance(self.error, asyncio.CancelledError):
             self.ending = self._attempt.ending
 
     # --- middleware ----------------------------------------------------------------------------
