@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from worker.children_bench import Bench
 from worker.rig import Rig, patience
 
 
@@ -21,3 +22,23 @@ async def rig(clock):
         if thread.name.startswith("penstock-"):
             thread.join(patience)
             assert not thread.is_alive(), f"{thread.name} was left behind"
+
+
+@pytest.fixture
+async def benches():
+    """Makes pools of child processes, and sees that nothing of them is left at the end."""
+    made: list[Bench] = []
+
+    def make(size: int = 1, max_jobs: int | None = None) -> Bench:
+        made.append(Bench(size, max_jobs))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.close()
+
+
+@pytest.fixture
+async def bench(benches):
+    """A pool of one child."""
+    return benches()

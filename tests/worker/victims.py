@@ -1,12 +1,19 @@
-"""Tasks for children: this module is imported by the child processes of suspects."""
+"""Tasks for children: this module is imported by the child processes that run them."""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import logging
+import multiprocessing
 import os
 import signal
+import sys
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.context import Context
 from penstock.core.spec import Spec
@@ -74,6 +81,155 @@ async def leaves_a_thread() -> str:
     asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
     return "done"
 
+
+# --- tasks with isolation="process" -------------------------------------------------------------
+
+
+def pid() -> int:
+    return os.getpid()
+
+
+async def pid_of_coroutine() -> int:
+    await asyncio.sleep(0)
+    return os.getpid()
+
+
+async def loop_of_coroutine() -> int:
+    return id(asyncio.get_running_loop())
+
+
+async def waits(ctx: Context) -> None:
+    """Ends only by being cancelled."""
+    ctx.progress(0.25, "waiting")
+    await asyncio.Event().wait()
+
+
+def spins(rounds: int) -> int:
+    """Takes a little while, and never waits."""
+    for _ in range(rounds):
+        pass
+    return rounds
+
+
+def echoes(text: str) -> str:
+    return text
+
+
+def reports_once(ctx: Context) -> None:
+    """Ends before anybody has looked for progress."""
+    ctx.progress(0.75, "almost")
+
+
+def shows_life(ctx: Context, to: str) -> None:
+    """Shows signs of life, of which none is progress, until it is told to end."""
+    pause = threading.Event()
+    while not os.path.exists(to):
+        ctx.alive()
+        pause.wait(0.01)
+
+
+def logs_life(to: str) -> None:
+    """The same, only that it knows nothing of contexts."""
+    pause, log = threading.Event(), logging.getLogger("victims")
+    log.setLevel(logging.DEBUG)
+    while not os.path.exists(to):
+        log.debug("still there")
+        pause.wait(0.01)
+
+
+def reads_and_prints() -> list[str]:
+    print("printed" * 10_000)
+    os.write(1, b"written below Python")
+    return sys.stdin.readlines()
+
+
+def swells(ctx: Context) -> None:
+    """Takes more and more memory, and keeps it."""
+    taken = []
+    ctx.progress(0.1, "swelling")
+    while True:
+        taken.append(b"x" * (1 << 20))
+        threading.Event().wait(0.0001)
+
+
+def locks(path: str, then: str) -> int:
+    """Has a lock on a file until its process dies, and so has a process that it starts."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if os.fork() == 0:
+        threading.Event().wait()
+    if then == "hang":
+        with open(f"{path}.has", "w"):
+            threading.Event().wait()
+    return os.getpid()
+
+
+def misbehaves() -> int:
+    """Leaves behind what it should not have touched."""
+    os.chdir("/")
+    sys.stdout = open(os.devnull, "w")
+    asyncio.set_event_loop(None)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=threading.Event().wait).start()
+    for _ in range(20):
+        os.open(os.devnull, os.O_RDONLY)
+    return os.getpid()
+
+
+async def stops_its_loop() -> None:
+    asyncio.get_running_loop().stop()
+    await asyncio.Event().wait()
+
+
+def closes_all_files() -> None:
+    os.closerange(3, 256)
+
+
+def writes_anywhere() -> None:
+    """Whatever is open, it writes there."""
+    for number in range(3, 32):
+        with suppress(OSError):
+            os.write(number, b"\xff" * 64)
+    threading.Event().wait()
+
+
+def forks_a_pool() -> int:
+    """Its own children must end when they are told, and must not be taken for it."""
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        return sum(pool.map(abs, [-1, -2]))
+
+
+def isolated(function: Callable[..., Any], name: str = "", **fields: Any) -> Declared:
+    fields.setdefault("retries", 0)
+    return Declared(
+        spec(function, name or f"isolated.{function.__name__}", isolation="process", **fields)
+    )
+
+
+PID = isolated(pid)
+PID_OF_COROUTINE = isolated(pid_of_coroutine)
+LOOP_OF_COROUTINE = isolated(loop_of_coroutine)
+WAITS = isolated(waits)
+SPINS = isolated(spins, timeout=1000.0)
+ECHOES = isolated(echoes, max_result=1 << 22)
+REPORTS_ONCE = isolated(reports_once)
+SHOWS_LIFE = isolated(shows_life)
+LOGS_LIFE = isolated(logs_life)
+READS_AND_PRINTS = isolated(reads_and_prints)
+SWELLS = isolated(swells, max_memory=150_000_000)
+LOCKS = isolated(locks)
+MISBEHAVES = isolated(misbehaves)
+STOPS_ITS_LOOP = isolated(stops_its_loop)
+CLOSES_ALL_FILES = isolated(closes_all_files)
+WRITES_ANYWHERE = isolated(writes_anywhere)
+FORKS_A_POOL = isolated(forks_a_pool)
+ISOLATED_EXITS = isolated(exits)
+ISOLATED_IS_KILLED = isolated(is_killed)
+ISOLATED_FAILS = isolated(fails, retries=[1000])
+ISOLATED_HANGS = isolated(hangs, timeout=1000.0)
+ISOLATED_WATCHES = isolated(watches)
+
+# --- others -------------------------------------------------------------------------------------
 
 EXITS = Declared(spec(exits))
 IS_KILLED = Declared(spec(is_killed))
