@@ -36,7 +36,7 @@ class Bench:
             clock,
             self.began.append,
             lambda attempt, outcome: self.results.append((attempt, outcome)),
-            Home(lambda: "worker", StoreTime(clock)),
+            home=Home(lambda: "worker", StoreTime(clock)),
             max_jobs=max_jobs,
         )
         self._numbers = 0

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
+from importlib import import_module
 
 import pytest
 
 from penstock.core.job import OutcomeKind
 from penstock.worker import children as pool_module
 from penstock.worker.attempt import Ending
+from penstock.worker.child_process import ChildProcess
 from worker import victims
 from worker.children_bench import Bench
 
@@ -199,7 +202,7 @@ async def test_a_handler_that_ignores_its_cancellation_is_killed_when_somebody_i
 async def test_an_attempt_that_must_end_while_its_child_starts_never_begins(bench, monkeypatch):
     starting, go = threading.Event(), threading.Event()
 
-    class Slow(pool_module.ChildProcess):
+    class Slow(ChildProcess):
         def __init__(self) -> None:
             starting.set()
             assert go.wait(60)
@@ -279,3 +282,68 @@ async def test_a_child_is_replaced_after_its_number_of_jobs(benches):
 
     results = [outcome.result for outcome in outcomes]
     assert results[0] == results[1] != results[2] == results[3]
+
+
+# --- hooks --------------------------------------------------------------------------------------
+
+HOOKED = """
+import os
+import sys
+from penstock import Penstock
+
+app = Penstock("memory://")
+
+def note(word):
+    with open({notes!r}, "a") as notes:
+        notes.write(f"{{word}}\\n")
+
+@app.startup
+def begin():
+    note("begin")
+    if os.path.exists({refuse!r}):
+        raise OSError("not today")
+    yield
+    note("end")
+
+@app.task(isolation="process", retries=0)
+def work() -> None:
+    note("work")
+
+@app.task(isolation="process", retries=0)
+async def await_work() -> None:
+    note("await")
+"""
+
+
+@pytest.fixture
+def hooked(tmp_path, monkeypatch):
+    """A module with hooks; and the notes that they take."""
+    notes, refuse = tmp_path / "notes", tmp_path / "refuse"
+    (tmp_path / "hooked.py").write_text(HOOKED.format(notes=str(notes), refuse=str(refuse)))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield import_module("hooked"), tmp_path
+    del sys.modules["hooked"]
+
+
+async def test_a_child_starts_up_before_its_first_attempt_and_shuts_down_at_its_end(
+    bench: Bench, hooked
+):
+    module, place = hooked
+    for task in (module.work, module.await_work, module.work):
+        assert (await bench.run(task)).kind is OutcomeKind.SUCCEEDED
+    bench.close()
+
+    assert (place / "notes").read_text().split() == ["begin", "work", "await", "work", "end"]
+
+
+async def test_an_attempt_whose_child_cannot_start_up_fails_and_the_next_one_tries_again(
+    bench: Bench, hooked
+):
+    module, place = hooked
+    (place / "refuse").touch()
+    refused = await bench.run(module.work)
+    (place / "refuse").unlink()
+    taken = await bench.run(module.work)
+
+    assert "OSError: not today; a child must be able to" in (refused.reason or "")
+    assert taken.kind is OutcomeKind.SUCCEEDED

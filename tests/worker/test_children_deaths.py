@@ -18,7 +18,7 @@ import pytest
 from penstock.core.job import OutcomeKind
 from penstock.worker import child_process, child_talk
 from penstock.worker.attempt import Attempt, Ending
-from penstock.worker.child_frames import Ended, Reader, packed, write
+from penstock.worker.child_frames import FRAMES, Ended, Reader, packed, write
 from worker import victims
 from worker.children_bench import PATIENCE, Bench
 
@@ -310,7 +310,7 @@ def test_a_message_of_any_length_arrives_whole_through_a_pipe_that_takes_little(
     noise = [packed(sent)] * 20_000
     writer = threading.Thread(target=write, args=(theirs, b"".join(noise)))
     writer.start()
-    reader = Reader(ours, child_process.FRAMES)
+    reader = Reader(ours, FRAMES)
     got = [reader.next() for _ in noise]
     writer.join(PATIENCE)
     for pipe in (ours, theirs):

@@ -81,8 +81,9 @@ class Children(Threads):
         clock: Clock,
         begun: Callable[[Attempt], None],
         finished: Callable[[Attempt, Outcome | None], None],
-        home: Home,
         kept: Mapping[int, int] = NOTHING,
+        *,
+        home: Home,
         max_jobs: int | None = None,
     ) -> None:
         super().__init__(size, runner, gate, clock, begun, finished, kept)
