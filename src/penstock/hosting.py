@@ -16,6 +16,7 @@ from typing import Any, Final, Self, TypedDict
 from penstock.config import Settings
 from penstock.core.duration import Duration, seconds
 from penstock.core.job import priority_number
+from penstock.core.size import size
 from penstock.errors import BadOption, CannotHost
 from penstock.options import several, word
 from penstock.sync import is_on_a_loop
@@ -85,7 +86,7 @@ def _checked(name: str, value: Any, settings: Settings) -> Any:
     if name == "reserve":
         return _reserve(value, settings.priorities)
     if name == "max_memory":
-        return int(value)
+        return size(value, name=name)
     if name in _COUNTS and (isinstance(value, bool) or not isinstance(value, int)):
         raise BadOption(name, value, "give a whole number")
     if name == "leads" and not isinstance(value, bool):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,71 @@ PATIENCE = 60.0
 """Real seconds after which something counts as never coming; nothing here waits for it to pass."""
 
 
+class Supervised:
+    """A supervisor with its processes, in a session of its own."""
+
+    def __init__(
+        self,
+        place: Path,
+        number: int,
+        module: str,
+        options: tuple[str, ...],
+        environment: dict[str, str],
+    ) -> None:
+        self.log = place / f"supervisor-{number}.log"
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "penstock", "worker", module, *options],
+                cwd=place,
+                env={
+                    **os.environ,
+                    "SHOP_PLACE": str(place),
+                    "PYTHONPATH": str(TESTS),
+                    **environment,
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def text(self) -> str:
+        """What it has said so far, with its processes."""
+        return self.log.read_text()
+
+    def children(self) -> list[int]:
+        """Its processes, as the system knows them."""
+        try:
+            found = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        except OSError:
+            return []
+        return [int(pid) for pid in found.split()]
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def ended(self) -> int:
+        """Wait for its end; return its exit code."""
+        try:
+            return self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end\n{self.text()}") from None
+
+    def close(self) -> None:
+        """End it, whatever it does. Its processes then end by themselves."""
+        children = self.children()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for pid in children:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+
+
 class Shop:
     """A place with a store, the workers that serve it, and the traces they leave."""
 
@@ -27,6 +93,7 @@ class Shop:
         self.url = f"sqlite:///{place}/jobs.db"
         self.app = Penstock(self.url)
         self._workers: list[subprocess.Popen[bytes]] = []
+        self._supervised: list[Supervised] = []
 
     def worker(
         self, *, concurrency: int = 10, lease: float = 2.0, busy: float = 10, lose: int = 0
@@ -48,6 +115,18 @@ class Shop:
             )
         self._workers.append(worker)
         return worker
+
+    def supervisor(
+        self, *options: str, module: str = "processes.shop:app", **environment: str
+    ) -> Supervised:
+        """Start ``penstock worker`` as a person would."""
+        supervised = Supervised(self.place, len(self._supervised), module, options, environment)
+        self._supervised.append(supervised)
+        return supervised
+
+    def pids(self) -> set[int]:
+        """The processes that have a lease now."""
+        return {int(info.id.split("-")[-2]) for info in self.app.workers()}
 
     def enqueue(self, task: str, count: int) -> list[str]:
         """Enqueue ``count`` jobs of a task, numbered; return their ids."""
@@ -92,6 +171,8 @@ class Shop:
 
     def close(self) -> None:
         """End every worker that is still there."""
+        for supervised in self._supervised:
+            supervised.close()
         for worker in self._workers:
             if worker.poll() is None:
                 worker.send_signal(signal.SIGCONT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import threading
@@ -15,6 +16,9 @@ PLACE = Path(os.environ["SHOP_PLACE"])
 """Where the traces are: ``trace`` has a line per event, a file ``go`` lets waiting handlers end."""
 
 app = Penstock(f"sqlite:///{PLACE}/jobs.db?busy_timeout={os.environ.get('SHOP_BUSY', '10')}")
+
+
+GREED: list[bytearray] = []
 
 
 def trace(*words: object) -> None:
@@ -57,6 +61,38 @@ async def quick(number: int) -> int:
 async def poison() -> None:
     trace("poison", current().attempt)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task
+async def brief(number: int) -> int:
+    """Work that takes a moment, as most does."""
+    trace("begin", number)
+    await asyncio.sleep(0.05)
+    trace("end", number)
+    return number
+
+
+@app.task
+def hold_interpreter(seconds: int) -> str:
+    """No other thread of this process can run meanwhile, not even the one that beats."""
+    trace("begin", current().attempt)
+    ctypes.PyDLL(None).sleep(seconds)
+    trace("end", current().attempt)
+    return "kept"
+
+
+@app.task(timeout=0.2, retries=0)
+def stuck() -> None:
+    """Code in C that no exception reaches."""
+    trace("stuck", current().attempt)
+    ctypes.CDLL(None).sleep(600)
+
+
+@app.task
+async def greedy() -> None:
+    """Memory that is never given back."""
+    GREED.append(bytearray(b"x") * (200 << 20))
+    trace("begin", current().attempt)
 
 
 @app.task(at_most_once=True)

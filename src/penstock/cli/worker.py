@@ -15,6 +15,7 @@ from penstock import logs
 from penstock.app import connect
 from penstock.clock import SystemClock
 from penstock.core.duration import seconds
+from penstock.core.size import size
 from penstock.errors import AppNotFound, BadOption
 from penstock.hosting import WorkerOptions
 from penstock.locate import VARIABLE, locate
@@ -116,7 +117,7 @@ def worker(
         "lease": _duration("--lease", lease),
         "name": name,
         "max_jobs": max_jobs,
-        "max_memory": max_memory,
+        "max_memory": None if max_memory is None else size(max_memory, name="--max-memory"),
         "stall_limit": _duration("--stall-limit", stall_limit),
         "leads": False if no_leads else None,
     }

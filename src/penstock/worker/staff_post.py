@@ -82,7 +82,9 @@ class Post:
         self._never_joined = 0
         self._hire_at = 0.0
         self._heir_at = 0.0
-        self._reason: str | None = None
+        self._asked: str | None = None
+        """Why somebody wants the one who is ``_old`` replaced."""
+        self._old: Member | None = None
         self._drain: tuple[float | None, float] = (None, inf)
         self._answer: asyncio.Future[bool] | None = None
 
@@ -145,7 +147,7 @@ class Post:
         if self._is_over:
             self._tell_answer(False)
             return answer
-        self._reason, self._drain = reason, (drain, grace)
+        self._asked, self._drain = reason, (drain, grace)
         self._hire_at = self._heir_at = 0.0
         self._bad_runs = self._never_joined = 0
         if self.heir is not None:  # it may have loaded what is old by now
@@ -154,6 +156,7 @@ class Post:
         if self.holder is not None and self.holder.loaded is None:
             self._dismiss(self.holder)
             self.holder = None
+        self._old = self.holder
         self.wake()
         return answer
 
@@ -185,9 +188,8 @@ class Post:
             self.holder = heir
             if holder is not None:
                 self._retire(holder)
-        if self.is_filled and self.heir is None and self.holder is not None:
-            if self.holder.wants_out is None:
-                self._reason = None
+        if self.is_filled and self.holder is not self._old:
+            self._asked = None
             self._tell_answer(True)
 
     def _retire(self, holder: Member) -> None:
@@ -196,8 +198,9 @@ class Post:
         holder.drain(drain, until)
         self.leaving.append(holder)
         assert self.holder is not None
-        self._journal.replaced(holder.pid, self.holder.pid, self._reason or "")
-        self._reason, self._drain = None, (None, inf)
+        reason = self._asked or holder.wants_out or ""
+        self._journal.replaced(holder.pid, self.holder.pid, reason)
+        self._drain = None, inf
 
     def _fill(self) -> None:
         now = self._clock.monotonic()
@@ -208,10 +211,10 @@ class Post:
             self.heir = self._hired()
 
     def _wants_heir(self) -> bool:
-        assert self.holder is not None
-        if self._reason is None and self.holder.wants_out is not None:
-            self._reason = self.holder.wants_out
-        return self._reason is not None and not self.holder.is_told
+        holder = self.holder
+        if holder is None or holder.is_told:
+            return False
+        return holder.wants_out is not None or self._asked is not None
 
     def _hired(self) -> Member | None:
         try:
@@ -227,7 +230,7 @@ class Post:
         now = self._clock.monotonic()
         if self.holder is None:
             return max(0.0, self._hire_at - now) if self._hire_at < inf else None
-        if self.heir is None and self._reason is not None and not self.holder.is_told:
+        if self.heir is None and self._wants_heir():
             return max(0.0, self._heir_at - now)
         return None
 
@@ -279,8 +282,7 @@ class Post:
         self._journal.no_heir(word)
         self._tell_answer(False)
         self._heir_at = self._clock.monotonic() + LONGEST
-        if self.holder is not None and self.holder.wants_out is None:
-            self._reason = None  # it was somebody's wish, and that one was told
+        self._asked = None  # whoever asked was told
 
     def _finish(self) -> None:
         """Nothing is left to do for this place."""

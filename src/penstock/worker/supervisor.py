@@ -51,7 +51,7 @@ TICK: Final = 1.0
 STATUS_EVERY: Final = 30.0
 """Seconds between two status lines, if something has happened."""
 SETTLE: Final = 5.0
-"""Seconds that the last things in the store may take if it was never reached before."""
+"""Seconds, at least, that the last things in the store may take."""
 
 HANG_LIMIT: Final = 300.0
 
@@ -137,7 +137,7 @@ class Supervisor:
         try:
             await asyncio.gather(*(post.keep() for post in self._posts))
             self._systemd.tell(STOPPING=1)
-            if not await self._store.settled(self._grace):
+            if not await self._store.settled(max(SETTLE, self._grace)):
                 self._code = self._code or 1
         finally:
             for helper in helpers:
@@ -319,7 +319,7 @@ class Supervisor:
                 self._stop_first(why)
             case 1:
                 self._stops = 2
-                self._journal.forcing(why, self._tally.counts(self._members).running)
+                self._journal.forcing(why)
                 for post in self._posts:
                     post.stop(0.0, self._grace)
             case _:
@@ -332,8 +332,7 @@ class Supervisor:
         self._stops = 1
         self._systemd.tell(STOPPING=1, STATUS=f"stopping: {why}")
         if self._living():
-            running = self._tally.counts(self._members).running
-            self._journal.draining(why, self._drain, running)
+            self._journal.draining(why, self._drain)
         for post in self._posts:
             post.stop(self._drain, self._grace)
 

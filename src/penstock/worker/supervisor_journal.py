@@ -64,16 +64,14 @@ class StaffJournal:
         """Every process is replaced, one after the other."""
         say(_log, logging.INFO, "replacing all processes", signal=signal)
 
-    def draining(self, why: str, seconds: float, running: int) -> None:
+    def draining(self, why: str, seconds: float) -> None:
         """It is told to stop."""
         event = f"stopping ({why}): running attempts may go on for {text(seconds)}"
-        say(_log, logging.INFO, event, running=running)
+        say(_log, logging.INFO, event)
 
-    def forcing(self, why: str, running: int) -> None:
+    def forcing(self, why: str) -> None:
         """It is told to stop again."""
-        say(
-            _log, logging.WARNING, f"stopping now ({why}): attempts are given back", running=running
-        )
+        say(_log, logging.WARNING, f"stopping now ({why}): running attempts are given back")
 
     def killing(self, why: str) -> None:
         """It is told to stop for the third time."""
