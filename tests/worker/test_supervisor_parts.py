@@ -1,0 +1,198 @@
+"""The small parts of a supervisor: silence, status, systemd, frames."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+
+import msgspec
+import pytest
+
+from penstock.engines.memory import MemoryEngine, MemoryStore
+from penstock.errors import BadOption
+from penstock.worker.overseer import Pulse
+from penstock.worker.staff_frames import Drain, Joined, Lives, Orders, Told, packed, unpacked
+from penstock.worker.supervisor import StaffSettings, Supervisor
+from penstock.worker.supervisor_status import Tally
+from penstock.worker.systemd import Systemd
+from worker.staff_rig import Played
+
+ORDERS = Orders(app="shop:app", options={"threads": 2})
+
+
+class Boss:
+    """A supervisor on a fake clock, whose processes the test plays."""
+
+    def __init__(self, clock, **settings) -> None:
+        self.clock = clock
+        self.hired: list[Played] = []
+        memory = MemoryStore()
+        self.supervisor = Supervisor(
+            lambda url: MemoryEngine(memory, clock),
+            ORDERS,
+            StaffSettings(**settings),
+            clock=clock,
+            environ={},
+            start=self.start,
+        )
+        self.running = asyncio.create_task(self.supervisor.run())
+
+    def start(self, orders, heard, now) -> Played:
+        assert orders is ORDERS
+        self.hired.append(Played(len(self.hired) + 1, heard, self.clock))
+        return self.hired[-1]
+
+    async def close(self) -> None:
+        for _ in range(3):
+            self.supervisor.stop("the test is over")
+        await self.running
+        for member in self.hired:
+            member.close()
+
+
+@pytest.fixture
+async def boss(clock):
+    boss = Boss(clock, hang_limit=20.0)
+    await clock.settle()
+    yield boss
+    await boss.close()
+
+
+async def test_a_process_that_is_silent_for_too_long_is_killed_and_followed(boss, clock):
+    (member,) = boss.hired
+    member.joins()
+    await clock.elapse(19)
+    assert member.is_alive
+    await clock.elapse(3)
+    assert member.code == -9
+    assert len(boss.hired) == 2
+
+
+async def test_a_sign_of_life_ends_the_silence(boss, clock):
+    (member,) = boss.hired
+    member.joins()
+    for _ in range(10):
+        await clock.elapse(15)
+        member.says(Lives(Pulse(worker="w1")))
+        await clock.settle()
+    assert member.is_alive
+
+
+async def test_what_the_supervisor_slept_through_is_nobodys_silence(boss, clock):
+    (member,) = boss.hired
+    member.joins()
+    await clock.elapse(5)
+    clock.advance(3600)
+    await clock.elapse(5)
+    assert member.is_alive
+
+
+async def test_a_process_that_imports_for_long_is_not_called_silent(boss, clock):
+    await clock.elapse(3600)
+    assert boss.hired[0].is_alive
+
+
+async def test_it_ends_well_when_its_processes_do(clock):
+    boss = Boss(clock, processes=2)
+    await clock.settle()
+    for member in boss.hired:
+        member.joins()
+    await clock.settle()
+    os.kill(os.getpid(), signal.SIGTERM)
+    for member in boss.hired:
+        while member.told() != [30.0]:  # noqa: ASYNC110 - the sign comes through a socket
+            await asyncio.sleep(0)
+        member.dies(0)
+    assert await boss.running == 0
+    for member in boss.hired:
+        member.close()
+
+
+async def test_signals_are_again_what_they_were(clock):
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
+    boss = Boss(clock)
+    await clock.settle()
+    await boss.close()
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"processes": 0}, "processes=0: give a whole number from 1"),
+        ({"hang_limit": 2.0}, "hang_limit=2.0: give at least 10 s: a sign of life comes every s"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, message):
+    with pytest.raises(BadOption) as caught:
+        StaffSettings(**settings)
+    assert message in str(caught.value)
+
+
+# --- status --------------------------------------------------------------------------------------
+
+
+def test_the_status_sums_up_the_living_and_the_dead(clock):
+    members = [Played(number, lambda: None, clock) for number in (1, 2, 3)]
+    for member in members:
+        pulse = Pulse(worker="w", running=2, waiting=1, succeeded=10, failed=1, retried=3)
+        member.says(Joined("w"), Lives(pulse))
+    tally = Tally()
+    tally.bury(members[0])
+    assert tally.line(members[1:], 100.0) == (
+        "2 processes, 4 running, 2 waiting, 33 done, 3 failed, 9 retried"
+    )
+    members[1].says(Lives(Pulse(worker="w", succeeded=71, failed=1, lag=2.54)))
+    assert tally.line(members[1:2], 110.0) == (
+        "1 process, 0 running, 0 waiting, 83 done, 2 failed, 3 retried, 5.0/s, a loop is 2.5s late"
+    )
+    for member in members:
+        member.close()
+
+
+# --- systemd -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["path", "abstract"])
+def test_systemd_is_told_over_a_datagram_socket(tmp_path, kind):
+    name = f"@penstock-{os.getpid()}" if kind == "abstract" else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(name.replace("@", "\0", 1) if kind == "abstract" else name)
+        manager.settimeout(60)
+        systemd = Systemd({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "3000000"})
+        systemd.tell(READY=1, STATUS="ready")
+        assert manager.recv(4096) == b"READY=1\nSTATUS=ready"
+        assert systemd.watchdog_every == 1.5
+        systemd.close()
+        systemd.tell(READY=1)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"WATCHDOG_USEC": "3000000"},
+        {"NOTIFY_SOCKET": "/nowhere/at/all", "WATCHDOG_USEC": "many"},
+        {"NOTIFY_SOCKET": "/nowhere/at/all", "WATCHDOG_USEC": "5", "WATCHDOG_PID": "1"},
+    ],
+)
+def test_without_a_manager_that_listens_nothing_happens(environ):
+    systemd = Systemd(environ)
+    systemd.tell(READY=1)
+    assert systemd.watchdog_every is None
+    systemd.close()
+
+
+# --- frames --------------------------------------------------------------------------------------
+
+
+def test_messages_are_taken_out_whole_however_they_come_in():
+    decoder: msgspec.msgpack.Decoder[Told] = msgspec.msgpack.Decoder(Told)
+    sent: list[Told] = [ORDERS, Drain(None), Drain(2.5)]
+    buffer, came = bytearray(), []
+    for byte in b"".join(packed(each) for each in sent):
+        buffer.append(byte)
+        came += list(unpacked(buffer, decoder))
+    assert came == sent
