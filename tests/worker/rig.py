@@ -177,7 +177,7 @@ class Rig:
         """Let a worker ask now for so many jobs more than it has slots."""
         shift = worker._shift
         assert shift is not None
-        shift._crew.appetite.prefetch = lambda kind: jobs  # type: ignore[method-assign]
+        shift._crew.menu.appetite.prefetch = lambda kind: jobs  # type: ignore[method-assign]
         shift._turns._is_called = True
         shift._wake.set()
 
@@ -195,9 +195,9 @@ class Rig:
                     worker.stop(0)
                 await self.over(run)
 
-    async def meanwhile(self, awaited: Awaitable[Answer], sleepers: int = 2) -> Answer:
-        """Await something, and let time pass whenever everybody sleeps: the exchange loop and the
-        beats, unless told otherwise.
+    async def meanwhile(self, awaited: Awaitable[Answer], sleepers: int = 3) -> Answer:
+        """Await something, and let time pass whenever everybody sleeps: the exchange loop, the
+        beats and the watchdog, unless told otherwise.
         """
         task = asyncio.ensure_future(awaited)
         while not task.done():
@@ -209,7 +209,7 @@ class Rig:
                 await self.clock.settle()
         return task.result()
 
-    async def pass_time(self, seconds: float, sleepers: int = 2) -> None:
+    async def pass_time(self, seconds: float, sleepers: int = 3) -> None:
         """Let time pass in small steps, each when everybody sleeps."""
         until = self.clock.monotonic() + seconds
         while self.clock.monotonic() < until:

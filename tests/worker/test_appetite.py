@@ -85,11 +85,11 @@ def test_the_recent_mix_decides_how_much_is_asked_for():
 def test_a_kind_without_free_slots_is_passed_over_when_that_is_allowed():
     appetite = Appetite(100)
 
-    assert ask(appetite, True, a=(100, 0), s=(8, 8)) == Meal(100, 100, "sync")
-    assert ask(appetite, True, a=(100, 100), s=(8, 3)) == Meal(5, 5, "async")
+    assert ask(appetite, True, a=(100, 0), s=(8, 8)) == Meal(100, 100, frozenset({"sync"}))
+    assert ask(appetite, True, a=(100, 100), s=(8, 3)) == Meal(5, 5, frozenset({"async"}))
     assert ask(appetite, False, a=(100, 0), s=(8, 8)) == Meal(0, 0)
     assert ask(appetite, True, a=(100, 100), s=(8, 8)) == Meal(0, 0)
-    assert ask(appetite, True, a=(100, 0), s=(8, 0)).passes_over is None
+    assert ask(appetite, True, a=(100, 0), s=(8, 0)).passes_over == frozenset()
 
 
 def scan(appetite: Appetite, was_idle: bool, in_full: bool = True) -> int:

@@ -72,7 +72,7 @@ async def test_coroutines_are_cancelled_and_given_back_after_the_deadline(rig):
         await soon(started.wait())
         worker.stop(10)
         await rig.clock.settle()
-        await rig.clock.asleep(3)
+        await rig.clock.asleep(4)
         rig.clock.advance(9.9)
         await rig.clock.settle()
         assert not cleaned.is_set()
@@ -95,7 +95,7 @@ async def test_a_job_in_a_thread_is_given_back_after_the_deadline_and_its_end_is
         id = await rig.put("work")
         await soon(asyncio.to_thread(started.wait, 20))
         worker.stop(0)
-        job = await rig.in_state(id, State.READY)
+        job = await rig.meanwhile(rig.in_state(id, State.READY))
     go.set()
 
     assert (job.failures, job.crashes, job.result) == (0, 0, None)
@@ -149,7 +149,7 @@ async def test_beats_go_on_while_the_worker_drains(rig):
         await soon(started.wait())
         worker.stop(1000)
         (before,) = await rig.engine.workers()
-        await rig.pass_time(20, sleepers=3)
+        await rig.pass_time(20, sleepers=4)
         (after,) = await rig.engine.workers()
         go.set()
 
@@ -166,7 +166,7 @@ async def test_a_store_that_is_away_at_the_end_is_given_up_after_the_grace(rig):
     async with rig.working(specs(work), grace=4.0) as worker:
         id = await rig.put("work")
         await soon(started.wait())
-        await rig.clock.asleep(2)
+        await rig.clock.asleep(3)
         rig.down()
         go.set()
         worker.stop(2)
@@ -185,7 +185,7 @@ async def test_a_store_that_hangs_at_the_end_is_given_up_too(rig):
         pass
 
     async with rig.working(specs(work), grace=4.0) as worker:
-        await rig.clock.asleep(2)
+        await rig.clock.asleep(3)
         gate = rig.main.block("exchange", times=None)
         await rig.put("work")
         await soon(gate.reached.wait())
@@ -241,6 +241,6 @@ async def test_a_cancelled_run_gives_back_what_it_ran(rig):
 
 async def test_the_lease_is_given_back_even_if_settling_failed(rig):
     async with rig.working(specs()) as worker:
-        await rig.clock.asleep(2)
+        await rig.clock.asleep(3)
         rig.main.fail("leave", EngineUnavailable("memory", "gone"))
         worker.stop(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from penstock.context import Context
+from penstock.context import Context, Interrupted
 from penstock.core.job import State
 from worker.rig import sent, soon, specs
 
@@ -34,7 +34,7 @@ async def test_late_outcomes_are_dropped_and_the_job_runs_again_under_a_new_name
         await rig.meanwhile(rig.until(lambda: joined(rig, but=name)))
         assert worker.id != name
         # A crash made the job a suspect; what matters here is who may settle it.
-        (job,) = await rig.meanwhile(rig.ended(id), sleepers=2)
+        (job,) = await rig.meanwhile(rig.ended(id), sleepers=3)
 
     assert (job.attempt, job.result) == (2, b"2")
     assert [outcome.attempt for outcome in sent(rig.main)] == [2]
@@ -49,11 +49,13 @@ async def test_a_thread_whose_job_was_lost_ends_unheard(rig):
 
     def work(ctx: Context) -> str:
         started.set()
-        while not ctx.cancelled:
-            threading.Event().wait(0.001)
-        seen.set()
-        assert may_end.wait(20)
-        return "late"
+        try:
+            while True:
+                threading.Event().wait(0.001)
+        except Interrupted:
+            seen.set()
+            assert may_end.wait(20)
+            return "late"
 
     async def other() -> None:
         pass
@@ -80,7 +82,7 @@ async def test_an_exchange_that_is_told_of_the_loss_starts_anew_too(rig):
 
     async with rig.working(specs(work)) as worker:
         name = worker.id
-        await rig.clock.asleep(2)
+        await rig.clock.asleep(3)
         await rig.bury(name)
         (job,) = await rig.meanwhile(rig.ended(await rig.put("work")))
         assert worker.id != name
@@ -95,7 +97,7 @@ async def test_a_reply_that_comes_after_the_loss_is_ignored(rig):
 
     async with rig.working(specs(work)) as worker:
         name = worker.id
-        await rig.clock.asleep(2)
+        await rig.clock.asleep(3)
         gate = rig.main.block("exchange", when="after")
         id = await rig.put("work")
         await soon(gate.reached.wait())

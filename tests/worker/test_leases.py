@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from penstock.engines.engine import Engine
 from penstock.engines.records import WorkerInfo
 from penstock.worker.gate import Gate
 from penstock.worker.journal import Journal
@@ -32,12 +33,16 @@ async def watched(clock):
     return Watched(clock)
 
 
+async def nothing(engine: Engine) -> None:
+    """What lives beside the beats: nothing."""
+
+
 @pytest.fixture
 async def beats(rig, watched):
     """Beats for a worker that has joined, in a task of the test's loop."""
     await rig.engine.join(WorkerInfo(id=watched.lease.worker))
     watched.lease.renew(watched.lease.worker, rig.clock.monotonic())
-    beats = Beats(rig.connect, watched.lease, 3.0, rig.clock, Journal())
+    beats = Beats(rig.connect, watched.lease, 3.0, rig.clock, Journal(), nothing)
     task = asyncio.create_task(beats.run())
     await rig.clock.asleep()
     yield rig.main
@@ -142,7 +147,9 @@ async def test_beats_wait_for_a_store_that_is_away_at_the_start(rig, watched, cl
     rig.down()
     await rig.engine.join(WorkerInfo(id=watched.lease.worker))
     watched.lease.renew(watched.lease.worker, clock.monotonic())
-    task = asyncio.create_task(Beats(rig.connect, watched.lease, 3.0, clock, Journal()).run())
+    task = asyncio.create_task(
+        Beats(rig.connect, watched.lease, 3.0, clock, Journal(), nothing).run()
+    )
     await soon(clock.asleep())
     rig.up()
     clock.advance(5)

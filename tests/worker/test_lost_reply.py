@@ -20,7 +20,7 @@ async def work(n: int = 0) -> int:
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_every_job_ends_when_the_reply_to_a_claim_is_lost(rig, when, error):
     async with rig.working(specs(work)):
-        await rig.clock.asleep(2)
+        await rig.clock.asleep(3)
         rig.main.fail("exchange", error, when=when)
         ids = [await rig.put("work") for _ in range(5)]
         jobs = await rig.meanwhile(rig.ended(*ids))
@@ -35,7 +35,7 @@ async def test_a_job_whose_claim_was_lost_runs_once_under_the_same_attempt(rig):
         runs.append(n)
 
     async with rig.working(specs(note)):
-        await rig.clock.asleep(2)
+        await rig.clock.asleep(3)
         rig.main.fail("exchange", when="after")
         id = await rig.put("note", b'{"n":1}')
         await rig.in_state(id, State.RUNNING)
@@ -66,7 +66,7 @@ async def test_outcomes_whose_settlement_was_lost_are_repeated_and_nothing_runs_
 
 async def test_nothing_is_claimed_between_a_lost_reply_and_the_question_what_is_held(rig):
     async with rig.working(specs(work)):
-        await rig.clock.asleep(2)
+        await rig.clock.asleep(3)
         rig.main.fail("exchange", when="after")
         rig.main.fail("held", times=3)
         await rig.put("work")
@@ -79,7 +79,7 @@ async def test_nothing_is_claimed_between_a_lost_reply_and_the_question_what_is_
 
 async def test_a_claim_that_was_lost_with_a_stop_is_given_back(rig):
     async with rig.working(specs(work)) as worker:
-        await rig.clock.asleep(2)
+        await rig.clock.asleep(3)
         gate = rig.main.block("exchange", when="after")
         rig.main.fail("exchange", when="after")
         id = await rig.put("work")
@@ -118,12 +118,12 @@ async def test_an_attempt_that_the_store_no_longer_says_is_ours_is_stopped(rig):
 async def test_a_worker_that_stops_before_a_lost_claim_is_cleared_up_asks_what_it_has_first(rig):
     """With nothing in its hands it could leave; what it never saw would count as a crash."""
     async with rig.working(specs(work)) as worker:
-        await rig.clock.asleep(2)
+        await rig.clock.asleep(3)
         rig.main.fail("exchange", when="after")
         rig.main.fail("held")
         gate = rig.main.block("held")
         id = await rig.put("work", at_most_once=True)
-        await rig.meanwhile(gate.reached.wait(), sleepers=1)
+        await rig.meanwhile(gate.reached.wait(), sleepers=2)
         worker.stop()
         await soon(_until(lambda: worker._shift._crew.is_draining))
         gate.open()

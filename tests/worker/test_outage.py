@@ -33,7 +33,7 @@ async def test_a_store_that_is_away_longer_than_a_lease_leaves_every_handler_run
         ids.append(await rig.put("long_in_thread"))
         await soon(started.wait())
         await soon(asyncio.to_thread(in_thread.wait, 20))
-        await rig.clock.asleep(2)
+        await rig.clock.asleep(3)
         rig.down()
         await rig.pass_time(40)  # more than two leases
         finish.set()

@@ -1,4 +1,4 @@
-"""The small parts of a worker: settings, back-off, deadlines, the store's time, sidecars."""
+"""The small parts of a worker: settings, back-off, alarms, the store's time, sidecars."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from penstock.errors import BadOption
+from penstock.worker.alarms import Alarms, Ring
 from penstock.worker.attempt import Attempt
 from penstock.worker.backoff import Backoff
-from penstock.worker.deadlines import Deadlines
 from penstock.worker.journal import Journal
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.sidecar import Sidecar
@@ -66,33 +66,42 @@ def test_a_thousand_failures_are_no_overflow():
     assert max(backoff.next() for _ in range(2000)) == 5.0
 
 
-# --- deadlines ----------------------------------------------------------------------------------
+# --- alarms -------------------------------------------------------------------------------------
 
 
-async def test_each_attempt_is_told_of_at_its_own_deadline(clock):
-    passed: list[str] = []
-    deadlines = Deadlines(clock, lambda attempt: passed.append(attempt.job.id))
-    watching = asyncio.create_task(deadlines.run())
+async def test_each_alarm_rings_at_its_instant_unless_taken_back(clock):
+    rung: list[tuple[str, Ring]] = []
+    alarms = Alarms(clock, lambda attempt, ring: rung.append((attempt.job.id, ring)))
+    watching = asyncio.create_task(alarms.run())
 
-    def begin(id: str, timeout: float) -> Attempt:
-        attempt = Attempt(make_job(id), spec(lambda: None, "work", timeout=timeout), 1, 0.0)
-        attempt.started_at = clock.monotonic()
-        deadlines.add(attempt)
+    def set(id: str, seconds: float, ring: Ring = Ring.TIMEOUT) -> Attempt:
+        attempt = Attempt(make_job(id), spec(lambda: None, "work"), 1, 0.0)
+        alarms.set(attempt, clock.monotonic() + seconds, ring)
         return attempt
 
-    begin("long", 10.0)
+    set("long", 10.0)
     await clock.settle()
-    begin("short", 2.0)
-    over = begin("over", 3.0)
-    deadlines.discard(over)
+    set("short", 2.0, Ring.STALL)
+    alarms.take_back(set("over", 3.0))
     await clock.elapse(1.9)
-    assert passed == []
+    assert rung == []
     await clock.elapse(0.2)
-    assert passed == ["short"]
-    begin("late", 2.0)
+    assert rung == [("short", Ring.STALL)]
+    set("late", 2.0)
     await clock.elapse(20)
-    assert passed == ["short", "late", "long"]
+    assert [id for id, _ in rung] == ["short", "late", "long"]
     watching.cancel()
+
+
+async def test_alarms_that_were_taken_back_do_not_pile_up(clock):
+    alarms = Alarms(clock, lambda attempt, ring: None)
+    for number in range(1000):
+        attempt = Attempt(make_job(str(number)), spec(lambda: None, "work"), 1, 0.0)
+        alarms.set(attempt, 100.0, Ring.TIMEOUT)
+        alarms.set(attempt, 200.0, Ring.STALL)
+        alarms.take_back(attempt)
+    assert len(alarms._heap) < 100
+    assert not alarms._of
 
 
 # --- the store's time ---------------------------------------------------------------------------

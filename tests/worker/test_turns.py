@@ -52,11 +52,11 @@ async def test_a_store_that_calls_for_nothing_is_no_hot_loop(rig):
         return None
 
     async with rig.working(specs(work)):
-        await rig.clock.asleep(2)
+        await rig.clock.asleep(3)
         rig.main.wait = at_once  # type: ignore[method-assign]
         before = len(rig.main.asks)
         rig.clock.advance(2)
-        await rig.clock.asleep(2)
+        await rig.clock.asleep(3)
         assert len(rig.main.asks) - before < 5
         await rig.pass_time(1)
         assert len(rig.main.asks) - before < 20
@@ -64,7 +64,7 @@ async def test_a_store_that_calls_for_nothing_is_no_hot_loop(rig):
 
 async def test_an_idle_worker_only_looks(rig):
     async with rig.working(specs(work)):
-        await rig.clock.asleep(2)
+        await rig.clock.asleep(3)
         before = len(rig.main.asks)
         await rig.pass_time(30)
         assert len(rig.main.asks) == before
@@ -122,8 +122,8 @@ async def test_a_worker_that_is_elected_rescues_the_jobs_of_a_dead_one(rig):
     await rig.engine.join(WorkerInfo(id="dead"))
     id = await rig.put("work")
     await rig.engine.exchange(Ask(worker="dead", queues=("default",), want=1, slots=0))
-    # The exchange loop and the beats; the renewals and the four chores.
-    everybody = 2 + 1 + 4
+    # The exchange loop, the beats and the watchdog; the renewals and the four chores.
+    everybody = 3 + 1 + 4
     async with rig.working(specs(work), leads=True) as worker:
         await soon(rig.clock.asleep(everybody))
         term = await rig.engine.leader()

@@ -39,7 +39,7 @@ async def test_async_and_sync_jobs_run_and_their_results_are_stored(rig):
 
 async def test_a_job_that_comes_while_the_worker_sleeps_wakes_it(rig):
     async with rig.working(specs(add)):
-        await rig.clock.asleep(2)
+        await rig.clock.asleep(3)
         (job,) = await rig.ended(await rig.put("add", b'{"a":1}'))
 
     assert job.state is State.SUCCEEDED
@@ -48,7 +48,7 @@ async def test_a_job_that_comes_while_the_worker_sleeps_wakes_it(rig):
 async def test_a_scheduled_job_runs_at_its_instant(rig):
     async with rig.working(specs(add)):
         id = await rig.put("add", b'{"a":1}', delay=5.0)
-        await rig.clock.asleep(2)
+        await rig.clock.asleep(3)
         rig.clock.advance(4.9)
         await rig.clock.settle()
         assert (await rig.job(id)).state is State.SCHEDULED
@@ -241,7 +241,7 @@ async def test_the_store_knows_who_works(rig):
 
     assert info.id == worker.id
     assert info.id.startswith("mill-")
-    assert (info.queues, set(info.tasks), info.slots) == (("a", "b"), {"add", "multiply"}, 108)
+    assert (info.queues, set(info.tasks), info.slots) == (("a", "b"), {"add", "multiply"}, 112)
 
 
 async def test_progress_is_stored_while_the_job_runs(rig):

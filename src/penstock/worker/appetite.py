@@ -3,23 +3,22 @@
 Prefetching is measured, not configured: what the slots finish during one round trip to the store is
 asked for on top. Long jobs finish less than one in that time, so they are never prefetched.
 
-A worker with both kinds of tasks cannot know which kind it will get: it asks for as many as the
-scarcer kind can take at the recent mix. When only one kind has free slots, the tasks of the other
-are passed over now and then, so that jobs waiting for a thread do not keep idle coroutine slots
-from theirs. Not each time: to find what is behind a long line, the store may have to read it. So
-when such a claim was answered in full, and all of it is done before the next one may be made, the
-next one brings more.
+A worker with several kinds of tasks cannot know which kind it will get: it asks for as many as the
+scarcest kind can take at the recent mix. When one kind has no free slots, its tasks are passed over
+now and then, so that jobs waiting for a thread do not keep idle coroutine slots from theirs. Not
+each time: to find what is behind a long line, the store may have to read it. So when such a claim
+was answered in full, and all of it is done before the next one may be made, the next one brings
+more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import exp
-from typing import Final, Literal
+from typing import Final
 
-Kind = Literal["async", "sync"]
-KINDS: Final[tuple[Kind, ...]] = ("async", "sync")
+from penstock.core.spec import KINDS, Kind
 
 MEMORY: Final = 0.1
 """Seconds over which the rate of finished attempts is averaged."""
@@ -50,8 +49,10 @@ class Meal:
 
     want: int = 0
     slots: int = 0
-    passes_over: Kind | None = None
-    """The kind whose tasks are left to others this time."""
+    passes_over: frozenset[Kind] = frozenset()
+    """The kinds whose tasks are left to others this time."""
+    least_urgent: int | None = None
+    """The greatest priority number that there is room for; None: for any."""
 
 
 class Appetite:
@@ -59,12 +60,13 @@ class Appetite:
 
     def __init__(self, most_prefetched: int) -> None:
         self._most = most_prefetched
-        self._finished: dict[Kind, int] = {"async": 0, "sync": 0}
-        self._rate: dict[Kind, float] = {"async": 0.0, "sync": 0.0}
-        self._share: dict[Kind, float] = {"async": 0.5, "sync": 0.5}
-        self._stock: dict[Kind, int] = {"async": 0, "sync": 0}
-        """What a claim that passes over the other kind brings beyond the free slots."""
-        self._is_plenty: dict[Kind, bool] = {"async": False, "sync": False}
+        self._finished: dict[Kind, int] = dict.fromkeys(KINDS, 0)
+        self._rate: dict[Kind, float] = dict.fromkeys(KINDS, 0.0)
+        self._share: dict[Kind, float] = dict.fromkeys(KINDS, 0.5)
+        """How common each kind was of late; what counts is the proportion."""
+        self._stock: dict[Kind, int] = dict.fromkeys(KINDS, 0)
+        """What a claim that passes over all other kinds brings beyond the free slots."""
+        self._is_plenty: dict[Kind, bool] = dict.fromkeys(KINDS, False)
         """The last such claim was answered in full."""
         self._round_trip = 0.0
         self._counted_at: float | None = None
@@ -114,26 +116,25 @@ class Appetite:
 
     def meal(self, rooms: Mapping[Kind, Room], *, may_pass_over: bool) -> Meal:
         """What to ask for, with this room for the kinds of tasks that there are."""
-        room = {
-            kind: max(0, room.size + self.prefetch(kind) - room.load)
-            for kind, room in rooms.items()
-        }
-        free = {kind: rooms[kind].free for kind in rooms}
+        full = full_kinds(rooms)
+        if full and may_pass_over:
+            left = {kind: room for kind, room in rooms.items() if kind not in full}
+            want, slots = self._mixed(left, self.stock)
+            return Meal(want, slots, passes_over=full)
+        return Meal(*self._mixed(rooms, self.prefetch))
+
+    def _mixed(self, rooms: Mapping[Kind, Room], ahead: Callable[[Kind], int]) -> tuple[int, int]:
+        """How many jobs fit in whatever kind they come, and how many of them would start."""
+        room = {kind: max(0, each.size + ahead(kind) - each.load) for kind, each in rooms.items()}
+        slots = min(each.free for each in rooms.values())
         if len(rooms) == 1:
-            (kind,) = rooms
-            return Meal(room[kind], free[kind])
-        full = one_is_full(rooms)
-        if full is not None and may_pass_over:
-            other: Kind = "sync" if full == "async" else "async"
-            want = max(0, rooms[other].size + self.stock(other) - rooms[other].load)
-            return Meal(want, free[other], passes_over=full)
-        most = min(room[kind] / max(RARE, self._share[kind]) for kind in rooms)
-        want = min(int(most), sum(room.values()))
-        slots = min(free.values())
-        return Meal(max(want, slots), slots)
+            return sum(room.values()), slots
+        shares = sum(self._share[kind] for kind in rooms) or 1.0
+        most = min(room[kind] / max(RARE, self._share[kind] / shares) for kind in rooms)
+        return max(min(int(most), sum(room.values())), slots), slots
 
 
-def one_is_full(rooms: Mapping[Kind, Room]) -> Kind | None:
-    """The kind that has no free slot while the other one has; None: there is none."""
-    full = [kind for kind, room in rooms.items() if not room.free]
-    return full[0] if len(rooms) > 1 and len(full) == 1 else None
+def full_kinds(rooms: Mapping[Kind, Room]) -> frozenset[Kind]:
+    """The kinds that have no free slot while another one has."""
+    full = frozenset(kind for kind, room in rooms.items() if not room.free)
+    return full if len(full) < len(rooms) else frozenset()

@@ -33,6 +33,7 @@ class Attempt:
     """
 
     __slots__ = (
+        "_token",
         "context",
         "ending",
         "is_abandoned",
@@ -40,7 +41,7 @@ class Attempt:
         "is_cleaning",
         "is_over",
         "is_reported",
-        "is_withdrawn",
+        "is_stuck",
         "job",
         "key",
         "number",
@@ -75,14 +76,15 @@ class Attempt:
         """
         self.is_announced = False
         """It starts as soon as the store knows."""
-        self.is_withdrawn = False
-        """It was taken out of a thread's inbox before it started."""
         self.is_abandoned = False
         """The slot that runs it must end, whatever the handler does."""
         self.is_cleaning = False
         """Its coroutine has come to its end and what surrounds it cleans up: let it."""
+        self.is_stuck = False
+        """It must end, and nothing that was tried has ended it."""
         self.is_over = False
         """It has ended, or was withdrawn: it uses nothing any more."""
+        self._token = [None]
         self.pool: Pool | None = None
         """Where it waits or runs."""
         self.ending: Ending | None = None
@@ -90,6 +92,21 @@ class Attempt:
         """The slot that runs it, while one does."""
         self.window = Window()
         """When its handler can be hit, if it runs in a thread."""
+
+    def seize(self) -> bool:
+        """Decide that it starts, or that it never does: whoever seizes it, from whatever thread,
+        is the only one.
+        """
+        try:
+            self._token.pop()
+        except IndexError:
+            return False
+        return True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Nobody has seized it."""
+        return bool(self._token)
 
     @property
     def runs_once(self) -> bool:

@@ -6,30 +6,27 @@ side (``take``, ``cancel``, ``forget``), outcomes are put into the hands on the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from penstock.clock import Clock
-from penstock.core.job import Hold, Job, Outcome, OutcomeKind
-from penstock.core.spec import Spec
+from penstock.core.job import Hold, Job, Outcome, OutcomeKind, Verdict
+from penstock.core.spec import KINDS, Kind
 from penstock.engines.records import Report
-from penstock.worker.appetite import KINDS, Appetite, Kind, Meal, Room, one_is_full
+from penstock.worker.appetite import Meal
 from penstock.worker.attempt import Attempt, Ending
-from penstock.worker.deadlines import Deadlines
-from penstock.worker.gate import Gate
-from penstock.worker.hands import Hands
-from penstock.worker.journal import Journal
+from penstock.worker.children import Children, Home
+from penstock.worker.ends import Ends
+from penstock.worker.menu import Menu
 from penstock.worker.pool import Pool
 from penstock.worker.runner import SHUT_DOWN, Runner
-from penstock.worker.settings import WorkerSettings
 from penstock.worker.slots import Slots
-from penstock.worker.stats import Stats
-from penstock.worker.store_time import StoreTime
 from penstock.worker.suspects import Surroundings, Suspects
 from penstock.worker.threads import Threads
+from penstock.worker.tools import Tools
 
 NO_SLOT: Final = "no slot was free"
+
+WEDGED: Final = "the loop of its worker did not come round"
 
 NOT_ALONE: Final = "after a crash a job runs apart from all others, and another one does"
 
@@ -43,24 +40,6 @@ LOUD_HOLD: Final = 30.0
 """Seconds before such a suspect is offered again, while others get their turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What the parts of one worker share."""
-
-    specs: Mapping[str, Spec]
-    settings: WorkerSettings
-    clock: Clock
-    gate: Gate
-    hands: Hands
-    time: StoreTime
-    stats: Stats
-    journal: Journal
-    worker: Callable[[], str]
-    """The worker's present id."""
-    wake: Callable[[], None]
-    """There is something to send, or room for more."""
-
-
 class Crew:
     """All attempts of one worker, wherever they run."""
 
@@ -71,13 +50,15 @@ class Crew:
         settings, clock = tools.settings, tools.clock
         runner = Runner(tools.time.now, tools.worker)
         self._runner = runner
-        self._deadlines = Deadlines(clock, self._timed_out)
-        parts = (runner, tools.gate, clock, self._deadlines.add, self._finished)
+        self._ends = Ends(tools)
+        parts = (runner, tools.gate, clock, self._ends.begun, self._finished, settings.reserve)
         self._slots = Slots(settings.concurrency, *parts)
         self._threads = Threads(settings.threads, *parts)
+        home = Home(worker=tools.worker, time=tools.time)
+        self._children = Children(settings.children, *parts, home=home, max_jobs=settings.max_jobs)
         around = Surroundings(
             worker=tools.worker,
-            pools=(self._slots, self._threads),
+            pools=(self._slots, self._threads, self._children),
             pool_of=self._pool_of,
             announce=self._announce,
             time=tools.time,
@@ -85,27 +66,24 @@ class Crew:
             journal=tools.journal,
         )
         self._suspects = Suspects(
-            settings.children, runner, tools.gate, around, self._deadlines.add, self._finished
+            settings.children, runner, tools.gate, around, self._ends.begun, self._finished
         )
-        self._by_kind: dict[Kind, Slots | Threads] = {
+        self._by_kind: dict[Kind, Pool] = {
             "async": self._slots,
             "sync": self._threads,
+            "process": self._children,
         }
-        self._pools: tuple[Pool, ...] = (self._slots, self._threads, self._suspects)
-        self._names: dict[Kind, frozenset[str]] = {
-            kind: frozenset(name for name, spec in tools.specs.items() if _kind(spec) == kind)
-            for kind in KINDS
-        }
-        self.appetite = Appetite(settings.prefetch)
-        self.unknown: set[str] = set()
-        """Tasks of jobs that came and that this process does not have."""
+        self._pools: tuple[Pool, ...] = (*self._by_kind.values(), self._suspects)
+        self.menu = Menu(tools, self._by_kind)
         self.is_draining = False
+        self.has_bequeathed = False
+        """Something is left to be settled when this process is dead, under its lease."""
 
     def lives(self) -> list[Coroutine[Any, Any, None]]:
-        """What has to live for attempts to run: slots, deadlines and suspects."""
+        """What has to live for attempts to run: slots, alarms and suspects."""
         slots = [self._slots.serve() for _ in range(self._slots.size)]
         children = [self._suspects.serve() for _ in range(self._suspects.size)]
-        return [*slots, *children, self._deadlines.run()]
+        return [*slots, *children, self._ends.run()]
 
     def close(self) -> None:
         """Let everything end; nobody wants to know how. Call it before the tasks are cancelled."""
@@ -122,34 +100,9 @@ class Crew:
         for pool in self._pools:
             pool.pump()
 
-    # --- room ----------------------------------------------------------------------------------
-
     def meal(self, *, may_pass_over: bool) -> Meal:
         """How many jobs to ask for now."""
-        if self.is_draining or self._gate.alone is not None or not self._gate.is_trusted:
-            return Meal()
-        return self.appetite.meal(self._rooms(), may_pass_over=may_pass_over)
-
-    @property
-    def is_half_full(self) -> bool:
-        """One kind of tasks has no free slot while the other one has."""
-        return one_is_full(self._rooms()) is not None
-
-    def _rooms(self) -> dict[Kind, Room]:
-        kinds = [kind for kind in KINDS if self._names[kind]] or KINDS[:1]
-        pools = ((kind, self._by_kind[kind]) for kind in kinds)
-        return {kind: Room(pool.size, pool.load) for kind, pool in pools}
-
-    def passed_over(self, meal: Meal, *, in_full: bool) -> None:
-        """A claim that passed over one kind of tasks was answered."""
-        kind: Kind = "sync" if meal.passes_over == "async" else "async"
-        was_idle = meal.slots == self._by_kind[kind].size
-        self.appetite.passed_over(kind, was_idle=was_idle, in_full=in_full)
-
-    def avoid(self, meal: Meal) -> frozenset[str]:
-        """The tasks whose jobs should go to others."""
-        full = self._names[meal.passes_over] if meal.passes_over else frozenset()
-        return full.union(self.unknown) if self.unknown else full
+        return Meal() if self.is_draining else self.menu.meal(may_pass_over=may_pass_over)
 
     @property
     def running(self) -> int:
@@ -169,10 +122,10 @@ class Crew:
                 continue
             attempt = self._hands.take(job, spec, now)
             if self.is_draining:
-                self._settle(attempt, attempt.outcome(OutcomeKind.RELEASED, SHUT_DOWN))
+                self._settle(attempt, released(attempt, SHUT_DOWN))
             elif job.crashes == 0:
                 attempt.pool = self._pool_of(attempt)
-                lots[_kind(spec)].append(attempt)
+                lots[spec.kind].append(attempt)
             elif self._suspects.has_room:
                 attempt.pool = self._suspects
                 self._suspects.put([attempt])
@@ -180,20 +133,21 @@ class Crew:
                 self._settle(attempt, _held(job, Hold.LIMIT, NOT_ALONE, SUSPECT_HOLD))
         self._tools.stats.claimed += len(jobs)
         for kind, lot in lots.items():
-            self._by_kind[kind].put(lot)
-            self._return_surplus(kind, lot)
+            if lot:
+                self._by_kind[kind].put(lot)
+                self._return_surplus(kind, lot)
         return {kind: len(lot) for kind, lot in lots.items()}
 
     def _return_surplus(self, kind: Kind, lot: list[Attempt]) -> None:
         """Give back at once what is more than a kind can take: the mix was not as expected."""
         pool = self._by_kind[kind]
-        surplus = min(len(lot), pool.load - pool.size - self.appetite.stock(kind))
+        surplus = min(len(lot), pool.load - pool.size - self.menu.appetite.stock(kind))
         if surplus > 0:
             self._release(lot[-surplus:], NO_SLOT)
 
     def _turn_away(self, job: Job) -> None:
         """Nobody here knows the task; it waits until a worker joins that does."""
-        self.unknown.add(job.task)
+        self.menu.unknown.add(job.task)
         self._hands.add(_held(job, Hold.UNKNOWN_TASK, job.task))
         self._tools.stats.count(OutcomeKind.RELEASED)
         self._tools.journal.unknown_task(job.task, tuple(self._tools.specs))
@@ -203,15 +157,14 @@ class Crew:
         self._tools.wake()
 
     def _pool_of(self, attempt: Attempt) -> Pool:
-        return self._by_kind[_kind(attempt.spec)]
+        return self._by_kind[attempt.spec.kind]
 
     # --- attempts end --------------------------------------------------------------------------
 
     def _finished(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """An attempt that ran has ended."""
-        if attempt.spec.timeout is not None:
-            self._deadlines.discard(attempt)
-        self.appetite.finished(_kind(attempt.spec))
+        self._ends.over(attempt)
+        self.menu.appetite.finished(attempt.spec.kind)
         self._over(attempt)
         self._settle(attempt, outcome)
 
@@ -225,13 +178,11 @@ class Crew:
             self._tools.stats.count(outcome.kind)
         self._tools.wake()
 
-    def _timed_out(self, attempt: Attempt) -> None:
-        self._interrupt(attempt, Ending.TIMEOUT)
-
-    def _interrupt(self, attempt: Attempt, ending: Ending) -> None:
-        attempt.end(ending)
-        if attempt.pool is not None:
-            attempt.pool.interrupt(attempt)
+    @property
+    def is_hopeless(self) -> bool:
+        """All that still runs is stuck."""
+        attempts = list(self._hands)
+        return bool(attempts) and all(attempt.is_stuck for attempt in attempts)
 
     def _withdraw(self, attempt: Attempt) -> bool:
         if attempt.pool is None or not attempt.pool.withdraw(attempt):
@@ -246,13 +197,13 @@ class Crew:
                 self._settle(attempt, attempt.outcome(OutcomeKind.CANCELLED))
             else:
                 self._hands.tell(attempt.job.id)
-                self._interrupt(attempt, Ending.CANCEL)
+                self._ends.interrupt(attempt, Ending.CANCEL)
 
     def drop(self, attempts: Sequence[Attempt]) -> None:
         """These belong to others now; whatever becomes of them, nobody wants to know."""
         for attempt in attempts:
             if not self._withdraw(attempt):
-                self._interrupt(attempt, Ending.LOST)
+                self._ends.interrupt(attempt, Ending.LOST)
             self._settle(attempt, None)
         self._tools.stats.dropped += len(attempts)
 
@@ -273,7 +224,7 @@ class Crew:
         for pool in self._by_kind.values():
             stale = [attempt for attempt in pool.waiting if attempt.taken_at < late]
             if self._release(stale, NO_SLOT):
-                self.appetite.stalled()
+                self.menu.appetite.stalled()
         for attempt in self._suspects.waiting:
             is_next = attempt is self._gate.alone
             extra, hold = (QUIET_WITHIN, LOUD_HOLD) if is_next else (0.0, SUSPECT_HOLD)
@@ -287,26 +238,48 @@ class Crew:
             self._release(pool.waiting, SHUT_DOWN)
 
     def _release(self, attempts: Sequence[Attempt], reason: str) -> int:
-        released = [attempt for attempt in attempts if self._withdraw(attempt)]
-        for attempt in released:
-            self._settle(attempt, attempt.outcome(OutcomeKind.RELEASED, reason))
-        return len(released)
+        withdrawn = [attempt for attempt in attempts if self._withdraw(attempt)]
+        for attempt in withdrawn:
+            self._settle(attempt, released(attempt, reason))
+        return len(withdrawn)
 
     def end_all(self) -> None:
-        """Time is up: stop what can be stopped; a thread's job is given back as it stands."""
+        """Time is up: stop what can be stopped."""
         for attempt in self._hands:
-            self._interrupt(attempt, Ending.SHUTDOWN)
-            if attempt.pool is self._threads:
-                self._leave_behind(attempt)
+            self._ends.interrupt(attempt, Ending.SHUTDOWN)
 
     def leave_all(self) -> None:
-        """Handlers that did not end when they were cancelled: give their jobs back all the same."""
+        """What did not end when it was stopped: give it back all the same, or see to it that it is
+        given back when this process is dead.
+        """
+        overseer, outcomes = self._tools.overseer, []
         for attempt in self._hands:
-            self._leave_behind(attempt)
+            outcome = self._runner.ended(attempt)
+            if overseer.settles and outcome is not None:
+                outcomes.append(outcome)
+                outcome = None
+            self._settle(attempt, outcome)
+            attempt.end(Ending.LOST)
+        if outcomes:
+            self.has_bequeathed = True
+            overseer.bequeath(self._tools.worker(), outcomes)
 
-    def _leave_behind(self, attempt: Attempt) -> None:
-        self._settle(attempt, self._runner.ended(attempt))
-        attempt.end(Ending.LOST)
+    def given_back(self, attempts: Sequence[Attempt], verdicts: Sequence[Verdict | None]) -> None:
+        """Somebody else has seized these attempts and given them back, as far as there is a
+        verdict.
+        """
+        for attempt, verdict in zip(attempts, verdicts, strict=True):
+            if attempt.pool is not None:
+                attempt.pool.discard(attempt)
+            self._over(attempt)
+            is_settled = verdict is not None and verdict is not Verdict.LATER
+            self._settle(attempt, None if is_settled else released(attempt, WEDGED))
+        self.menu.appetite.stalled()
+
+    @property
+    def waiting(self) -> list[Attempt]:
+        """What has not started and waits for a slot of the loop or a thread; any thread may ask."""
+        return [attempt for pool in self._by_kind.values() for attempt in pool.waiting]
 
     # --- progress ------------------------------------------------------------------------------
 
@@ -321,8 +294,9 @@ class Crew:
             attempt.context.resend()
 
 
-def _kind(spec: Spec) -> Kind:
-    return "async" if spec.is_async else "sync"
+def released(attempt: Attempt, reason: str) -> Outcome:
+    """The outcome of an attempt that has not started."""
+    return attempt.outcome(OutcomeKind.RELEASED, reason)
 
 
 def _held(job: Job, hold: Hold, cause: str, delay: float = 0.0) -> Outcome:

@@ -33,8 +33,9 @@ from penstock.engines.engine import Engine
 from penstock.engines.records import Ask, Exchange, WorkerInfo
 from penstock.errors import ItemRefused
 from penstock.worker.blame import storable
-from penstock.worker.crew import Crew, Tools
+from penstock.worker.crew import Crew
 from penstock.worker.leases import Lease
+from penstock.worker.tools import Tools
 
 UNSTORABLE: Final = "result could not be stored"
 
@@ -95,7 +96,7 @@ class Exchanges:
         self._crew.cancel(reply.cancels)
         kinds = self._crew.take(reply.jobs)
         now = clock.monotonic()
-        self._crew.appetite.exchanged(now, now - asked_at, kinds)
+        self._crew.menu.appetite.exchanged(now, now - asked_at, kinds)
         return reply
 
     def _judged(self, ask: Ask, verdicts: Sequence[Verdict]) -> None:
@@ -116,7 +117,7 @@ class Exchanges:
             tasks=tuple(self._tools.specs),
             host=socket.gethostname(),
             pid=os.getpid(),
-            slots=settings.concurrency + settings.threads,
+            slots=settings.concurrency + settings.threads + settings.children,
         )
         await self._engine.join(info)
         self._tools.journal.available()
@@ -125,6 +126,7 @@ class Exchanges:
         self._must_join = False
         self._lease.renew(info.id, asked_at)
         self._tools.journal.joined(info.id, settings.queues, len(info.tasks))
+        self._tools.overseer.joined(info.id)
 
     async def _recover(self) -> None:
         worker = self._lease.worker

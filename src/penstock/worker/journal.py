@@ -73,6 +73,29 @@ class Journal:
             ",".join(sorted(known)) or "none",
         )
 
+    def stuck(self, job: str, task: str, is_replaced: bool) -> None:
+        """An attempt must end, and nothing ends it."""
+        what = (
+            "its process is replaced"
+            if is_replaced
+            else 'its slot stays taken until this process ends; isolation="process" can be killed'
+        )
+        _log.error("attempt stuck job=%s task=%s: %s", job, task, what)
+
+    def blocked(self, worker: str, seconds: float, code: str) -> None:
+        """The worker's loop does not come round."""
+        _log.error(
+            "loop blocked worker=%s seconds=%.1f: a coroutine does not let others run; this is "
+            "where it is:\n%s",
+            worker,
+            seconds,
+            code,
+        )
+
+    def given_back(self, worker: str, count: int) -> None:
+        """Jobs that waited behind a loop that does not come round."""
+        _log.warning("jobs given back worker=%s count=%d", worker, count)
+
     def refused(self, job: str, error: EngineError) -> None:
         """The store cannot keep an outcome."""
         _log.error("outcome refused job=%s: %s", job, error)

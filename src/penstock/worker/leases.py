@@ -30,7 +30,8 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from penstock.clock import Clock
 from penstock.engines.engine import Engine
@@ -112,7 +113,10 @@ class Lease:
 
 
 class Beats:
-    """Beats every fifth of a lease, for whoever the worker is at that moment."""
+    """Beats every fifth of a lease, for whoever the worker is at that moment.
+
+    ``beside`` lives in the same thread, with the same handle.
+    """
 
     def __init__(
         self,
@@ -121,23 +125,32 @@ class Beats:
         every: float,
         clock: Clock,
         journal: Journal,
+        beside: Callable[[Engine], Coroutine[Any, Any, None]],
     ) -> None:
         self._connect = connect
         self._lease = lease
         self._every = every
         self._clock = clock
         self._journal = journal
+        self._beside = beside
 
     async def run(self) -> None:
         """Beat until cancelled."""
         engine = self._connect()
-        backoff = Backoff(longest=self._every)
         try:
             await open_patiently(engine, self._clock, self._journal)
-            while True:
-                await self._clock.sleep(await self._beat(engine, backoff))
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._beat_on(engine))
+                group.create_task(self._beside(engine))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
         finally:
             await engine.close()
+
+    async def _beat_on(self, engine: Engine) -> None:
+        backoff = Backoff(longest=self._every)
+        while True:
+            await self._clock.sleep(await self._beat(engine, backoff))
 
     async def _beat(self, engine: Engine, backoff: Backoff) -> float:
         """Beat once; return how long to wait before the next one."""

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 class Pool(Protocol):
     """Attempts wait here in line and run when there is room and the gate admits them."""
 
+    size: int
+    """Attempts that may run at once."""
+
     @property
     def load(self) -> int:
         """Attempts that wait or run here."""
@@ -36,8 +39,14 @@ class Pool(Protocol):
     def withdraw(self, attempt: Attempt) -> bool:
         """Take out an attempt that waits; False: it has started."""
 
+    def discard(self, attempt: Attempt) -> None:
+        """Forget an attempt that waits here and that somebody else has seized."""
+
     def interrupt(self, attempt: Attempt) -> None:
         """Stop a running attempt, as far as that is possible; ``attempt.ending`` says why."""
+
+    def insist(self, attempt: Attempt) -> None:
+        """Stop it by all means there are: it was interrupted a while ago, and still runs."""
 
     def close(self) -> None:
         """Start nothing more; what still runs is nobody's business."""

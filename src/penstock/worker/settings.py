@@ -30,7 +30,8 @@ class WorkerSettings:
     """Attempts in child processes at once: those of tasks with ``isolation="process"``; and, apart
     from these, as many of jobs that were in a crash."""
     reserve: Mapping[int, int] = field(default_factory=dict)
-    """Slots of each kind that are kept for jobs at least as urgent as a priority's number."""
+    """Slots of each kind that are kept for jobs at least as urgent as a priority's number; at least
+    one of each kind stays for all."""
     prefetch: int = 100
     """Jobs beyond the free slots that may wait in its hands, at most; long jobs mean none."""
     patience: float = 1.0
@@ -70,16 +71,8 @@ class WorkerSettings:
         for name in ("max_jobs", "max_memory"):
             if (value := getattr(self, name)) is not None:
                 _check(name, value, least=1)
-        self._check_reserve()
-
-    def _check_reserve(self) -> None:
-        kept = sum(self.reserve.values())
         for slots in self.reserve.values():
             _check("reserve", slots, least=1)
-        for name in ("concurrency", "threads", "children"):
-            if kept and kept >= (size := getattr(self, name)):
-                why = f"{kept} of {size} ({name}) are kept; leave at least one for all others"
-                raise BadOption("reserve", dict(self.reserve), why)
 
     @property
     def beat_every(self) -> float:

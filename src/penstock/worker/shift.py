@@ -9,9 +9,10 @@ Stopping, in the order of time
 | when                   | what                                                                |
 |------------------------|---------------------------------------------------------------------|
 | ``stop(drain)``        | no more claims; what has not started is given back; beats go on     |
-| after ``drain``        | coroutines are cancelled and their jobs given back; a thread's job  |
-|                        | is given back as it stands, the thread is left to itself            |
-| half of ``grace`` more | a coroutine that does not end is treated like a thread              |
+| after ``drain``        | coroutines are cancelled, threads hit, children killed; what ends   |
+|                        | of that is given back                                               |
+| half of ``grace`` more | what does not end is bequeathed to the overseer, who gives it back  |
+|                        | when this process is dead; or, without one, given back as it stands |
 | all of ``grace``       | the store is away: what could not be settled is for the leader      |
 | at the end             | the leadership is resigned, the lease given back                    |
 """
@@ -23,6 +24,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from math import inf
 from typing import Any, Final
 
+from penstock import logs
 from penstock.clock import Clock
 from penstock.core.spec import Spec
 from penstock.engines.engine import Engine
@@ -31,17 +33,21 @@ from penstock.leader.chores import all_chores
 from penstock.leader.election import TTL, Election
 from penstock.leader.leader import Leader
 from penstock.leader.within import within
-from penstock.worker.crew import Crew, Tools
+from penstock.worker.crew import Crew
 from penstock.worker.exchanges import Exchanges
 from penstock.worker.gate import Gate
 from penstock.worker.hands import Hands
 from penstock.worker.journal import Journal
 from penstock.worker.leases import Beats, Lease, open_patiently
+from penstock.worker.lifespan import lifespan
+from penstock.worker.overseer import Overseer
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.sidecar import Sidecar
 from penstock.worker.stats import Stats
 from penstock.worker.store_time import StoreTime
+from penstock.worker.tools import Tools
 from penstock.worker.turns import Turns
+from penstock.worker.watchdog import Watchdog
 
 ROUNDING: Final = 0.001
 """Seconds that a deadline may be early: clocks and sleeps are not exact."""
@@ -57,6 +63,7 @@ class Shift:
         settings: WorkerSettings,
         clock: Clock,
         stats: Stats,
+        overseer: Overseer,
         joined: Callable[[], None],
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -81,6 +88,7 @@ class Shift:
             time=StoreTime(clock),
             stats=stats,
             journal=self._journal,
+            overseer=overseer,
             worker=lambda: self.lease.worker,
             wake=self._wake.set,
         )
@@ -103,6 +111,12 @@ class Shift:
 
     async def work(self) -> None:
         """Work until told to stop and everything is settled, or cannot be."""
+        hooks = [spec.hooks for spec in self._tools.specs.values()]
+        with logs.context():
+            async with lifespan(hooks):
+                await self._opened()
+
+    async def _opened(self) -> None:
         try:
             if await open_patiently(self._engine, self._clock, self._journal, self._stopping):
                 await self._work()
@@ -146,7 +160,8 @@ class Shift:
 
     def _sidecars(self) -> list[Sidecar]:
         every = self._settings.beat_every
-        beats = Beats(self._connect, self.lease, every, self._clock, self._journal)
+        watchdog = Watchdog(self._crew, self._tools)
+        beats = Beats(self._connect, self.lease, every, self._clock, self._journal, watchdog.run)
         sidecars = [Sidecar("beats", beats.run, self._journal)]
         if self._settings.leads:
             chores = all_chores(self._settings.lease, self._settings.keep_finished, self._clock)
@@ -212,7 +227,7 @@ class Shift:
         """Wait until all is settled, or until ``extra`` seconds after the deadline."""
         while not work.done():
             left = self._deadline + extra - self._clock.monotonic()
-            if left <= ROUNDING:
+            if left <= ROUNDING or self._crew.is_hopeless:
                 return False
             self._nudge.clear()
             await self._clock.wait(self._nudge, left)
@@ -230,6 +245,8 @@ class Shift:
 
     async def _leave(self) -> None:
         worker = self.lease.worker
+        if self._crew.has_bequeathed:
+            return  # what is left is settled under this lease, when the process is dead
         try:
             await within(self._clock, self._settings.grace, self._engine.leave(worker))
         except (EngineError, TimeoutError) as error:

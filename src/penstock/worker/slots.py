@@ -7,7 +7,7 @@ ends before another slot needs to know. Only when a handler does wait are other 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from penstock.clock import Clock
@@ -15,6 +15,7 @@ from penstock.core.job import Outcome
 from penstock.worker.attempt import Attempt, Ending
 from penstock.worker.gate import Gate
 from penstock.worker.line import Line
+from penstock.worker.reserve import NOTHING, Reserve
 from penstock.worker.runner import Runner
 
 SLICE: Final = 0.005
@@ -22,7 +23,7 @@ SLICE: Final = 0.005
 
 
 class Slots:
-    """``size`` slots. ``begun`` is told of each attempt that has a timeout, ``finished`` of all; an
+    """``size`` slots. ``begun`` is told of each attempt that is watched, ``finished`` of all; an
     outcome of None means that nobody wants to know it.
     """
 
@@ -34,6 +35,7 @@ class Slots:
         clock: Clock,
         begun: Callable[[Attempt], None],
         finished: Callable[[Attempt, Outcome | None], None],
+        kept: Mapping[int, int] = NOTHING,
     ) -> None:
         self.size = size
         self._runner = runner
@@ -41,6 +43,7 @@ class Slots:
         self._clock = clock
         self._begun = begun
         self._finished = finished
+        self._reserve = Reserve(size, kept) if kept else None
         self._line = Line()
         self._running: set[Attempt] = set()
         self._idle: list[asyncio.Future[None]] = []
@@ -60,7 +63,7 @@ class Slots:
     @property
     def waiting(self) -> list[Attempt]:
         """Those that have not started, the next one first."""
-        return list(self._line)
+        return [attempt for attempt in list(self._line) if attempt.is_waiting]
 
     def put(self, attempts: Sequence[Attempt]) -> None:
         """Let attempts run as soon as a slot is free."""
@@ -74,15 +77,34 @@ class Slots:
 
     def pump(self) -> None:
         """See whether the head of the line can start; call it when the gate may have opened."""
-        if self._line and self._idle and self._gate.admits(self._line.head):
+        if self._idle and self._has_next:
             self._wake(1)
+
+    @property
+    def _has_next(self) -> bool:
+        """The head of the line may start now."""
+        if not self._line or not self._gate.admits(head := self._line.head):
+            return False
+        return self._reserve is None or self._reserve.admits(head.job.priority)
 
     def withdraw(self, attempt: Attempt) -> bool:
         """Take an attempt out of the line; False: it has started."""
-        return self._line.remove(attempt)
+        if not attempt.seize():
+            return False
+        self.discard(attempt)
+        return True
+
+    def discard(self, attempt: Attempt) -> None:
+        """Forget an attempt that somebody else has seized."""
+        self._line.remove(attempt)
 
     def interrupt(self, attempt: Attempt) -> None:
         """Cancel the handler of a running attempt; ``attempt.ending`` says why."""
+        if attempt.task is not None and not attempt.is_cleaning:
+            attempt.task.cancel()
+
+    def insist(self, attempt: Attempt) -> None:
+        """Cancel it once more, even if it cleans up."""
         if attempt.task is not None:
             attempt.task.cancel()
 
@@ -100,11 +122,13 @@ class Slots:
         since = self._clock.monotonic()
         while not self._is_closed:
             try:
-                if not self._line or not self._gate.admits(self._line.head):
+                if not self._has_next:
                     await self._rest()
                     since = self._clock.monotonic()
                     continue
-                await self._run(self._line.take(), slot)
+                attempt = self._line.take()
+                if attempt.seize():
+                    await self._run(attempt, slot)
                 if (now := self._clock.monotonic()) - since > SLICE:
                     since = now
                     await asyncio.sleep(0)
@@ -123,7 +147,9 @@ class Slots:
         attempt.task = slot
         attempt.started_at = self._clock.monotonic()
         self._running.add(attempt)
-        if attempt.spec.timeout is not None:
+        if self._reserve is not None:
+            self._reserve.count(attempt.job.priority, 1)
+        if attempt.spec.is_watched:
             self._begun(attempt)
         if self._line and self._idle and not self._is_spreading:
             self._is_spreading = True
@@ -134,6 +160,8 @@ class Slots:
         finally:
             attempt.task = None
             self._running.discard(attempt)
+            if self._reserve is not None:
+                self._reserve.count(attempt.job.priority, -1)
         self._finished(attempt, outcome)
 
     def _spread(self) -> None:

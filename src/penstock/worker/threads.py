@@ -1,7 +1,8 @@
 """The threads for sync attempts: they take jobs themselves and report back many at a time.
 
 A thread that ends one attempt takes the next without asking the loop. What it has to tell goes into
-one list, and the loop is woken once for all that is in it.
+one list, and the loop is woken once for all that is in it. Where slots are kept for urgent jobs, an
+attempt is handed over only when it can start, because only the loop knows what runs.
 """
 
 from __future__ import annotations
@@ -9,25 +10,25 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from queue import SimpleQueue
 
 from penstock.clock import Clock
 from penstock.core.job import Outcome
-from penstock.worker.attempt import Attempt
+from penstock.worker.attempt import Attempt, Ending
 from penstock.worker.gate import Gate
 from penstock.worker.line import Line
+from penstock.worker.reserve import NOTHING, Reserve
 from penstock.worker.runner import Runner
 
 
 class Threads:
-    """``size`` threads, started when first needed. ``begun`` is told of each attempt that has a
-    timeout, ``finished`` of all, both on the loop; an outcome of None means that nobody wants to
+    """``size`` threads, started when first needed. ``begun`` is told of each attempt that is
+    watched, ``finished`` of all, both on the loop; an outcome of None means that nobody wants to
     know it.
 
     An attempt is in the line of the loop while the gate is shut, then in the inbox of the threads.
-    Whoever has the lock decides whether it starts or is withdrawn.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Threads:
         clock: Clock,
         begun: Callable[[Attempt], None],
         finished: Callable[[Attempt, Outcome | None], None],
+        kept: Mapping[int, int] = NOTHING,
     ) -> None:
         self.size = size
         self._runner = runner
@@ -45,6 +47,7 @@ class Threads:
         self._clock = clock
         self._begun = begun
         self._finished = finished
+        self._reserve = Reserve(size, kept) if kept else None
         self._line = Line()
         self._inside: dict[Attempt, None] = {}
         self._inbox: SimpleQueue[Attempt | None] = SimpleQueue()
@@ -69,8 +72,7 @@ class Threads:
     @property
     def waiting(self) -> list[Attempt]:
         """Those that have not started, the next one first."""
-        inside = [attempt for attempt in self._inside if attempt.started_at is None]
-        return [*inside, *self._line]
+        return [each for each in (*list(self._inside), *self._line) if each.is_waiting]
 
     def put(self, attempts: Sequence[Attempt]) -> None:
         """Let attempts run as soon as a thread is free."""
@@ -83,27 +85,53 @@ class Threads:
         self.pump()
 
     def pump(self) -> None:
-        """Hand the line to the threads, as far as the gate admits it."""
+        """Hand the line to the threads, as far as the gate and the reserve admit it."""
         while self._line and self._gate.admits(self._line.head):
+            if not self._makes_room(self._line.head):
+                return
             attempt = self._line.take()
             self._inside[attempt] = None
             self._inbox.put(attempt)
             if len(self._threads) < min(self.size, len(self._inside)):
                 self._hire()
 
+    def _makes_room(self, attempt: Attempt) -> bool:
+        if self._reserve is None:
+            return True
+        priority = attempt.job.priority
+        if len(self._inside) >= self.size or not self._reserve.admits(priority):
+            return False
+        self._reserve.count(priority, 1)
+        return True
+
     def withdraw(self, attempt: Attempt) -> bool:
         """Take an attempt out of the line; False: it has started."""
-        if self._line.remove(attempt):
-            return True
-        with self._lock:
-            if attempt not in self._inside or attempt.started_at is not None:
-                return False
-            attempt.is_withdrawn = True
-            del self._inside[attempt]
-            return True
+        if not attempt.seize():
+            return False
+        self.discard(attempt)
+        return True
+
+    def discard(self, attempt: Attempt) -> None:
+        """Forget an attempt that somebody else has seized."""
+        if not self._line.remove(attempt):
+            self._forget(attempt)
+
+    def _forget(self, attempt: Attempt) -> bool:
+        if attempt not in self._inside:
+            return False
+        del self._inside[attempt]
+        if self._reserve is not None:
+            self._reserve.count(attempt.job.priority, -1)
+        return True
 
     def interrupt(self, attempt: Attempt) -> None:
-        """A thread cannot be stopped: its handler sees ``ctx.cancelled``."""
+        """Hit the handler; one that is only cancelled may first end by itself."""
+        if attempt.ending is not Ending.CANCEL:
+            attempt.window.hit()
+
+    def insist(self, attempt: Attempt) -> None:
+        """Hit the handler, unless it was hit before: it can be told only once."""
+        attempt.window.hit()
 
     def close(self) -> None:
         """Let every thread end after what it runs now. Nothing of it is waited for."""
@@ -121,22 +149,24 @@ class Threads:
     def _serve(self) -> None:
         while (attempt := self._inbox.get()) is not None:
             if self._begin(attempt):
+                if attempt.spec.is_watched:
+                    self._tell(partial(self._begun, attempt))
                 outcome = self._runner.call(attempt)
                 with self._lock:
                     self._running -= 1
                 self._tell(partial(self._end, attempt, outcome))
 
     def _begin(self, attempt: Attempt) -> bool:
+        if not attempt.is_waiting:
+            return False
         with self._lock:
-            if attempt.is_withdrawn:
-                return False
             if not self._gate.admits(attempt):
                 self._tell(partial(self._refused, attempt))
                 return False
+            if not attempt.seize():
+                return False
             attempt.started_at = self._clock.monotonic()
             self._running += 1
-        if attempt.spec.timeout is not None:
-            self._tell(partial(self._begun, attempt))
         return True
 
     def _tell(self, news: Callable[[], None]) -> None:
@@ -158,11 +188,10 @@ class Threads:
         self.pump()
 
     def _end(self, attempt: Attempt, outcome: Outcome | None) -> None:
-        del self._inside[attempt]
+        self._forget(attempt)
         self._finished(attempt, outcome)
 
     def _refused(self, attempt: Attempt) -> None:
         """The gate shut while it was on its way; it waits in the line again."""
-        if attempt in self._inside:
-            del self._inside[attempt]
+        if self._forget(attempt) and attempt.is_waiting:
             self._line.add([attempt])

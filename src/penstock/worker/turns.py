@@ -22,9 +22,10 @@ from penstock.engines.records import Ask, Report
 from penstock.errors import EngineClosed, EngineError, LeaseLost
 from penstock.worker.appetite import Meal
 from penstock.worker.backoff import Backoff
-from penstock.worker.crew import Crew, Tools
+from penstock.worker.crew import Crew
 from penstock.worker.exchanges import Exchanges
 from penstock.worker.leases import Lease
+from penstock.worker.tools import Tools
 
 FLUSH_EVERY: Final = 0.5
 """Seconds between two flushes of progress reports."""
@@ -74,6 +75,8 @@ class Turns:
         self._backoff = Backoff()
         self._has_more = True
         """The last claim was answered in full: there may be more."""
+        self._least_urgent: int | None = None
+        """What the last turn wanted at least."""
         self._is_called = False
         """The store has something for this worker."""
         self._hollow = 0
@@ -113,6 +116,9 @@ class Turns:
         await self._keep_house()
         meal = self._crew.meal(may_pass_over=self._clock.monotonic() >= self._scan_at)
         ask = self._ask(meal)
+        if meal.least_urgent != self._least_urgent:
+            self._least_urgent = meal.least_urgent
+            self._has_more = True
         has_use = (self._has_more and ask.want) or meal.passes_over
         if ask.outcomes or self._is_called or has_use or self._hands.is_announcing:
             await self._exchange(ask, meal)
@@ -133,8 +139,9 @@ class Turns:
             slots=min(meal.slots, most),
             outcomes=self._hands.outgoing(most),
             begun=self._hands.begun(),
-            avoid=self._crew.avoid(meal),
+            avoid=self._crew.menu.avoid(meal),
             told=self._hands.told,
+            least_urgent=meal.least_urgent,
         )
 
     async def _exchange(self, ask: Ask, meal: Meal) -> None:
@@ -146,7 +153,7 @@ class Turns:
             self._has_more = True
             return
         if meal.passes_over:
-            self._crew.passed_over(meal, in_full=len(reply.jobs) >= ask.want)
+            self._crew.menu.passed_over(meal, in_full=len(reply.jobs) >= ask.want)
             self._scanned(asked_at, found=bool(reply.jobs))
             return
         self._has_more = 0 < ask.want <= len(reply.jobs)
@@ -173,7 +180,7 @@ class Turns:
                 return
         timeout = self._poll * (0.75 + 0.25 * random())
         now = self._clock.monotonic()
-        if self._crew.is_half_full:
+        if self._crew.menu.is_half_full:
             timeout = min(timeout, max(0.001, self._scan_at - now))
         if await self._wait(ask, timeout):
             return
@@ -213,7 +220,7 @@ class Turns:
             self._crew.tidy()
         if now - self._forgot_at >= FORGET_UNKNOWN:
             self._forgot_at = now
-            self._crew.unknown.clear()
+            self._crew.menu.unknown.clear()
         if now - self._flushed_at >= FLUSH_EVERY:
             self._flushed_at = now
             await self._flush()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from penstock.clock import Clock
 from penstock.core.spec import Spec
 from penstock.engines.engine import Engine
+from penstock.worker.overseer import Nobody, Overseer
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.shift import Shift
 from penstock.worker.stats import Stats
@@ -26,6 +27,7 @@ class Worker:
         settings: WorkerSettings | None = None,
         *,
         clock: Clock,
+        overseer: Overseer | None = None,
     ) -> None:
         self.settings = settings or WorkerSettings()
         self.ready = asyncio.Event()
@@ -34,6 +36,7 @@ class Worker:
         self._connect = connect
         self._specs = specs
         self._clock = clock
+        self._overseer = overseer or Nobody()
         self._lock = threading.Lock()
         self._shift: Shift | None = None
         self._stop_in: float | None = None
@@ -55,7 +58,13 @@ class Worker:
         On failure: what ``open`` raises, except that a store which is away is waited for.
         """
         shift = Shift(
-            self._connect, self._specs, self.settings, self._clock, self.stats, self.ready.set
+            self._connect,
+            self._specs,
+            self.settings,
+            self._clock,
+            self.stats,
+            self._overseer,
+            self.ready.set,
         )
         with self._lock:
             self._shift = shift
