@@ -350,14 +350,15 @@ class MemoryJobs(MemoryViews):
             self._lines[job.queue].add(job)
             self._due[job.queue].add(job)
             self._expiring.add(job)
-            if job.is_open:
+            if job.claimed_at is not None:
                 self._open[job.queue].add(job.id)
 
     def _unlist(self, job: Job) -> None:
         self._running[job.queue].discard(job.id)
         self._held_by[job.worker or ""].discard(job.id)
         self._unplaced[job.queue].pop(job.id, None)
-        self._open[job.queue].discard(job.id)
+        if job.claimed_at is not None and job.state is not State.RUNNING:
+            self._open[job.queue].discard(job.id)
 
     def _drop(self, job: Job) -> None:
         self.changes += 1

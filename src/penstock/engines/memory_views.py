@@ -238,7 +238,7 @@ def fits(ask: Ask, now: float, job: Job) -> bool:
     instant would have to read all of it, and only looks once more.
     """
     return (
-        has_time(now, job)
+        (job.expires_at is None or has_time(now, job))
         and job.task not in ask.avoid
         and (ask.slots > 0 or not job.at_most_once)
         and (ask.least_urgent is None or job.priority <= ask.least_urgent or due_at(job) > now)
