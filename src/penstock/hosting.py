@@ -21,6 +21,7 @@ from penstock.errors import BadOption, CannotHost
 from penstock.options import several, word
 from penstock.sync import is_on_a_loop
 from penstock.worker.child_place import is_child
+from penstock.worker.loops import loop_factory
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
 
@@ -209,7 +210,7 @@ class WorkerThread:
 
     def _run(self) -> None:
         try:
-            with asyncio.Runner() as runner:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(self.worker.run())
         except BaseException as error:
             self._error = error
@@ -265,13 +266,3 @@ def signals(
             with contextlib.suppress(NotImplementedError):
                 loop.remove_signal_handler(number)
             signal.signal(number, before[number])
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, if it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory

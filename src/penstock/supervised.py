@@ -26,9 +26,10 @@ from penstock import logs
 from penstock.app import Penstock
 from penstock.core.job import Outcome
 from penstock.errors import AppNotFound, PenstockError, UsageError
-from penstock.hosting import WorkerOptions, loop_factory, signals
+from penstock.hosting import WorkerOptions, signals
 from penstock.locate import locate
 from penstock.url import Url
+from penstock.worker.loops import loop_factory
 from penstock.worker.overseer import Pulse
 from penstock.worker.staff_frames import (
     Done,
