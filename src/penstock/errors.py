@@ -464,14 +464,9 @@ class MemoryExceeded(PenstockError, MemoryError):
 
     def __str__(self) -> str:
         return (
-            f"{self.task} used {_megabytes(self.used)} MB of max_memory "
-            f"{_megabytes(self.allowed)} MB and was killed; work in smaller pieces, or raise "
-            "max_memory"
+            f"{self.task} used {self.used / 1e6:.0f} MB of max_memory {self.allowed / 1e6:.0f} MB "
+            "and was killed; work in smaller pieces, or raise max_memory"
         )
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:.3g}" if size < 1e9 else f"{size / 1e6:.0f}"
 
 
 # --- the store ----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -144,12 +145,10 @@ def reads_and_prints() -> list[str]:
 
 
 def swells(ctx: Context) -> None:
-    """Takes more and more memory, and keeps it."""
-    taken = []
-    ctx.progress(0.1, "swelling")
-    while True:
-        taken.append(b"x" * (1 << 20))
-        threading.Event().wait(0.0001)
+    """Takes more memory than it may, and keeps it."""
+    taken = b"x" * 300_000_000
+    ctx.progress(0.1, f"has {len(taken)}")
+    threading.Event().wait()
 
 
 def locks(path: str, then: str) -> int:
@@ -199,6 +198,13 @@ def forks_a_pool() -> int:
         return sum(pool.map(abs, [-1, -2]))
 
 
+def terminates_what_it_starts() -> int:
+    """How a process ends that is told to: it must not have learned to ignore that."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        process.terminate()
+        return process.wait()
+
+
 def isolated(function: Callable[..., Any], name: str = "", **fields: Any) -> Declared:
     fields.setdefault("retries", 0)
     return Declared(
@@ -222,6 +228,7 @@ MISBEHAVES = isolated(misbehaves)
 STOPS_ITS_LOOP = isolated(stops_its_loop)
 CLOSES_ALL_FILES = isolated(closes_all_files)
 WRITES_ANYWHERE = isolated(writes_anywhere)
+TERMINATES_WHAT_IT_STARTS = isolated(terminates_what_it_starts)
 FORKS_A_POOL = isolated(forks_a_pool)
 ISOLATED_EXITS = isolated(exits)
 ISOLATED_IS_KILLED = isolated(is_killed)

@@ -99,20 +99,17 @@ def _written(pipe: int, part: bytes | memoryview) -> int:
     try:
         return os.write(pipe, part)
     except BlockingIOError:
-        is_ready(pipe, None, to_write=True)
+        watch(pipe, to_write=True).poll()
         return 0
 
 
-def is_ready(pipe: int, timeout: float | None, *, to_write: bool = False) -> bool:
-    """Wait until a pipe can be read or written; False: it took longer.
-
-    Where pipes cannot be waited for (Windows) the answer is always yes.
-    """
+def watch(pipe: int, *, to_write: bool = False) -> Any:
+    """What can wait for a pipe; None where nothing can (Windows)."""
     if not hasattr(select, "poll"):
-        return True
+        return None
     watch = select.poll()
     watch.register(pipe, select.POLLOUT if to_write else select.POLLIN)
-    return bool(watch.poll(None if timeout is None else timeout * 1000))
+    return watch
 
 
 class Reader(Generic[T]):
@@ -120,6 +117,7 @@ class Reader(Generic[T]):
 
     def __init__(self, pipe: int, decoder: msgspec.msgpack.Decoder[T]) -> None:
         self._pipe = pipe
+        self._watch = watch(pipe)
         self._decode: Callable[[Any], T] = decoder.decode
         self._buffer = bytearray()
 
@@ -138,7 +136,7 @@ class Reader(Generic[T]):
                     body = bytes(buffer[_LENGTH.size : end])
                     del buffer[:end]
                     return self._decode(body)
-            if timeout is not None and not is_ready(self._pipe, timeout):
+            if timeout is not None and self._watch and not self._watch.poll(timeout * 1000):
                 raise TimeoutError
             chunk = os.read(self._pipe, _CHUNK)
             if not chunk:

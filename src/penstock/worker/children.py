@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty
-from typing import Final
+from typing import Any, Final
 
 from penstock.clock import Clock
 from penstock.core.job import Outcome
@@ -89,6 +89,7 @@ class Children(Threads):
         super().__init__(size, runner, gate, clock, begun, finished, kept)
         self._home = home
         self._max_jobs = max_jobs
+        self._places: dict[Callable[..., Any], Place | Nowhere] = {}
         self._seats: dict[Attempt, Seat] = {}
         self._is_closed = False
 
@@ -175,7 +176,9 @@ class Children(Threads):
                 del self._seats[attempt]
 
     def _outcome(self, seat: Seat, attempt: Attempt) -> Outcome | None:
-        name, place = attempt.spec.name, place_of(attempt.spec.function)
+        name, function = attempt.spec.name, attempt.spec.function
+        if (place := self._places.get(function)) is None:
+            place = self._places[function] = place_of(function)
         if isinstance(place, Nowhere):
             return self._runner.broke(attempt, CannotIsolate(name, place.why))
         how = ""
