@@ -37,14 +37,14 @@ class Spec:
     hooks: Hooks = field(default_factory=Hooks, compare=False)
     """What its app lets run around its attempts."""
 
-    @property
-    def kind(self) -> Kind:
-        """Where its attempts run."""
-        if self.isolation == "process":
-            return "process"
-        return "async" if self.is_async else "sync"
+    kind: Kind = field(init=False)
+    """Where its attempts run."""
+    is_watched: bool = field(init=False)
+    """Time alone may end its attempts."""
 
-    @property
-    def is_watched(self) -> bool:
-        """Time alone may end its attempts."""
-        return self.timeout is not None or self.stall is not None
+    def __post_init__(self) -> None:
+        """Decide once what every attempt asks."""
+        kind = self.isolation or ("async" if self.is_async else "sync")
+        object.__setattr__(self, "kind", kind)
+        is_watched = self.timeout is not None or self.stall is not None
+        object.__setattr__(self, "is_watched", is_watched)

@@ -10,7 +10,7 @@ from penstock.context import REAL, Context
 from penstock.core.job import Job, Outcome, OutcomeKind
 from penstock.core.spec import Spec
 from penstock.worker.pool import Pool
-from penstock.worker.window import Window
+from penstock.worker.window import SHUT, Window
 
 Key = tuple[str, int]
 """A job and its attempt: with the worker's id, the fence."""
@@ -90,7 +90,7 @@ class Attempt:
         self.ending: Ending | None = None
         self.task: asyncio.Task[None] | None = None
         """The slot that runs it, while one does."""
-        self.window = Window()
+        self.window = SHUT if spec.is_async else Window()
         """When its handler can be hit, if it runs in a thread."""
 
     def seize(self) -> bool:

@@ -124,7 +124,7 @@ class Crew:
             if self.is_draining:
                 self._settle(attempt, released(attempt, SHUT_DOWN))
             elif job.crashes == 0:
-                attempt.pool = self._pool_of(attempt)
+                attempt.pool = self._by_kind[spec.kind]
                 lots[spec.kind].append(attempt)
             elif self._suspects.has_room:
                 attempt.pool = self._suspects
@@ -163,9 +163,12 @@ class Crew:
 
     def _finished(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """An attempt that ran has ended."""
-        self._ends.over(attempt)
+        if attempt.ending is not None or attempt.spec.is_watched:
+            self._ends.over(attempt)
         self.menu.appetite.finished(attempt.spec.kind)
         self._over(attempt)
+        if outcome is not None:
+            self._tools.journal.ended(attempt.job, outcome)
         self._settle(attempt, outcome)
 
     def _over(self, attempt: Attempt) -> None:

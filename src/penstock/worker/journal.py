@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
 
+from penstock.core.job import Job, Outcome, OutcomeKind
 from penstock.errors import EngineError
+from penstock.logs import say
+from penstock.worker.stats import Stats
 
-_log = logging.getLogger("penstock.worker")
+_log: Final = logging.getLogger("penstock.worker")
+
+_BAD: Final[Mapping[OutcomeKind, tuple[int, str]]] = MappingProxyType(
+    {
+        OutcomeKind.FAILED: (logging.ERROR, "job failed"),
+        OutcomeKind.RETRY: (logging.WARNING, "attempt failed"),
+        OutcomeKind.CRASHED: (logging.WARNING, "attempt crashed"),
+    }
+)
 
 
 class Journal:
@@ -17,89 +30,108 @@ class Journal:
         self._is_away = False
         self._unknown: set[str] = set()
 
+    # --- the worker ----------------------------------------------------------------------------
+
     def joined(self, worker: str, queues: Sequence[str], tasks: int) -> None:
         """It has its lease."""
-        _log.info("worker joined worker=%s queues=%s tasks=%d", worker, ",".join(queues), tasks)
+        say(
+            _log, logging.INFO, "worker joined", worker=worker, queues=",".join(queues), tasks=tasks
+        )
 
-    def left(self, worker: str, stats: object) -> None:
+    def left(self, worker: str, stats: Stats) -> None:
         """It is over."""
-        _log.info("worker left worker=%s %s", worker, stats)
+        say(_log, logging.INFO, "worker left", worker=worker, **stats.counted())
 
     def draining(self, worker: str, seconds: float, running: int) -> None:
         """It claims no more."""
-        _log.info("worker draining worker=%s seconds=%g running=%d", worker, seconds, running)
+        event = "worker draining"
+        say(_log, logging.INFO, event, worker=worker, seconds=round(seconds, 3), running=running)
 
     def gave_up(self, worker: str, running: int, outcomes: int) -> None:
         """It ends although not everything could be settled; a leader will see to the rest."""
-        _log.warning("worker gave up worker=%s running=%d unsettled=%d", worker, running, outcomes)
+        event = "worker gave up"
+        say(_log, logging.WARNING, event, worker=worker, running=running, unsettled=outcomes)
 
     def left_behind(self, name: str) -> None:
         """A thread of ours did not end in time."""
-        _log.warning("thread left behind thread=%s", name)
+        say(_log, logging.WARNING, "thread left behind", thread=name)
+
+    def blocked(self, worker: str, seconds: float, code: str) -> None:
+        """The worker's loop does not come round."""
+        event = "loop blocked: a coroutine does not let others run"
+        say(_log, logging.ERROR, event, worker=worker, seconds=round(seconds, 1), code=code)
+
+    def given_back(self, worker: str, count: int) -> None:
+        """Jobs that waited behind a loop that does not come round."""
+        say(_log, logging.WARNING, "jobs given back", worker=worker, count=count)
+
+    # --- the store -----------------------------------------------------------------------------
 
     def unavailable(self, verb: str, error: Exception) -> None:
         """The store did not do it. Said once aloud, then quietly until it answers again."""
         level = logging.DEBUG if self._is_away else logging.WARNING
         self._is_away = True
-        _log.log(level, "store unavailable verb=%s error=%r: %s", verb, type(error).__name__, error)
+        say(_log, level, "store unavailable", verb=verb, error=type(error).__name__, why=str(error))
 
     def available(self) -> None:
         """The store answers."""
         if self._is_away:
             self._is_away = False
-            _log.info("store available again")
+            say(_log, logging.INFO, "store available again")
 
     def lease_lost(self, worker: str, dropped: int) -> None:
         """Its jobs belong to others now."""
-        _log.warning("lease lost worker=%s dropped=%d", worker, dropped)
+        say(_log, logging.WARNING, "lease lost", worker=worker, dropped=dropped)
 
     def recovered(self, worker: str, unknown: int, gone: int) -> None:
         """After a lost reply the store was asked what this worker has."""
-        _log.info("lost reply worker=%s adopted=%d dropped=%d", worker, unknown, gone)
+        say(_log, logging.INFO, "lost reply", worker=worker, adopted=unknown, dropped=gone)
 
     def stale(self, worker: str, count: int) -> None:
         """Outcomes came too late and were dropped by the store."""
-        _log.warning("outcomes stale worker=%s count=%d", worker, count)
+        say(_log, logging.WARNING, "outcomes stale", worker=worker, count=count)
+
+    # --- jobs ----------------------------------------------------------------------------------
+
+    def ended(self, job: Job, outcome: Outcome) -> None:
+        """An attempt has ended; said aloud if it ended badly."""
+        level, event = _BAD.get(outcome.kind, (logging.DEBUG, "attempt ended"))
+        if not _log.isEnabledFor(level):
+            return
+        facts: dict[str, Any] = {"job": job.id, "task": job.task, "attempt": job.attempt}
+        if job.correlation_id is not None:
+            facts["correlation_id"] = job.correlation_id
+        if level == logging.DEBUG:
+            facts["outcome"] = outcome.kind.value
+        if outcome.kind is OutcomeKind.RETRY:
+            facts["again_in"] = round(outcome.delay, 3)
+        say(_log, level, event, **facts, reason=outcome.reason or "")
 
     def unknown_task(self, task: str, known: Sequence[str]) -> None:
         """A job came whose task this process does not have; said once per task."""
         if task in self._unknown:
             return
         self._unknown.add(task)
-        _log.error(
-            "task unknown task=%r known=%s: its jobs are held until a worker joins that has it; "
-            "import the module that declares it before the worker starts",
-            task,
-            ",".join(sorted(known)) or "none",
+        event = (
+            "task unknown: its jobs are held until a worker joins that has it; import the module "
+            "that declares it before the worker starts"
         )
-
-    def stuck(self, job: str, task: str, is_replaced: bool) -> None:
-        """An attempt must end, and nothing ends it."""
-        what = (
-            "its process is replaced"
-            if is_replaced
-            else 'its slot stays taken until this process ends; isolation="process" can be killed'
-        )
-        _log.error("attempt stuck job=%s task=%s: %s", job, task, what)
-
-    def blocked(self, worker: str, seconds: float, code: str) -> None:
-        """The worker's loop does not come round."""
-        _log.error(
-            "loop blocked worker=%s seconds=%.1f: a coroutine does not let others run; this is "
-            "where it is:\n%s",
-            worker,
-            seconds,
-            code,
-        )
-
-    def given_back(self, worker: str, count: int) -> None:
-        """Jobs that waited behind a loop that does not come round."""
-        _log.warning("jobs given back worker=%s count=%d", worker, count)
+        say(_log, logging.ERROR, event, task=task, known=",".join(sorted(known)) or "none")
 
     def refused(self, job: str, error: EngineError) -> None:
         """The store cannot keep an outcome."""
-        _log.error("outcome refused job=%s: %s", job, error)
+        say(_log, logging.ERROR, "outcome refused", job=job, why=str(error))
 
     def suspect(self, job: str, task: str, crashes: int, where: str) -> None:
         """A job that was in a crash runs apart from the others."""
-        _log.warning("suspect job=%s task=%s crashes=%d runs=%s", job, task, crashes, where)
+        say(_log, logging.WARNING, "suspect", job=job, task=task, crashes=crashes, runs=where)
+
+    def stuck(self, job: str, task: str, is_replaced: bool) -> None:
+        """An attempt must end, and nothing ends it."""
+        event = "attempt stuck: its process is replaced"
+        if not is_replaced:
+            event = (
+                "attempt stuck: its slot stays taken until this process ends; a task with "
+                'isolation="process" can be killed'
+            )
+        say(_log, logging.ERROR, event, job=job, task=task)

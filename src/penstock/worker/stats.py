@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import assert_never
+from typing import Any, assert_never
 
 from penstock.core.job import OutcomeKind
 
@@ -47,6 +47,7 @@ class Stats:
             case _:
                 assert_never(kind)
 
-    def __str__(self) -> str:
-        pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return " ".join(f"{name}={value}" for name, value in pairs if value)
+    def counted(self) -> dict[str, Any]:
+        """The counters that are not zero, by name."""
+        pairs = ((field.name, int(getattr(self, field.name))) for field in fields(self))
+        return {name: value for name, value in pairs if value}

@@ -18,7 +18,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from penstock.context import Interrupted
 
@@ -76,6 +76,10 @@ class Window:
         except Interrupted:
             pass  # there is only one, and here it is
         return True
+
+
+SHUT: Final = Window()
+"""The window of what runs in no thread: it is never open."""
 
 
 def _raise_in(thread: int, exception: type[BaseException] | None) -> None:
