@@ -9,7 +9,7 @@ import pytest
 from conformance.steps import claim, enqueue_jobs, joined
 from penstock.core.job import ErrorRecord, Outcome, OutcomeKind, State
 from penstock.engines.memory import MemoryEngine, MemoryStore
-from penstock.errors import ItemRefused
+from penstock.errors import EngineReadOnly, ItemRefused
 from penstock.testing import Faulty
 from penstock.worker.staff_frames import Joined, Will
 from penstock.worker.staff_store import StaffStore
@@ -145,6 +145,20 @@ async def test_a_process_that_left_in_order_leaves_nothing_to_do(house, clock):
     await clock.settle()
     assert await house.staff.settled(0.0)
     assert await house.state_of(*ids) == [(State.READY, 0, 0)]
+
+
+async def test_a_handle_that_cannot_be_opened_is_tried_again(clock):
+    house = House(clock)
+    await house.engine.open()
+    house.theirs.fail("open", EngineReadOnly("memory", "no"))
+    house.living = [await joined(house.engine)]
+    running = asyncio.create_task(house.staff.run())
+    house.staff.locate(LOADED)
+    await clock.elapse(5)
+    assert [info.beat for info in await house.engine.workers()] == [2]
+    running.cancel()
+    await asyncio.wait([running])
+    await house.engine.close()
 
 
 async def test_a_store_that_only_the_process_could_reach_has_ended_with_it(clock):

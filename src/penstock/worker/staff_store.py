@@ -105,12 +105,22 @@ class StaffStore:
         assert self._loaded.url is not None
         engine = self._connect(self._loaded.url)
         try:
-            await self._until_done("open", engine.open)
+            await self._open(engine)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._beat(engine, self._loaded.lease / 5))
                 group.create_task(self._see_to_all(engine))
         finally:
             await engine.close()
+
+    async def _open(self, engine: Engine) -> None:
+        """Open the handle, whatever is in the way: the processes can do without it for a while."""
+        backoff = Backoff()
+        while True:
+            try:
+                return await engine.open()
+            except EngineError as error:
+                self._journal.unavailable("open", error)
+                await self._clock.sleep(backoff.next())
 
     # --- the living ----------------------------------------------------------------------------
 
