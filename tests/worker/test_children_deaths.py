@@ -226,7 +226,7 @@ def test_a_pool_whose_loop_is_closed_lets_its_child_end():
 # --- the child ends with its worker -------------------------------------------------------------
 
 WORKER = """
-import asyncio, json, os, sys
+import asyncio, json, os, signal, sys
 from worker import victims
 from worker.children_bench import Bench
 
@@ -237,7 +237,7 @@ async def main(path, then):
     await bench.until(lambda: bench.results or os.path.exists(path + ".has"))
     if sys.argv[3] == "fork" and os.fork() == 0:
         os.close(1)
-        await asyncio.Event().wait()
+        signal.pause()
     print("ready", os.getpid(), flush=True)
     await asyncio.Event().wait()
 
