@@ -28,14 +28,11 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
+from model.stories import DRAFTS, ENDS, NUMBERS, QUEUES, TASKS, TURNS, outcome
 from penstock.core.job import (
     TRANSITIONS,
     Draft,
-    ErrorRecord,
-    Hold,
     Job,
-    Outcome,
-    OutcomeKind,
     State,
 )
 from penstock.engines.engine import Engine
@@ -44,47 +41,6 @@ from penstock.engines.records import Ask, Filter, QueueSettings, Report, Sightin
 from penstock.engines.sqlite import SqliteEngine
 from penstock.errors import LeaseLost
 from penstock.testing.clock import FakeClock
-
-QUEUES = ("default", "mail", "fair")
-TASKS = ("send", "resize", "unheard-of")
-KEYS = ("tenant-1", "tenant-2", None)
-UNIQUES = ("welcome", "report", None, None)
-DELAYS = st.sampled_from((0.0, 0.0, 0.0, 5.0, 60.0))
-
-drafts = st.builds(
-    Draft,
-    id=st.integers(0, 60).map("job-{}".format),
-    task=st.sampled_from(TASKS),
-    queue=st.sampled_from(QUEUES),
-    priority=st.sampled_from((0, 5, 5, 10)),
-    delay=DELAYS,
-    expires_in=st.sampled_from((None, None, None, 30.0)),
-    remember=st.sampled_from((0.0, 100.0)),
-    key=st.sampled_from(KEYS),
-    unique=st.sampled_from(UNIQUES),
-    unique_until=st.sampled_from(("done", "start")),
-    unique_for=st.sampled_from((0.0, 40.0)),
-    at_most_once=st.sampled_from((False, False, False, True)),
-    tags=st.sampled_from(((), ("vip",))),
-)
-
-ends = st.sampled_from(
-    (
-        {"kind": OutcomeKind.SUCCEEDED, "result": b"1"},
-        {"kind": OutcomeKind.SUCCEEDED, "result": b"1"},
-        {"kind": OutcomeKind.FAILED, "reason": "broken"},
-        {"kind": OutcomeKind.RETRY, "delay": 0.0, "reason": "again"},
-        {"kind": OutcomeKind.RETRY, "delay": 10.0, "reason": "again"},
-        {"kind": OutcomeKind.SNOOZE, "delay": 20.0},
-        {"kind": OutcomeKind.CANCELLED, "reason": "by itself"},
-        {"kind": OutcomeKind.RELEASED},
-        {"kind": OutcomeKind.RELEASED, "hold": Hold.UNKNOWN_TASK, "hold_cause": "unheard-of"},
-        {"kind": OutcomeKind.RELEASED, "hold": Hold.RATE, "delay": 15.0},
-        {"kind": OutcomeKind.EXPIRED},
-        {"kind": OutcomeKind.CRASHED, "reason": "killed"},
-        {"kind": OutcomeKind.CRASHED, "reason": "killed"},
-    )
-)
 
 
 class TwoEngines(RuleBasedStateMachine):
@@ -124,13 +80,16 @@ class TwoEngines(RuleBasedStateMachine):
         assert answers[0] == answers[1]
         return answers[0]
 
+    def _exchange(self, ask: Ask) -> Any:
+        return self.both(lambda engine: engine.exchange(ask))
+
     # --- callers -------------------------------------------------------------------------------
 
-    @rule(batch=st.lists(drafts, min_size=1, max_size=4), handle=st.integers(0, 1))
+    @rule(batch=st.lists(DRAFTS, min_size=1, max_size=4), handle=st.integers(0, 1))
     def enqueue(self, batch: list[Draft], handle: int) -> None:
         self.both(lambda engine: engine.enqueue(batch), handle)
 
-    @rule(batch=st.lists(drafts, min_size=1, max_size=3))
+    @rule(batch=st.lists(DRAFTS, min_size=1, max_size=3))
     def enqueue_whose_reply_is_lost(self, batch: list[Draft]) -> None:
         self.both(lambda engine: engine.enqueue(batch))
         receipts = self.both(lambda engine: engine.enqueue(batch), 1)
@@ -143,6 +102,11 @@ class TwoEngines(RuleBasedStateMachine):
         fair = QueueSettings(fair=True, weights={"tenant-2": 2.0})
         self.both(lambda engine: engine.set_queue("fair", fair))
         self.both(lambda engine: engine.set_queue("mail", QueueSettings(ordered=ordered)))
+
+    @initialize(target=workers, batch=st.lists(DRAFTS, min_size=4, max_size=8))
+    def two_workers_and_something_to_do(self, batch: list[Draft]) -> Any:
+        self.both(lambda engine: engine.enqueue(batch))
+        return multiple(self.join(TASKS[:2]), self.join(TASKS))
 
     @rule(target=workers, knows=st.sampled_from((TASKS[:2], TASKS)))
     def join(self, knows: tuple[str, ...]) -> str:
@@ -210,13 +174,13 @@ class TwoEngines(RuleBasedStateMachine):
 
     @rule(
         ended=st.lists(consumes(attempts), min_size=1, max_size=3),
-        how=st.lists(ends, min_size=3, max_size=3),
+        how=st.lists(ENDS, min_size=3, max_size=3),
         want=st.integers(0, 2),
     )
     def settle(self, ended: list[Any], how: list[dict[str, Any]], want: int) -> None:
         worker = ended[0][0]
         outcomes = tuple(
-            _outcome(job, attempt, each, self.clock.now())
+            outcome(job, attempt, each, self.clock.now())
             for (_, job, attempt), each in zip(ended, how, strict=False)
         )
         ask = Ask(worker=worker, outcomes=outcomes, queues=QUEUES, want=want, slots=want)
@@ -224,10 +188,33 @@ class TwoEngines(RuleBasedStateMachine):
         if answer is not LeaseLost:
             self.given |= {(job.id, job.attempt) for job in answer.jobs}
 
-    @rule(ended=attempts, how=ends)
+    @rule(target=attempts, worker=workers, turns=st.lists(TURNS, min_size=1, max_size=5))
+    def work(self, worker: str, turns: list[Any]) -> Any:
+        """Settle some of what the worker has, and claim in the same exchange; several times."""
+        claimed: list[Job] = []
+        for how, queues, want, least_urgent in turns:
+            held = self.both(lambda engine: engine.held(worker))
+            ask = Ask(
+                worker=worker,
+                outcomes=tuple(
+                    outcome(job.id, job.attempt, each, self.clock.now())
+                    for job, each in zip(held, how, strict=False)
+                ),
+                queues=tuple(queues),
+                want=want,
+                slots=want,
+                least_urgent=least_urgent,
+            )
+            answer = self._exchange(ask)
+            assert not self.given & {(job.id, job.attempt) for job in answer.jobs}
+            self.given |= {(job.id, job.attempt) for job in answer.jobs}
+            claimed += answer.jobs
+        return multiple(*((worker, job.id, job.attempt) for job in claimed))
+
+    @rule(ended=attempts, how=ENDS)
     def settle_whose_reply_is_lost(self, ended: Any, how: dict[str, Any]) -> None:
         worker, job, attempt = ended
-        ask = Ask(worker=worker, outcomes=(_outcome(job, attempt, how, self.clock.now()),))
+        ask = Ask(worker=worker, outcomes=(outcome(job, attempt, how, self.clock.now()),))
         first = self.both(lambda engine: engine.exchange(ask))
         again = self.both(lambda engine: engine.exchange(ask), 1)
         assert first is again is LeaseLost or first.verdicts == again.verdicts
@@ -262,12 +249,12 @@ class TwoEngines(RuleBasedStateMachine):
 
     # --- operators -----------------------------------------------------------------------------
 
-    @rule(numbers=st.lists(st.integers(0, 60), min_size=1, max_size=3), handle=st.integers(0, 1))
+    @rule(numbers=st.lists(NUMBERS, min_size=1, max_size=3), handle=st.integers(0, 1))
     def cancel(self, numbers: list[int], handle: int) -> None:
         ids = [f"job-{number}" for number in numbers]
         self.both(lambda engine: engine.cancel(ids, "no longer needed"), handle)
 
-    @rule(numbers=st.lists(st.integers(0, 60), min_size=1, max_size=3))
+    @rule(numbers=st.lists(NUMBERS, min_size=1, max_size=3))
     def retry(self, numbers: list[int]) -> None:
         ids = [f"job-{number}" for number in numbers]
         self.both(lambda engine: engine.retry(ids))
@@ -363,6 +350,8 @@ class TwoEngines(RuleBasedStateMachine):
                 continue
             assert job.attempt >= before.attempt
             assert job.state in _reachable(before.state)
+        # An id that is gone and in no ledger may come again, with its first attempt.
+        self.given = {(id, attempt) for id, attempt in self.given if id in jobs}
         self.known = jobs
 
 
@@ -396,13 +385,6 @@ async def _sorted_counts(engine: Engine) -> list[Any]:
     return sorted(
         await engine.counts(), key=lambda count: (count.queue, count.state, count.hold or "")
     )
-
-
-def _outcome(job: str, attempt: int, how: dict[str, Any], now: float) -> Outcome:
-    error = None
-    if how["kind"] in (OutcomeKind.FAILED, OutcomeKind.RETRY, OutcomeKind.CRASHED):
-        error = ErrorRecord(attempt=attempt, at=now, kind="ValueError", message="broken")
-    return Outcome(job=job, attempt=attempt, error=error, **how)
 
 
 def _reachable(state: State) -> set[State]:
