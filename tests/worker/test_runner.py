@@ -209,6 +209,19 @@ async def test_whatever_is_raised_while_we_stop_it_is_our_doing(way, ending):
     assert (outcome.kind if outcome else None) == kinds[ending]
 
 
+@pytest.mark.parametrize("ending", [Ending.TIMEOUT, Ending.STALL])
+async def test_what_a_coroutine_returns_after_its_time_comes_too_late(ending):
+    async def swallow(ctx: Context) -> str:
+        attempt.end(ending)
+        return "all the same"
+
+    attempt = attempt_of(spec(swallow, "work"))
+    outcome = await Runner(lambda: 0.0, lambda: "worker").run(attempt)
+
+    assert outcome is not None
+    assert outcome.kind is OutcomeKind.RETRY
+
+
 def test_the_first_reason_to_end_stands_unless_the_job_is_lost():
     attempt = attempt_of(spec(lambda: None, "work"))
     seen = []

@@ -19,7 +19,7 @@ WAITS_AGAIN: Final = frozenset(
 )
 """Outcomes after which the job is not over, unless it is overruled."""
 
-RESCUE_LIMIT: Final = 10
+RESCUE_LIMIT: Final = 100
 """A suspect that was taken from this many dead workers, even if it never ran inside one, is given
 up: it may kill them from outside.
 """

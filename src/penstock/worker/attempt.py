@@ -109,6 +109,11 @@ class Attempt:
         return bool(self._token)
 
     @property
+    def is_out_of_time(self) -> bool:
+        """It was told to end because its time is over: whatever it returns now comes too late."""
+        return self.ending is Ending.TIMEOUT or self.ending is Ending.STALL
+
+    @property
     def runs_once(self) -> bool:
         """It must never run a second time."""
         return self.job.at_most_once or self.spec.at_most_once

@@ -1,12 +1,13 @@
-"""One child process for one attempt: how a suspect is kept apart."""
+"""One attempt alone in a child process: how a suspect is kept apart."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from functools import partial
+
+from msgspec.structs import replace
 
 from penstock.worker.attempt import Attempt
 from penstock.worker.blame import summary_of
@@ -18,14 +19,18 @@ Answer = Unfit | Ended | Died
 
 
 class LoneChild:
-    """A child that is made for one attempt. A thread of its own does what blocks.
+    """A child while it runs one attempt. A thread of its own does what blocks.
 
-    ``began`` is called on the loop when the handler is.
+    It is ``spare``, one that has run another before, or a new one. ``began`` is called on the loop
+    when the handler is.
     """
 
-    def __init__(self, attempt: Attempt, began: Callable[[], None]) -> None:
+    def __init__(
+        self, attempt: Attempt, began: Callable[[], None], spare: ChildProcess | None = None
+    ) -> None:
         self._attempt = attempt
         self._began = began
+        self._spare = spare
         self._child: ChildProcess | None = None
         self._is_killed = False
         self._lock = threading.Lock()
@@ -45,6 +50,11 @@ class LoneChild:
             self.kill()
             raise
 
+    @property
+    def left(self) -> ChildProcess | None:
+        """The child that has run the attempt and can run another; None: there is none."""
+        return self._child
+
     def stop(self) -> None:
         """Let the handler know that it is cancelled."""
         with self._lock:
@@ -52,7 +62,7 @@ class LoneChild:
         if child is None:
             self.kill()
         else:
-            child.stop(1)
+            child.stop(child.requests)
 
     def kill(self) -> None:
         """End it, whatever it does."""
@@ -68,16 +78,22 @@ class LoneChild:
     ) -> None:
         child = None
         try:
-            child = ChildProcess()
+            child = self._spare or ChildProcess()
+            child.requests += 1
             with self._lock:
                 self._child = child
                 if self._is_killed:
                     child.kill()
-            said = talk(child, request, self._attempt, lambda: _tell(loop, self._began))
+            numbered = replace(request, number=child.requests)
+            said = talk(child, numbered, self._attempt, lambda: _tell(loop, self._began))
         except Exception as error:  # no memory for a process, no file descriptors
             said = Unfit(summary_of(error))
-        _tell(loop, partial(_answer, answer, said))
-        if child is not None and not isinstance(said, Died):
+        with self._lock:
+            is_left = isinstance(said, Ended) and not self._is_killed
+            if not is_left:
+                self._child = None
+        is_heard = _tell(loop, partial(_answer, answer, said))
+        if child is not None and not isinstance(said, Died) and not (is_left and is_heard):
             child.part()
 
 
@@ -86,6 +102,24 @@ def _answer(answer: asyncio.Future[Answer], said: Answer) -> None:
         answer.set_result(said)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, news: Callable[[], object]) -> None:
-    with suppress(RuntimeError):  # the loop is closed: nobody waits
+def _tell(loop: asyncio.AbstractEventLoop, news: Callable[[], object]) -> bool:
+    """Call it on the loop; False: the loop is closed, and nobody waits."""
+    try:
         loop.call_soon_threadsafe(news)
+    except RuntimeError:
+        return False
+    return True
+
+
+def part_with(children: Sequence[ChildProcess]) -> None:
+    """Let children end in peace, in a thread that nobody waits for."""
+
+    def part() -> None:
+        for child in children:
+            child.part()
+
+    try:
+        threading.Thread(target=part, name="penstock-parting", daemon=True).start()
+    except RuntimeError:  # no thread to be had
+        for child in children:
+            child.kill()

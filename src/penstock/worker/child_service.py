@@ -37,6 +37,7 @@ from penstock.worker.child_frames import (
 )
 from penstock.worker.child_tasks import ChildTasks
 from penstock.worker.lifespan import lifespan
+from penstock.worker.loops import loop_factory
 from penstock.worker.runner import Runner
 
 REPORT_EVERY: Final = 0.5
@@ -59,7 +60,7 @@ class ChildService:
         self._ahead = 0.0
         self._worker = ""
         self._runner = Runner(lambda: self._clock.now() + self._ahead, lambda: self._worker)
-        self._loop = asyncio.Runner(loop_factory=_loop_factory())
+        self._loop = asyncio.Runner(loop_factory=loop_factory())
         self._lives = AsyncExitStack()
         self._alive: set[Hooks] = set()
         self._inbox: SimpleQueue[Request | None] = SimpleQueue()
@@ -180,13 +181,3 @@ class ChildService:
                 self._is_busy.clear()
                 if self._asked != self._answered:
                     self._is_busy.set()
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, if it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory

@@ -46,7 +46,7 @@ class Died:
 
 
 def talk(
-    child: ChildProcess, request: Request, attempt: Attempt, began: Callable[[], None]
+    child: ChildProcess, request: Request, attempt: Attempt, began: Callable[[], object]
 ) -> Unfit | Ended | Died:
     """Let a child run an attempt; return its last word, or how it died.
 

@@ -98,7 +98,10 @@ class Passage:
             if attempt.ending is not None:
                 raise Interrupted
             if spec.is_async:
-                self.value = await spec.function(*args, **kwargs)
+                value = await spec.function(*args, **kwargs)
+                if attempt.is_out_of_time:
+                    raise Interrupted
+                self.value = value
             else:
                 self.value = attempt.window.call(spec.function, args, kwargs)
         except BaseException as error:

@@ -72,6 +72,8 @@ class Runner:
         try:
             args, kwargs = spec.signature.decode(attempt.job.payload, attempt.context)
             value = await _Isolated(attempt, spec.function, args, kwargs)
+            if attempt.ending is not None and attempt.is_out_of_time:
+                return self.ended(attempt)
         except BaseException as error:
             return self._raised(attempt, error, attempt.ending)
         return self._returned(attempt, value, _heeded(attempt))

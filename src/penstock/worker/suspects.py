@@ -1,7 +1,8 @@
-"""Where suspects run: jobs that were in a crash, each in a child process of its own.
+"""Where suspects run: jobs that were in a crash, each alone in a child process.
 
 A job that was in a crash and then kills the child in which it is alone was in one more crash, until
-the limit of crashes ends it. The others of the same crash run through their children unharmed.
+the limit of crashes ends it. The others of the same crash run through their children unharmed. A
+child that has survived one suspect runs the next: after a crash there may be hundreds.
 
 A task that a child cannot import (declared in ``__main__`` or inside a function) runs in this
 process instead, but alone: it waits until nothing else runs, and nothing else starts until it has
@@ -15,14 +16,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 from penstock.clock import Clock
 from penstock.core.job import Outcome
 from penstock.errors import CannotIsolate, MemoryExceeded
 from penstock.worker.attempt import Attempt, Ending
-from penstock.worker.child_alone import LoneChild
+from penstock.worker.child_alone import LoneChild, part_with
 from penstock.worker.child_frames import Ended, Request, Unfit
 from penstock.worker.child_place import Nowhere, Place, place_of
+from penstock.worker.child_process import ChildProcess
 from penstock.worker.child_talk import Died, crashed
 from penstock.worker.gate import Gate
 from penstock.worker.journal import Journal
@@ -30,6 +34,9 @@ from penstock.worker.line import Line
 from penstock.worker.pool import Pool
 from penstock.worker.runner import Runner
 from penstock.worker.store_time import StoreTime
+
+IDLE: Final = 10.0
+"""Seconds after which children that no suspect needs are let go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,7 @@ class Suspects:
         self._line = Line()
         self._taken: set[Attempt] = set()
         self._children: dict[Attempt, LoneChild] = {}
+        self._spares: list[ChildProcess] = []
         self._changed = asyncio.Event()
         self._only_one = asyncio.Lock()
 
@@ -141,12 +149,18 @@ class Suspects:
         for attempt, child in self._children.items():
             attempt.end(Ending.LOST)
             child.kill()
+        self._part_with_spares()
+
+    def _part_with_spares(self) -> None:
+        spares, self._spares = self._spares, []
+        if spares:
+            part_with(spares)
 
     async def serve(self) -> None:
         """Run suspects, one after the other; called once for each of ``size``."""
         while True:
             while not self._line or not self._gate.admits(self._line.head):
-                await self._change()
+                await self._rest()
             attempt = self._line.take()
             self._taken.add(attempt)
             try:
@@ -157,6 +171,15 @@ class Suspects:
             finally:
                 self._taken.discard(attempt)
                 self.pump()
+
+    async def _rest(self) -> None:
+        """Wait for something to do; let children go that nothing came for."""
+        if not self._spares:
+            await self._change()
+            return
+        self._changed.clear()
+        if not await self._around.clock.wait(self._changed, IDLE):
+            self._part_with_spares()
 
     # --- in a child ----------------------------------------------------------------------------
 
@@ -171,12 +194,12 @@ class Suspects:
         self._say(attempt, "in a child process")
         attempt.started_at = self._around.clock.monotonic()
         was_reported, attempt.is_reported = attempt.is_reported, True
-        child = self._children[attempt] = LoneChild(attempt, lambda: self._has_begun(attempt))
-        try:
-            answer = await child.run(self._request(attempt, place))
-        finally:
-            del self._children[attempt]
-            self.pump()
+        request = self._request(attempt, place)
+        answer: Unfit | Ended | Died = Died("is gone", has_begun=False)
+        if self._spares:
+            answer = await self._told(attempt, request, self._spares.pop())
+        if isinstance(answer, Died) and not answer.has_begun and attempt.ending is None:
+            answer = await self._told(attempt, request, None)
         if isinstance(answer, Died) and not answer.has_begun:
             answer = Unfit(f"its child {answer.how} on the way to it")
         if isinstance(answer, Unfit) and attempt.ending is None and not is_isolated:
@@ -185,6 +208,24 @@ class Suspects:
             return answer
         self._finished(attempt, self._outcome(attempt, answer))
         return None
+
+    async def _told(
+        self, attempt: Attempt, request: Request, spare: ChildProcess | None
+    ) -> Unfit | Ended | Died:
+        """Let a child run it; keep the child if it can run another."""
+        begun = partial(self._has_begun, attempt)
+        child = self._children[attempt] = LoneChild(attempt, begun, spare)
+        try:
+            answer = await child.run(request)
+        finally:
+            del self._children[attempt]
+            self.pump()
+        limit = attempt.spec.max_memory
+        if child.left is not None and limit is not None:
+            part_with([child.left])  # who knows what it has kept
+        elif child.left is not None:
+            self._spares.append(child.left)
+        return answer
 
     def _request(self, attempt: Attempt, place: Place) -> Request:
         around = self._around
