@@ -86,7 +86,7 @@ async def test_a_suspect_that_outlives_too_many_workers_is_given_up(engine):
         await bury(engine, job.worker)
     after = await stored(engine, id)
     assert (after.state, after.crashes) == (State.FAILED, 1)
-    assert after.reason == "10 workers died while they had it"
+    assert after.reason == f"{RESCUE_LIMIT} workers died while they had it"
 
 
 async def test_failures_do_not_count_as_crashes(engine):
