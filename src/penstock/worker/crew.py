@@ -47,6 +47,7 @@ class Crew:
         self._tools = tools
         self._hands = tools.hands
         self._gate = tools.gate
+        self._is_verbose = tools.journal.is_verbose
         settings, clock = tools.settings, tools.clock
         runner = Runner(tools.time.now, tools.worker)
         self._runner = runner
@@ -167,7 +168,7 @@ class Crew:
             self._ends.over(attempt)
         self.menu.appetite.finished(attempt.spec.kind)
         self._over(attempt)
-        if outcome is not None:
+        if outcome is not None and (self._is_verbose or outcome.kind is not OutcomeKind.SUCCEEDED):
             self._tools.journal.ended(attempt.job, outcome)
         self._settle(attempt, outcome)
 

@@ -30,6 +30,11 @@ class Journal:
         self._is_away = False
         self._unknown: set[str] = set()
 
+    @property
+    def is_verbose(self) -> bool:
+        """Attempts that end well are logged, too."""
+        return _log.isEnabledFor(logging.DEBUG)
+
     # --- the worker ----------------------------------------------------------------------------
 
     def joined(self, worker: str, queues: Sequence[str], tasks: int) -> None:
