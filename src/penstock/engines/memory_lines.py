@@ -1,11 +1,13 @@
 """Lines of waiting jobs in memory: heaps that forget lazily.
 
-A heap entry is only a hint. Whoever reads one checks it against the job itself, so that leaving a
-line costs nothing and a job can never be handed out from an old place.
+An entry is only a hint. Whoever reads one checks it against the job itself, so that leaving a line
+costs nothing and a job can never be handed out from an old place. Entries that were looked at stay
+in order at the front, so that most are taken out of a heap only once.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from heapq import heappop, heappush
@@ -23,6 +25,8 @@ class Line(Generic[Key]):
         self._key = key
         self._get = get
         self._heap: list[tuple[Key, str]] = []
+        self._front: deque[tuple[Key, str]] = deque()
+        """Entries in order; what has come since and belongs before one of them is in the heap."""
 
     def add(self, job: Job) -> None:
         """Let a job stand in line if it belongs here."""
@@ -32,13 +36,21 @@ class Line(Generic[Key]):
 
     def first(self) -> Job | None:
         """Return the first job without taking it."""
-        while self._heap:
-            key, id = self._heap[0]
+        front, heap = self._front, self._heap
+        while front or heap:
+            is_front = bool(front) and (not heap or front[0] <= heap[0])
+            key, id = front[0] if is_front else heap[0]
             job = self._get(id)
             if job is not None and self._key(job) == key:
                 return job
-            heappop(self._heap)
+            self._pop()
         return None
+
+    def _pop(self) -> tuple[Key, str]:
+        front, heap = self._front, self._heap
+        if front and (not heap or front[0] <= heap[0]):
+            return front.popleft()
+        return heappop(heap)
 
     def heads(
         self,
@@ -74,12 +86,11 @@ class Line(Generic[Key]):
 
         def jobs() -> Iterator[Job]:
             while (job := self.first()) is not None:
-                entry = heappop(self._heap)
+                entry = self._pop()
                 # An entry stands twice after a job left and came back to the same place.
                 if not seen or seen[-1] != entry:
                     seen.append(entry)
                     yield job
 
         yield jobs()
-        for entry in seen:
-            heappush(self._heap, entry)
+        self._front.extendleft(reversed(seen))

@@ -26,6 +26,11 @@ MEMORY: Final = 0.1
 AHEAD: Final = 2.0
 """How many round trips are prefetched for; the second covers what is being run on arrival."""
 
+SHORTEST: Final = 0.005
+"""Seconds that a round trip counts at least: a loop and its threads need a while to wake up, and
+what waits no longer than that waits for nobody.
+"""
+
 RARE: Final = 0.02
 """No kind is thought to be rarer than this."""
 
@@ -108,7 +113,8 @@ class Appetite:
 
     def prefetch(self, kind: Kind) -> int:
         """How many jobs of this kind will end while the next ones are fetched."""
-        return min(self._most, int(self._rate[kind] * self._round_trip * AHEAD))
+        ahead = max(SHORTEST, self._round_trip) * AHEAD
+        return min(self._most, int(self._rate[kind] * ahead))
 
     def stock(self, kind: Kind) -> int:
         """How many jobs of this kind may wait in the worker's hands."""

@@ -106,6 +106,13 @@ class Crew:
         return Meal() if self.is_draining else self.menu.meal(may_pass_over=may_pass_over)
 
     @property
+    def has_stock(self) -> bool:
+        """Claimed jobs wait for a slot, of every kind that has anything to do."""
+        loads = [(pool.load, pool.size) for pool in self._by_kind.values()]
+        busy = [load > size for load, size in loads if load]
+        return bool(busy) and all(busy)
+
+    @property
     def running(self) -> int:
         """How many attempts have started and not ended."""
         return sum(attempt.started_at is not None for attempt in self._hands)

@@ -27,6 +27,11 @@ from penstock.worker.exchanges import Exchanges
 from penstock.worker.leases import Lease
 from penstock.worker.tools import Tools
 
+PACE: Final = 0.001
+"""Seconds between two exchanges while all slots have enough to do: for ten outcomes an exchange
+costs hardly more than for one.
+"""
+
 FLUSH_EVERY: Final = 0.5
 """Seconds between two flushes of progress reports."""
 
@@ -83,6 +88,7 @@ class Turns:
         """Calls in a row that led to nothing."""
         self._scan_at = -inf
         self._scan_pause = SCAN_EVERY[0]
+        self._exchanged_at = -inf
         self._flushed_at = -inf
         self._tidied_at = -inf
         self._forgot_at = -inf
@@ -112,6 +118,7 @@ class Turns:
                 self._backoff.reset()
 
     async def _turn(self) -> None:
+        await self._gather()
         self._wake.clear()
         await self._keep_house()
         meal = self._crew.meal(may_pass_over=self._clock.monotonic() >= self._scan_at)
@@ -129,6 +136,14 @@ class Turns:
             await self._wake.wait()
         else:
             await self._sleep(ask)
+
+    async def _gather(self) -> None:
+        """Right after an exchange, while no slot can run dry, let more outcomes come together."""
+        if not self._crew.has_stock or self._crew.is_draining:
+            return
+        left = self._exchanged_at + PACE - self._clock.monotonic()
+        if left > 0:
+            await self._clock.wait(self.hurry, left)
 
     def _ask(self, meal: Meal) -> Ask:
         most = self._engine.traits.max_batch
@@ -149,6 +164,7 @@ class Turns:
         asked_at = self._clock.monotonic()
         self._queues.rotate(-1)
         reply = await self._exchanges.send(ask)
+        self._exchanged_at = self._clock.monotonic()
         if reply is None:
             self._has_more = True
             return
