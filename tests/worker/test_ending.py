@@ -101,7 +101,7 @@ async def test_a_cancelled_job_that_waits_in_the_workers_hands_ends_at_once(rig)
         await rig.in_state(id, State.RUNNING)
         await rig.clock.asleep(3)
         await rig.engine.cancel([id], "not needed")
-        (job,) = await rig.ended(id)
+        (job,) = await rig.meanwhile(rig.ended(id))
 
     assert job.state is State.CANCELLED
     assert ran == [1]
