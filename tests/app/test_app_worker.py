@@ -112,8 +112,9 @@ async def test_a_worker_has_the_settings_of_its_app(url):
         (
             {"que": 1},
             BadOption,
-            "que=1: no such option of a worker; there are queues, concurrency, threads, prefetch, "
-            "patience, lease, drain, grace, poll, leads, name",
+            "que=1: no such option of a worker; there are queues, concurrency, threads, children, "
+            "reserve, prefetch, patience, lease, drain, grace, stall_limit, max_jobs, max_memory, "
+            "poll, leads, name",
         ),
         ({"queues": []}, BadOption, "queues=(): name at least one queue"),
         ({"queues": [""]}, BadOption, "queues='': it is empty; give at least one character"),
