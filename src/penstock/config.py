@@ -43,6 +43,8 @@ class Settings:
     """Attempts of async tasks that one worker runs at once."""
     threads: int = 8
     """Attempts of sync tasks that one worker runs at once."""
+    children: int = 4
+    """Attempts of tasks with ``isolation="process"`` that one worker runs at once."""
     priorities: Mapping[str, int] = field(default_factory=dict)
     """Labels of your own, beside high (0), normal (5) and low (10)."""
 
@@ -59,10 +61,11 @@ class SettingsGiven(TypedDict, total=False):
     drain: float | str | timedelta | None
     concurrency: int | None
     threads: int | None
+    children: int | None
     priorities: Mapping[str, int] | None
 
 
-_COUNTS: Final = frozenset({"max_payload", "max_result", "concurrency", "threads"})
+_COUNTS: Final = frozenset({"max_payload", "max_result", "concurrency", "threads", "children"})
 _DURATIONS: Final = frozenset({"keep_finished", "remember", "enqueue_timeout", "lease", "drain"})
 _MAY_BE_ZERO: Final = frozenset({"keep_finished", "drain"})
 

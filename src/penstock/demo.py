@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import random
 import shutil
@@ -77,6 +78,8 @@ def shop(app: Penstock) -> Kinds:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; return the exit code."""
+    # What fails here fails on purpose, and is shown in its own way.
+    logging.getLogger("penstock").addHandler(logging.NullHandler())
     parser = argparse.ArgumentParser(prog="python -m penstock.demo", description=__doc__)
     parser.add_argument("--keep", metavar="FILE", help="use this SQLite file and keep it")
     options = parser.parse_args(arguments)

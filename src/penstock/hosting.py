@@ -64,6 +64,7 @@ def worker_settings(
         "queues": tuple(dict.fromkeys(queues)),
         "concurrency": settings.concurrency,
         "threads": settings.threads,
+        "children": settings.children,
         "lease": settings.lease,
         "drain": settings.drain,
         "keep_finished": settings.keep_finished,
