@@ -39,6 +39,7 @@ check: setup ## Lint, format, types and import rules, without running anything
 
 bench: setup ## Run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
+	$(BIN)/python -m benchmarks.overhead
 
 docs: setup ## Run every example in the documentation
 	$(BIN)/python -m pytest tests/docs $(ARGS)
