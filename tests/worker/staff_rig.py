@@ -56,6 +56,10 @@ class Played(Member):
         """Let it say something that nobody has listened to yet."""
         self._theirs.send(b"".join(packed(each) for each in said))
 
+    def babbles(self, noise: bytes) -> None:
+        """Let somebody else write to its socket."""
+        self._theirs.send(noise)
+
     def joins(self) -> None:
         self.says(LOADED, Joined(f"w{self.pid}"))
 
@@ -79,7 +83,7 @@ class Played(Member):
 
     def close(self) -> None:
         self._theirs.close()
-        self._talk.close()
+        super().close()
 
     def _kill_group(self) -> None:
         if self.fake.code is None:

@@ -14,10 +14,11 @@ from penstock.engines.memory import MemoryEngine, MemoryStore
 from penstock.errors import BadOption
 from penstock.worker.overseer import Pulse
 from penstock.worker.staff_frames import Drain, Joined, Lives, Orders, Told, packed, unpacked
+from penstock.worker.staff_member import Member
 from penstock.worker.supervisor import StaffSettings, Supervisor
 from penstock.worker.supervisor_status import Tally
 from penstock.worker.systemd import Systemd
-from worker.staff_rig import Played
+from worker.staff_rig import LOADED, FakeProcess, Played
 
 ORDERS = Orders(app="shop:app", options={"threads": 2})
 
@@ -92,6 +93,53 @@ async def test_what_the_supervisor_slept_through_is_nobodys_silence(boss, clock)
 async def test_a_process_that_imports_for_long_is_not_called_silent(boss, clock):
     await clock.elapse(3600)
     assert boss.hired[0].is_alive
+
+
+async def test_a_process_is_heard_though_somebody_holds_the_socket_of_the_one_before(boss, clock):
+    """A fork of a handler outlives its process, whose end of the socket never closes then."""
+    (first,) = boss.hired
+    first.joins()
+    await clock.elapse(5)
+    number = first.fileno()
+    first.dies()
+    await clock.settle()
+    _, second = boss.hired
+    assert second.fileno() == number
+    second.whispers(LOADED, Joined("w2"))
+    while second.joined_at is None:  # noqa: ASYNC110 - the sign comes through a socket
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("noise", [b"\0\0\0\5hello", b"\xff" * 100], ids=["frame", "length"])
+async def test_a_process_that_cannot_be_understood_any_more_is_replaced(boss, clock, noise):
+    (old,) = boss.hired
+    old.joins()
+    await clock.elapse(5)
+    old.babbles(noise)
+    while len(boss.hired) == 1:  # noqa: ASYNC110 - the sign comes through a socket
+        await asyncio.sleep(0)
+    assert old.is_alive
+    boss.hired[1].joins()
+    await clock.elapse(1)
+    assert old.told() == [None, 30.0]
+
+
+async def test_a_process_that_cannot_be_understood_before_it_joins_is_killed(boss, clock):
+    (first,) = boss.hired
+    first.babbles(b"\xff" * 100)
+    while first.is_alive:  # noqa: ASYNC110 - the sign comes through a socket
+        await asyncio.sleep(0)
+    await clock.elapse(1)
+    assert len(boss.hired) == 2
+
+
+def test_a_process_that_never_stops_talking_is_not_listened_to_for_ever(clock):
+    class Flood(socket.socket):
+        def recv(self, *_: object) -> bytes:
+            return packed(Lives(Pulse(worker="w1")))
+
+    with Flood() as flood:
+        assert Member(FakeProcess(1), flood, lambda: None, 0.0).hear(0.0)
 
 
 async def test_it_ends_well_when_its_processes_do(clock):

@@ -87,6 +87,9 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 Said = Loaded | Joined | Lives | Replace | Will | Failed | Done
 
+LONGEST: Final = 1 << 30
+"""Bytes of a message; what says that it is longer is none."""
+
 _LENGTH: Final = struct.Struct("!I")
 _T = TypeVar("_T")
 
@@ -98,10 +101,15 @@ def packed(message: Told | Said) -> bytes:
 
 
 def unpacked(buffer: bytearray, decoder: msgspec.msgpack.Decoder[_T]) -> Iterator[_T]:
-    """Take every whole message out of what was read."""
+    """Take every whole message out of what was read.
+
+    On failure: ``msgspec.DecodeError`` if somebody else has written there.
+    """
     while len(buffer) >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(buffer)
         end = _LENGTH.size + length
+        if length > LONGEST:
+            raise msgspec.DecodeError(f"a message of {length} bytes")
         if len(buffer) < end:
             return
         body = bytes(buffer[_LENGTH.size : end])

@@ -38,6 +38,8 @@ from penstock.worker.staff_frames import (
 )
 
 PIECE: Final = 1 << 16
+PIECES: Final = 64
+"""What is heard of one process before others have their turn."""
 _OWN: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 """What a service manager says to the supervisor alone."""
 
@@ -99,8 +101,8 @@ class Member:
         return self.code is None
 
     def hear(self, now: float) -> bool:
-        """Take in what it has said; False: it will say no more."""
-        while True:
+        """Take in what it has said, some of it if it is much; False: it will say no more."""
+        for _ in range(PIECES):
             try:
                 piece = self._talk.recv(PIECE)
             except (BlockingIOError, InterruptedError):
@@ -110,9 +112,15 @@ class Member:
             if not piece:
                 return False
             self._buffer += piece
-            for said in unpacked(self._buffer, self._decoder):
-                self._note(said, now)
-            self._heard()
+            try:
+                for said in unpacked(self._buffer, self._decoder):
+                    self._note(said, now)
+            except msgspec.DecodeError:
+                self._babbles()
+                return False
+            finally:
+                self._heard()
+        return True
 
     def tell(self, *told: Told) -> None:
         """Say something to it; one that cannot hear any more is as good as dead."""
@@ -138,11 +146,20 @@ class Member:
         if not self.is_alive or (code := self._process.poll()) is None:
             return False
         self.hear(now)
-        self._talk.close()
         self.code = code
         if code != 0:
             self._kill_group()
         return True
+
+    def close(self) -> None:
+        """Let go of its socket. Whoever listens there must have stopped before."""
+        self._talk.close()
+
+    def _babbles(self) -> None:
+        """A handler has written to its socket: nothing it says can be understood any more."""
+        if self.joined_at is None:
+            self.kill()
+        self.wants_out, self.is_wedged = "what it says cannot be understood", True
 
     def _kill_group(self) -> None:
         try:

@@ -159,6 +159,10 @@ class Supervisor:
 
     def bury(self, member: Member) -> None:
         """Keep its counts, see to its jobs."""
+        # A number that is closed while the loop listens there would be deaf for whoever is next.
+        self._loop.remove_reader(member.fileno())
+        member.close()
+        self._learn(member)
         self._tally.bury(member)
         self._store.bury(member)
         if self._stops and member.code and member.joined_at is not None:
