@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -106,16 +106,16 @@ def _run(path: Path) -> None:
     print(f"Penstock demo: one worker on {path}\n", flush=True)
     with Penstock(f"sqlite:///{quote(str(path))}") as app:
         work = shop(app)
-        with app.worker_thread(threads=4):
-            _watch(work)
+        with app.worker_thread(threads=4) as worker:
+            _watch(work, lambda: worker.is_alive)
         _sum_up(work)
 
 
-def _watch(work: Kinds) -> None:
-    """Show how far each kind of work has come until all of it has ended."""
+def _watch(work: Kinds, goes_on: Callable[[], bool]) -> None:
+    """Show how far each kind of work has come until all of it has ended, or its worker has."""
     screen = _Screen()
     pause = threading.Event()
-    while True:
+    while goes_on():
         jobs = {kind: [handle.status() for handle in handles] for kind, handles in work.items()}
         screen.show([_line(kind, those) for kind, those in jobs.items()])
         if all(job.state.is_final for those in jobs.values() for job in those):

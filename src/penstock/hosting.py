@@ -134,7 +134,8 @@ def _refuse_in_child(call: str) -> None:
 async def beside(worker: Worker) -> AsyncIterator[Worker]:
     """Run the worker on this loop from its first lease until the block ends, then drain it.
 
-    A block that ends in an exception does not wait: what runs is given back.
+    A block that ends in an exception does not wait: what runs is given back. What ends the worker
+    before the block does is logged then, and raised when the block ends.
     """
     _refuse_in_child("worker")
     running = asyncio.create_task(worker.run(), name="penstock worker")
@@ -143,6 +144,7 @@ async def beside(worker: Worker) -> AsyncIterator[Worker]:
         await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             running.result()
+        running.add_done_callback(_notice)
         yield worker
     except BaseException:
         worker.stop(0)
@@ -151,6 +153,16 @@ async def beside(worker: Worker) -> AsyncIterator[Worker]:
         ready.cancel()
         worker.stop()
         await running
+
+
+def _notice(running: asyncio.Task[None]) -> None:
+    error = None if running.cancelled() else running.exception()
+    if error is not None:
+        _log_end(error)
+
+
+def _log_end(error: BaseException) -> None:
+    logging.getLogger("penstock").error("worker_ended error=%r", error, exc_info=error)
 
 
 # --- in a thread --------------------------------------------------------------------------------
@@ -164,21 +176,28 @@ class WorkerThread:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self._pid = os.getpid()
+        self._pid = 0
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="penstock worker", daemon=True)
+        # Made when it starts: one that was made before a fork counts as ended after it.
+        self._thread: threading.Thread | None = None
 
     @property
     def is_alive(self) -> bool:
         """It was started and has not stopped yet."""
-        return self._thread.is_alive()
+        return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> Self:
-        """Start it, once. A store that is away is waited for in the thread."""
-        if self._thread.ident is not None:
+        """Start it, once, and do not wait: a store that is away is waited for in the thread.
+
+        What ends it early, such as a start-up hook that raises, is logged there and raised by
+        ``stop``; until then ``is_alive`` tells of it.
+        """
+        if self._thread is not None:
             why = "it was started before; make another with app.worker_thread()"
             raise CannotHost("start", why)
         _refuse_in_child("start")
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="penstock worker", daemon=True)
         self._thread.start()
         atexit.register(self._stop_at_exit)
         return self
@@ -201,7 +220,7 @@ class WorkerThread:
         self.stop(0 if kind else None)
 
     def _end(self, stop: Callable[[], None]) -> None:
-        if self._pid != os.getpid() or self._thread.ident is None:
+        if self._pid != os.getpid() or self._thread is None:
             return
         stop()
         self._thread.join()
@@ -215,12 +234,12 @@ class WorkerThread:
                 runner.run(self.worker.run())
         except BaseException as error:
             self._error = error
-            logging.getLogger("penstock").error("worker_ended error=%r", error, exc_info=error)
+            _log_end(error)
         finally:
             atexit.unregister(self._stop_at_exit)
 
     def _stop_at_exit(self) -> None:
-        if self._pid == os.getpid():
+        if self._pid == os.getpid() and self._thread is not None:
             self.worker.stop(0)
             self._thread.join(EXIT_PATIENCE)
 

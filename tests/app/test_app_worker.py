@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import subprocess
 import sys
@@ -87,6 +88,26 @@ async def test_a_worker_that_cannot_open_its_store_says_so(tmp_path):
                 pytest.fail("it began")
 
 
+async def test_what_ends_a_worker_inside_its_block_is_logged_then_and_raised_at_its_end(
+    memory, monkeypatch
+):
+    async def breaks(turns):
+        raise AssertionError("it was told to")
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            noticed.set()
+
+    noticed, listener = asyncio.Event(), Listener()
+    with pytest.raises(AssertionError, match="it was told to"):
+        async with memory.worker():
+            monkeypatch.setattr(logging.getLogger("penstock"), "handlers", [listener])
+            monkeypatch.setattr("penstock.worker.turns.Turns._turn", breaks)
+            await memory.aenqueue("any")
+            async with asyncio.timeout(60):
+                await noticed.wait()
+
+
 async def test_a_worker_knows_only_the_queues_it_is_told(app, double):
     async with app.worker(queues="numbers", name="counter") as worker:
         assert worker.settings.queues == ("numbers",)
@@ -165,6 +186,42 @@ def test_a_worker_in_a_thread_stops_now(app):
     assert begun.wait(30)
     worker.stop(0)
     assert handle.status().state is State.READY
+
+
+def test_a_worker_whose_start_up_hangs_can_be_stopped(memory):
+    hangs = threading.Event()
+
+    @memory.task(name="work")
+    def work() -> None: ...
+
+    @memory.startup
+    async def hang() -> None:
+        hangs.set()
+        await asyncio.Event().wait()
+
+    worker = memory.worker_thread().start()
+    assert hangs.wait(30)
+    worker.stop(0)
+    assert not worker.is_alive
+
+
+def test_a_worker_that_was_made_before_a_fork_starts_and_stops_after_it(process):
+    service = process("""
+        import os
+        worker = app.worker_thread()
+        child = os.fork()
+        if child == 0:
+            worker.start()
+            fast.enqueue().result(timeout=60)
+            assert worker.is_alive
+            worker.stop()
+            names = [thread.name for thread in threading.enumerate()]
+            assert "penstock worker" not in names and not worker.is_alive
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert not worker.is_alive
+    """)
+    assert ends(service) == "ended\n"
 
 
 def test_a_worker_that_was_never_started_is_easily_stopped(memory):

@@ -201,3 +201,62 @@ async def test_a_worker_whose_start_up_raises_does_not_start(rig, app):
     assert app.said == ["a up", "b", "a down"]
     assert (await rig.job(id)).state is State.READY
     assert await rig.engine.workers() == []
+
+
+@pytest.mark.parametrize("drain", [0.0, 8.0])
+async def test_a_start_up_that_hangs_ends_when_the_worker_must(rig, app, drain, caplog):
+    app.both("a")
+    hangs = asyncio.Event()
+
+    async def hang() -> None:
+        hangs.set()
+        await asyncio.Event().wait()
+
+    app.hooks.add_startup(hang)
+
+    def work() -> None: ...
+
+    worker = rig.worker(specs(spec(work, hooks=app.hooks)))
+    run = asyncio.create_task(worker.run())
+    await soon(hangs.wait())
+    worker.stop(drain)
+    await rig.meanwhile(run, sleepers=1)
+
+    assert app.said == ["a up", "a down"]
+    assert rig.clock.monotonic() >= drain
+    assert "start-up cut short" in caplog.text
+
+
+async def test_a_start_up_that_ends_after_the_worker_was_told_to_stop_is_shut_down(rig, app):
+    app.both("a")
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        begun.set()
+        await goes_on.wait()
+
+    app.hooks.add_startup(slow)
+
+    def work() -> None: ...
+
+    id = await rig.put("work")
+    worker = rig.worker(specs(spec(work, hooks=app.hooks)))
+    run = asyncio.create_task(worker.run())
+    await soon(begun.wait())
+    worker.stop()
+    goes_on.set()
+    await soon(run)
+
+    assert app.said == ["a up", "a down"]
+    assert (await rig.job(id)).state is State.READY
+
+
+async def test_a_start_up_that_times_out_by_itself_is_told(rig, app):
+    app.startup("a", TimeoutError("no answer"))
+
+    def work() -> None: ...
+
+    run = asyncio.create_task(rig.worker(specs(spec(work, hooks=app.hooks))).run())
+    await soon(asyncio.wait([run]))
+    with pytest.raises(TimeoutError, match="no answer"):
+        run.result()

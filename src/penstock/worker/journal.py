@@ -47,6 +47,10 @@ class Journal:
         """It is over."""
         say(_log, logging.INFO, "worker left", worker=worker, **stats.counted())
 
+    def start_up_cut_short(self, worker: str) -> None:
+        """It was told to stop before its start-up hooks had ended."""
+        say(_log, logging.WARNING, "start-up cut short", worker=worker)
+
     def draining(self, worker: str, seconds: float, running: int) -> None:
         """It claims no more."""
         event = "worker draining"

@@ -10,7 +10,7 @@ Stopping, in the order of time
 |------------------------|---------------------------------------------------------------------|
 | ``stop(drain)``        | no more claims; what has not started is given back; beats go on     |
 | after ``drain``        | coroutines are cancelled, threads hit, children killed; what ends   |
-|                        | of that is given back                                               |
+|                        | of that is given back; a start-up that still goes on is cancelled   |
 | half of ``grace`` more | what does not end is bequeathed to the overseer, who gives it back  |
 |                        | when this process is dead; or, without one, given back as it stands |
 | all of ``grace``       | the store is away: what could not be settled is for the leader      |
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
 from math import inf
 from typing import Any, Final
 
@@ -113,8 +114,32 @@ class Shift:
         """Work until told to stop and everything is settled, or cannot be."""
         hooks = [spec.hooks for spec in self._tools.specs.values()]
         with logs.context():
-            async with lifespan(hooks):
-                await self._opened()
+            async with AsyncExitStack() as stack:
+                if await self._started(stack.enter_async_context(lifespan(hooks))):
+                    await self._opened()
+
+    async def _started(self, start_up: Coroutine[Any, Any, None]) -> bool:
+        """Start up; False: that went on for too long after we were told to stop."""
+        try:
+            async with asyncio.timeout(None) as limit:
+                guard = asyncio.create_task(self._cut_short(limit))
+                try:
+                    await start_up
+                finally:
+                    guard.cancel()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self._journal.start_up_cut_short(self.lease.worker)
+            return False
+        return True
+
+    async def _cut_short(self, limit: asyncio.Timeout) -> None:
+        await self._stopping.wait()
+        while (left := self._deadline - self._clock.monotonic()) > ROUNDING:
+            self._nudge.clear()
+            await self._clock.wait(self._nudge, left)
+        limit.reschedule(self.loop.time())
 
     async def _opened(self) -> None:
         try:
