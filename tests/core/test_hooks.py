@@ -40,6 +40,8 @@ class Called:
         (yielding, Manner.YIELD),
         (partial(yielding), Manner.YIELD),
         (awaited_yielding, Manner.AWAIT_YIELD),
+        (partial(Called()), Manner.AWAIT),
+        (partial(partial(yielding)), Manner.YIELD),
     ],
 )
 def test_a_function_has_one_manner(function, manner):

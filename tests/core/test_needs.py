@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
@@ -164,6 +165,12 @@ def hidden() -> Iterator[None]:
             "dependency: a decorator, such as contextmanager, hides that it yields; leave the "
             "decorator out",
         ),
+        (
+            partial(hidden),
+            f"its dependency {partial(hidden)!r} is of no use: {partial(hidden)!r} cannot be a "
+            "dependency: a decorator, such as contextmanager, hides that it yields; leave the "
+            "decorator out",
+        ),
     ],
 )
 def test_a_dependency_that_cannot_be_made_is_refused(maker, why):
@@ -179,6 +186,33 @@ def test_a_dependency_is_given_by_its_function():
         Depends("text")  # type: ignore[call-overload]
     assert str(caught.value) == (
         "'text' cannot be a dependency: give the function that makes it, without calling it"
+    )
+
+
+def test_a_dependency_that_cannot_be_hashed_is_refused():
+    @dataclass
+    class Setting:
+        value: str
+
+        def __call__(self) -> str:
+            return self.value
+
+    with pytest.raises(BadHook) as caught:
+        Depends(Setting("x"))
+    assert str(caught.value).endswith(
+        "Setting(value='x') cannot be a dependency: it cannot be hashed, so nobody could find it "
+        "again; give a function that calls it"
+    )
+
+
+def test_a_mark_inside_an_annotation_is_not_overlooked():
+    def work(db: Annotated[str, Depends(first)] | None = None) -> None: ...
+
+    with pytest.raises(BadTask) as caught:
+        signature(work)
+    assert str(caught.value) == (
+        "work cannot be a task: its parameter 'db' has a Depends(...) deep inside its annotation; "
+        "put Annotated outermost, such as Annotated[Session | None, Depends(...)]"
     )
 
 

@@ -445,6 +445,34 @@ async def test_async_dependencies_serve_async_tasks(loop):
     assert loop.said == ["made", "left"]
 
 
+async def test_a_coroutine_that_only_the_call_shows_is_awaited(loop):
+    async def fetch() -> str:
+        await asyncio.sleep(0)
+        return "fetched"
+
+    async def work(found: str = Depends(lambda: fetch())) -> str:
+        return found
+
+    outcome = await soon(loop.start(work))
+
+    assert outcome is not None
+    assert outcome.result == b'"fetched"'
+
+
+async def test_a_coroutine_that_only_the_call_shows_is_refused_in_a_thread():
+    async def fetch() -> str:
+        return "fetched"
+
+    def work(found: str = Depends(lambda: fetch())) -> str:
+        return found
+
+    outcome = await Way("thread").outcome(work)
+
+    assert outcome.kind is OutcomeKind.RETRY
+    assert outcome.reason is not None
+    assert "is async and the task is not" in outcome.reason
+
+
 @pytest.mark.parametrize("ending", list(Ending))
 async def test_a_coroutine_that_is_cancelled_leaves_its_session_in_order(loop, ending):
     async def work(db: str = Depends(loop.session)) -> None:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from typing import Any, Final
 
 from penstock.errors import BadHook
@@ -36,12 +37,20 @@ class Manner(Enum):
 
 def manner_of(function: Function) -> Manner:
     """How a function, or an object that is called as one, gives what it makes."""
+    function = _whole(function)
     faces = (function, type(function).__call__)
     if any(map(inspect.isasyncgenfunction, faces)):
         return Manner.AWAIT_YIELD
     if any(map(inspect.isgeneratorfunction, faces)):
         return Manner.YIELD
     return Manner.AWAIT if any(map(inspect.iscoroutinefunction, faces)) else Manner.RETURN
+
+
+def _whole(function: Function) -> Function:
+    """What a partial calls; any other function is whole already."""
+    while isinstance(function, partial):
+        function = function.func
+    return function
 
 
 def name_of(function: Function) -> str:
@@ -52,7 +61,7 @@ def name_of(function: Function) -> str:
 
 def refuse_hidden_yield(function: Function, role: str) -> None:
     """Raise ``BadHook`` for a decorated generator: what it returns would be taken for its value."""
-    bare = inspect.unwrap(function)
+    bare = inspect.unwrap(_whole(function))
     if bare is not function and manner_of(bare).cleans_up and not manner_of(function).cleans_up:
         why = "a decorator, such as contextmanager, hides that it yields; leave the decorator out"
         raise BadHook(name_of(function), role, why)

@@ -61,6 +61,11 @@ def Depends(maker: Function, /) -> Any:
         raise BadHook(
             repr(maker), DEPENDENCY, "give the function that makes it, without calling it"
         )
+    try:
+        hash(maker)
+    except TypeError:
+        why = "it cannot be hashed, so nobody could find it again; give a function that calls it"
+        raise BadHook(repr(maker), DEPENDENCY, why) from None
     return Dependency(maker)
 
 
@@ -95,11 +100,16 @@ class Plan:
         """Raise ``BadTask`` if a sync task could not make all of it."""
         for step in self.steps:
             if step.manner.is_async:
-                why = (
-                    f"its dependency {name_of(step.maker)} is async and the task is not; "
-                    "make the task an async def, or the dependency a plain function"
-                )
-                raise BadTask(task, why)
+                raise not_awaited(step.maker, task)
+
+
+def not_awaited(maker: Function, task: str) -> BadTask:
+    """What is wrong with a sync task that needs what only a loop can make."""
+    why = (
+        f"its dependency {name_of(maker)} is async and the task is not; "
+        "make the task an async def, or the dependency a plain function"
+    )
+    return BadTask(task, why)
 
 
 NOTHING: Final = Plan(MappingProxyType({}), ())
@@ -191,4 +201,14 @@ def _mark(parameter: Parameter, hint: Any, task: str) -> Dependency | None:
             f"those names outside TYPE_CHECKING, or give it a default: = Depends(...)"
         )
         raise BadTask(task, why)
+    if _hides_mark(hint):
+        why = (
+            f"its parameter {parameter.name!r} has a Depends(...) deep inside its annotation; put "
+            "Annotated outermost, such as Annotated[Session | None, Depends(...)]"
+        )
+        raise BadTask(task, why)
     return None
+
+
+def _hides_mark(hint: Any) -> bool:
+    return any(isinstance(part, Dependency) or _hides_mark(part) for part in get_args(hint))

@@ -15,11 +15,13 @@ a clean-up which had to be cancelled is no success.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from inspect import iscoroutine
 from typing import Any
 
 from penstock.context import Interrupted, Signal
 from penstock.core.hooks import MIDDLEWARE, Function, Manner, name_of
-from penstock.core.needs import DEPENDENCY, Step
+from penstock.core.needs import DEPENDENCY, Step, not_awaited
 from penstock.worker.attempt import Attempt, Ending
 from penstock.worker.visit import Visit
 
@@ -121,14 +123,21 @@ class Passage:
             else:
                 kwargs[filling.name] = value
         found = step.maker(*args, **kwargs)
-        if step.manner is Manner.AWAIT:
-            return await found
+        if step.manner is Manner.AWAIT or iscoroutine(found):
+            return await self._awaited(found, step)
         if not step.manner.cleans_up:
             return found
         visit = Visit(found, name_of(step.maker), DEPENDENCY)
         found = await visit.enter()
         visits.append(visit)
         return found
+
+    async def _awaited(self, found: Coroutine[Any, Any, Any], step: Step) -> Any:
+        """What a coroutine makes, also where only the call shows that it is one."""
+        if not self._attempt.spec.is_async:
+            found.close()
+            raise not_awaited(step.maker, self._attempt.spec.name)
+        return await found
 
     # --- the way back --------------------------------------------------------------------------
 
