@@ -237,6 +237,31 @@ def configure(
     root.setLevel(level)
 
 
+def configured() -> tuple[str, int] | None:
+    """The format and the level that ``configure`` has set; None: nobody has called it."""
+    root = logging.getLogger()
+    for handler in root.handlers:
+        if isinstance(handler, _Handler):
+            return "json" if isinstance(handler.formatter, JsonFormatter) else "text", root.level
+    return None
+
+
+def capture() -> None:
+    """Log what Python would print by itself: warnings, and errors that nobody catches.
+
+    For processes that are all ours: an application has its own ways.
+    """
+    logging.captureWarnings(True)
+    sys.excepthook = lambda _, error, __: _uncaught("error ended the process", error)
+    sys.unraisablehook = lambda told: _uncaught("error ignored", told.exc_value)
+    threading.excepthook = lambda told: _uncaught("error ended a thread", told.exc_value)
+
+
+def _uncaught(event: str, error: BaseException | None) -> None:
+    if not isinstance(error, SystemExit):
+        say(logging.getLogger("penstock"), logging.ERROR, event, exc_info=error)
+
+
 class _Handler(logging.StreamHandler[TextIO]):
     """The handler that ``configure`` has set."""
 

@@ -1,8 +1,8 @@
 """A worker process under a supervisor: ``python -m penstock.supervised SOCKET [APP]``.
 
 It hears its orders and later when to stop over a socket, tells over the same how it goes, and ends
-by itself when the socket closes: then its supervisor is dead. SIGTERM drains it, the second one
-gives back what runs; its supervisor starts another.
+by itself when the socket closes: then its supervisor is dead. SIGTERM or SIGINT drains it, the
+second one gives back what runs; its supervisor starts another.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 import sys
 import threading
@@ -111,13 +110,34 @@ class Voice:
 class Stop:
     """The way to stop the worker, and whether anybody has gone it. Safe for threads."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self) -> None:
         self.is_told = False
-        self._worker = worker
+        self._worker: Worker | None = None
+        self._early: list[float | None] = []
+        self._lock = threading.Lock()
 
     def __call__(self, drain: float | None = None) -> None:
-        self.is_told = True
-        self._worker.stop(drain)
+        with self._lock:
+            self.is_told = True
+            if self._worker is None:
+                self._early.append(drain)
+            else:
+                self._worker.stop(drain)
+
+    def reaches(self, worker: Worker) -> None:
+        """The application is loaded: this is its worker, which may be told to stop already."""
+        with self._lock:
+            self._worker = worker
+            for drain in self._early:
+                worker.stop(drain)
+
+    def because_nobody_is_left(self) -> None:
+        """The supervisor is dead; an application that is still loaded has nobody to work for."""
+        with self._lock:
+            is_loading = self._worker is None
+        if is_loading:
+            os._exit(1)
+        self()
 
 
 class Ear:
@@ -143,7 +163,7 @@ class Ear:
             if isinstance(told, Drain):
                 stop(inf if told.seconds is None else told.seconds)
         logs.say(_log, logging.WARNING, "the supervisor is gone, the worker ends")
-        stop()
+        stop.because_nobody_is_left()
 
     def _listen(self) -> Iterator[Told]:
         buffer = bytearray()
@@ -178,13 +198,16 @@ def serve(orders: Orders, voice: Voice, ear: Ear) -> int:
     """Load the application and work for it; return the exit code."""
     try:
         logs.configure("json" if orders.log_format == "json" else "text", orders.log_level)
+        logs.capture()
+        stop = Stop()
+        ear.obey(stop)
         app = locate(orders.app)
         worker = app._worker(cast(WorkerOptions, dict(orders.options)), voice)
+        stop.reaches(worker)
         voice.say(_loaded(app, worker))
-        stop = Stop(worker)
-        ear.obey(stop)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_work(worker, stop, until_empty=orders.until_empty))
+        voice.pulse(_sums(worker))
     except (Exception, SystemExit) as error:
         voice.say(_failed(error))
         return 1
@@ -195,8 +218,20 @@ def serve(orders: Orders, voice: Voice, ear: Ear) -> int:
 
 async def _work(worker: Worker, stop: Stop, *, until_empty: bool) -> None:
     drains: Iterator[float | None] = iter((None, 0.0))
-    with signals(lambda: stop(next(drains, 0.0)), (signal.SIGTERM,)):
+    with signals(lambda: stop(next(drains, 0.0))):
         await worker.run(until_empty=until_empty)
+
+
+def _sums(worker: Worker) -> Pulse:
+    """What it has done in all: much may have happened since the last second."""
+    stats = worker.stats
+    return Pulse(
+        worker=worker.id,
+        claimed=stats.claimed,
+        succeeded=stats.succeeded,
+        failed=stats.failed,
+        retried=stats.retried,
+    )
 
 
 def _loaded(app: Penstock, worker: Worker) -> Loaded:

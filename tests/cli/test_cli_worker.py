@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from penstock import Penstock, logs
 from penstock.cli import app
 from penstock.cli import worker as command
+from penstock.core.job import State
 from penstock.hosting import WorkerOptions
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.staff_frames import Orders
@@ -72,6 +73,48 @@ def test_lines_of_the_log_may_be_json(place: Path) -> None:
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     loggers = {line["logger"] for line in lines}
     assert {"penstock.supervisor", "penstock.worker"} <= loggers
+
+
+NOISY = """
+import logging, threading, warnings
+from penstock import Penstock
+app = Penstock("sqlite:///jobs.db")
+@app.task(isolation="process" if ISOLATED else None)
+def shout() -> None:
+    logging.getLogger("yard").debug("quietly")
+    warnings.warn("careful")
+    thread = threading.Thread(target=lambda: 1 / 0)
+    thread.start()
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize("is_isolated", [False, True], ids=["thread", "child"])
+def test_what_python_says_by_itself_is_json_too_and_children_log_alike(
+    place: Path, is_isolated: bool
+) -> None:
+    (place / "yard.py").write_text(NOISY.replace("ISOLATED", str(is_isolated)))
+    code = "from yard import shout; shout.enqueue()"
+    subprocess.run([sys.executable, "-c", code], cwd=place, check=True, timeout=100)
+    json_debug = ("--log-format", "json", "--log-level", "debug")
+    done = penstock(place, "worker", "yard:app", "--until-empty", *json_debug)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    (quiet,) = [line for line in lines if line["message"] == "quietly"]
+    assert quiet["task"] == "yard.shout"
+    assert any("UserWarning: careful" in line["message"] for line in lines)
+    (uncaught,) = [line for line in lines if line["message"] == "error ended a thread"]
+    assert uncaught["error"] == "ZeroDivisionError: division by zero"
+    assert lines[-1]["message"] == "penstock worker ended: 1 done, 0 failed, 0 retried"
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-", "<&- >&-"])
+def test_streams_may_be_closed(place: Path, closed: str) -> None:
+    """As some service managers leave them."""
+    enqueue(place, "ada")
+    command = f'"{sys.executable}" -m penstock worker yard:app --until-empty {closed}'
+    assert subprocess.run(["sh", "-c", command], cwd=place, timeout=100).returncode == 0
+    with Penstock(f"sqlite:///{place}/jobs.db") as yard:
+        assert [each.state for each in yard.counts()] == [State.SUCCEEDED]
 
 
 def test_every_option_reaches_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,8 @@ from penstock.worker.staff_frames import Orders
 from penstock.worker.supervisor import StaffSettings, Supervisor
 
 EPILOG = """\
+What is not given is as the application's settings say. A DURATION is written 500ms, 90s or 1h30m.
+
 Ctrl-C or SIGTERM lets running attempts end, for as long as --drain says; the second one gives them
 back at once, the third one kills. SIGHUP replaces all processes one by one, with the code as it is
 then. SIGUSR1 shows the status.
@@ -141,6 +143,7 @@ def worker(
 
 
 def _supervise(orders: Orders, staff: StaffSettings) -> int:
+    logs.capture()
     clock = SystemClock()
 
     async def run() -> int:

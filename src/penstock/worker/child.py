@@ -22,22 +22,26 @@ import os
 import signal
 import sys
 import threading
-from typing import Final
+from typing import Final, Literal
 
+from penstock import logs
 from penstock.worker.child_service import ChildService
 
 FAREWELL: Final = 10.0
 """Seconds that a child may take to end when it is not needed any more."""
 
 
-def main() -> None:
-    """Be a child."""
+def main(log: tuple[Literal["text", "json"], int] | None) -> None:
+    """Be a child, and log as the worker does."""
     orders, frames = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    if log is not None:
+        logs.configure(*log)
+        logs.capture()
     for number in (signal.SIGINT, signal.SIGTERM):
         # Not SIG_IGN: what a handler starts would inherit that.
         signal.signal(number, _ignore)

@@ -15,10 +15,12 @@ from typing import Any, Final
 import msgspec
 
 PROGRAM: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); del sys.argv[1:]; "
-    "from penstock.worker.child import main; main()"
+    "import json, sys; sys.path[:], log = json.loads(sys.argv[1]); del sys.argv[1:]; "
+    "from penstock.worker.child import main; main(log)"
 )
-"""What the interpreter of a child runs; its argument is the ``sys.path`` of the worker."""
+"""What the interpreter of a child runs; its argument is the worker's ``sys.path``, and how it logs,
+if `penstock worker` has decided that.
+"""
 
 MAIN: Final = ("__main__", "__mp_main__")
 """The names under which a main module runs."""

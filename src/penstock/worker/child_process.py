@@ -18,6 +18,7 @@ from multiprocessing.spawn import get_executable
 from typing import Final
 from weakref import WeakSet
 
+from penstock import logs
 from penstock.worker.child_frames import FRAMES, Frame, Order, Reader, Stop, packed, write
 from penstock.worker.child_place import PROGRAM
 
@@ -33,9 +34,9 @@ class ChildProcess:
     """
 
     def __init__(self) -> None:
-        path = json.dumps([str(place) for place in sys.path])
+        inherited = json.dumps([[str(place) for place in sys.path], logs.configured()])
         self._process = subprocess.Popen(
-            [get_executable() or sys.executable, "-c", PROGRAM, path],
+            [get_executable() or sys.executable, "-c", PROGRAM, inherited],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
