@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -250,18 +250,18 @@ class Penstock(Operations):
         self.hooks.add_middleware(function)
         return function
 
-    @contextmanager
-    def override(self, maker: Callable[..., Any], instead: Callable[..., Any], /) -> Iterator[None]:
+    def override(
+        self, maker: Callable[..., Any], instead: Callable[..., Any], /
+    ) -> AbstractContextManager[None]:
         """Let ``instead`` make what tasks get by ``Depends(maker)``, for a test.
 
         It holds for the attempts of this app's workers in this process that begin meanwhile.
         """
-        former = self.hooks.overrides
-        self.hooks.overrides = {**former, maker: instead}
-        try:
-            yield
-        finally:
-            self.hooks.overrides = former
+        for each in (maker, instead):
+            if not callable(each):
+                why = "give the function that makes a dependency, and the one to call instead"
+                raise BadOption("override", each, why)
+        return self.hooks.override(maker, instead)
 
     # --- workers -------------------------------------------------------------------------------
 

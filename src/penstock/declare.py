@@ -21,6 +21,7 @@ from penstock.core.payload import Signature
 from penstock.core.retry import RETRIES, Never, Policy, Retries, make_policy
 from penstock.core.size import size
 from penstock.core.spec import Spec
+from penstock.engines.records import QueueSettings
 from penstock.errors import BadDuration, BadOption, BadTask, DuplicateTask
 from penstock.options import EnqueueOptions, Options, merged, word
 
@@ -70,6 +71,8 @@ def declared(
     if unknown:
         known = ", ".join(TaskOptions.__annotations__)
         why = f"no such option of a task; there are {known}"
+        if unknown[0] in QueueSettings.__struct_fields__:
+            why = f"it belongs to a queue; say app.set_queue(..., {unknown[0]}=...)"
         raise BadOption(unknown[0], given.get(unknown[0]), why)
     name = given.get("name")
     name = _default_name(function) if name is None else word("name", name)

@@ -98,18 +98,19 @@ def _checked(name: str, value: Any, settings: Settings) -> Any:
 
 def _reserve(value: Any, priorities: Mapping[str, int]) -> dict[int, int]:
     """Slots per priority, from a mapping or from text such as ``high=2,normal=1``."""
-    why = "give priorities and slots, such as 'high=2', or {'high': 2}"
+    bad = BadOption("reserve", value, "give priorities and slots, such as 'high=2', or {'high': 2}")
+    slots_by_label = value
     if isinstance(value, str):
         parts = [part.partition("=") for part in value.split(",")]
-        value = {label.strip(): slots.strip() for label, _, slots in parts}
-    if not isinstance(value, Mapping):
-        raise BadOption("reserve", value, why)
+        slots_by_label = {label.strip(): slots.strip() for label, _, slots in parts}
+    if not isinstance(slots_by_label, Mapping):
+        raise bad
     kept: dict[int, int] = {}
-    for label, slots in value.items():
+    for label, slots in slots_by_label.items():
         if isinstance(slots, str) and slots.isdecimal():
             slots = int(slots)
-        if type(slots) is not int:
-            raise BadOption("reserve", value, why)
+        if type(slots) is not int or slots < 1:
+            raise bad
         number = int(label) if isinstance(label, str) and _is_number(label) else label
         level = priority_number(number, priorities)
         kept[level] = kept.get(level, 0) + slots

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock import Context, Depends, Penstock, logs
-from penstock.errors import BadArguments, BadHook, BadTask
+from penstock.errors import BadArguments, BadHook, BadOption, BadTask
 
 
 def session() -> Iterator[str]:
@@ -112,6 +112,24 @@ def test_a_test_overrides_a_dependency_for_a_while(memory):
     work_off(memory)
 
     assert [job.result(timeout=60) for job in (inner, outer, after)] == ["other", "fake", "real"]
+
+
+def test_overrides_that_overlap_leave_nothing_behind(memory):
+    first, second = (memory.override(session, lambda: "fake") for _ in range(2))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert list(memory.hooks.overrides) == [session]
+    second.__exit__(None, None, None)
+    assert memory.hooks.overrides == {}
+
+
+def test_what_cannot_be_called_is_no_override(memory):
+    with pytest.raises(BadOption) as caught:
+        memory.override(session, "fake")
+    assert str(caught.value) == (
+        "override='fake': give the function that makes a dependency, and the one to call instead"
+    )
 
 
 # --- hooks --------------------------------------------------------------------------------------

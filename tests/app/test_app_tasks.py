@@ -254,6 +254,11 @@ def test_an_object_that_is_called_as_a_coroutine_is_an_async_task(memory):
             "expires_in, key, unique, unique_until, unique_for, at_most_once, tags, retries, "
             "timeout, stall, isolation, max_memory",
         ),
+        (
+            {"ordered": True},
+            BadOption,
+            "ordered=True: it belongs to a queue; say app.set_queue(..., ordered=...)",
+        ),
         ({"name": ""}, BadOption, "name='': it is empty; give at least one character"),
         ({"queue": 7}, BadOption, "queue=7: give text, not int"),
         ({"priority": "urgent"}, BadPriority, "unknown priority 'urgent'; use one of high,"),

@@ -14,7 +14,14 @@ import pytest
 
 from penstock import INJECTED, Context, Penstock, State, current, events
 from penstock.context import NoContext
-from penstock.errors import BadDuration, BadOption, CannotHost, EngineReadOnly, JobFailed
+from penstock.errors import (
+    BadDuration,
+    BadOption,
+    BadPriority,
+    CannotHost,
+    EngineReadOnly,
+    JobFailed,
+)
 
 
 @pytest.fixture
@@ -144,6 +151,10 @@ async def test_a_worker_has_the_settings_of_its_app(url):
         ({"concurrency": "5"}, BadOption, "concurrency='5': give a whole number"),
         ({"threads": True}, BadOption, "threads=True: give a whole number"),
         ({"prefetch": 0.5}, BadOption, "prefetch=0.5: give a whole number"),
+        ({"reserve": "hi=2"}, BadPriority, "unknown priority 'hi'; use one of high, normal, low"),
+        ({"reserve": "high"}, BadOption, "reserve='high': give priorities and slots, such as"),
+        ({"reserve": "high=0"}, BadOption, "reserve='high=0': give priorities and slots, such as"),
+        ({"reserve": {"high": 1.5}}, BadOption, "reserve={'high': 1.5}: give priorities and"),
         ({"leads": "yes"}, BadOption, "leads='yes': give True or False"),
         ({"lease": "long"}, BadDuration, "'long' is no duration: lease has no number"),
     ],

@@ -170,7 +170,7 @@ def test_every_option_reaches_the_worker(monkeypatch: pytest.MonkeyPatch) -> Non
         (("yard:app", "--colour"), "No such option: --colour"),
         (("yard:app", "--queues", "mail,mail"), "name each queue once"),
         (("yard:app", "--reserve", "soon=2"), "unknown priority 'soon'"),
-        (("yard:app", "--reserve", "high"), "reserve={'high': ''}: give priorities and slots"),
+        (("yard:app", "--reserve", "high"), "reserve='high': give priorities and slots"),
         (("yart:app",), "there is no module 'yart'; did you mean yard?"),
         (("yard:send",), "that is a Task, not a Penstock(...)"),
     ],

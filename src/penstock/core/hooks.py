@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -97,13 +98,14 @@ class Hooks:
     reload or a notebook's cell that runs again, takes the place it had.
     """
 
-    __slots__ = ("middleware", "overrides", "stages")
+    __slots__ = ("_overriding", "middleware", "overrides", "stages")
 
     def __init__(self) -> None:
         self.stages: tuple[Stage, ...] = ()
         self.middleware: tuple[Hook, ...] = ()
         self.overrides: Mapping[Function, Function] = {}
         """What to make instead of a dependency, while a test says so."""
+        self._overriding: tuple[tuple[Function, Function], ...] = ()
 
     def add_startup(self, function: Function) -> None:
         """Run a function when a worker starts; what comes after its yield, when it ends."""
@@ -122,6 +124,21 @@ class Hooks:
             why = "it does not yield; write a generator with one yield, where the attempt runs"
             raise BadHook(name_of(function), MIDDLEWARE, why)
         self.middleware = _added(self.middleware, Hook(function, manner))
+
+    @contextmanager
+    def override(self, maker: Function, instead: Function) -> Iterator[None]:
+        """Call another function instead of a maker, for a while.
+
+        The latest counts. Those that overlap may end in any order: none outlives its block.
+        """
+        mine = (maker, instead)
+        self._overriding = (*self._overriding, mine)
+        self.overrides = dict(self._overriding)
+        try:
+            yield
+        finally:
+            self._overriding = tuple(each for each in self._overriding if each is not mine)
+            self.overrides = dict(self._overriding)
 
     def _add_stage(self, function: Function, role: str, *, at_end: bool) -> None:
         self.stages = _added(self.stages, Stage(function, _checked(function, role), at_end))
