@@ -198,7 +198,10 @@ class WorkerThread:
             raise CannotHost("start", why)
         _refuse_in_child("start")
         self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._run, name="penstock worker", daemon=True)
+        # Found here: what is imported once the main thread has ended may fail to.
+        self._thread = threading.Thread(
+            target=self._run, args=(loop_factory(),), name="penstock worker", daemon=True
+        )
         self._thread.start()
         atexit.register(self._stop_at_exit)
         return self
@@ -229,9 +232,9 @@ class WorkerThread:
         if error is not None:
             raise error
 
-    def _run(self) -> None:
+    def _run(self, factory: Callable[[], asyncio.AbstractEventLoop] | None) -> None:
         try:
-            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            with asyncio.Runner(loop_factory=factory) as runner:
                 runner.run(self.worker.run())
         except BaseException as error:
             self._error = error

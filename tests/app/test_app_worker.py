@@ -235,6 +235,17 @@ def test_a_worker_that_was_made_before_a_fork_starts_and_stops_after_it(process)
     assert ends(service) == "ended\n"
 
 
+def test_what_a_worker_in_a_thread_imports_is_imported_by_who_starts_it(memory, monkeypatch):
+    """A thread that imports uvloop when the main thread has ended would fail."""
+    seen = []
+    monkeypatch.setattr(
+        "penstock.hosting.loop_factory", lambda: seen.append(threading.current_thread())
+    )
+    with memory.worker_thread():
+        pass
+    assert seen == [threading.current_thread()]
+
+
 def test_a_worker_that_was_never_started_is_easily_stopped(memory):
     memory.worker_thread().stop()
 

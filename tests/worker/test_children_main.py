@@ -155,6 +155,17 @@ def test_what_is_typed_in_says_what_to_do(tmp_path):
     ]
 
 
+def test_a_script_that_has_run_to_its_end_is_still_found(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import atexit\n"
+        "from penstock.worker.child_place import place_of\n"
+        "def task(): ...\n"
+        "atexit.register(lambda: print(place_of(task).script.path))\n"
+    )
+    assert run(str(script), place=tmp_path) == [str(script)]
+
+
 def test_this_process_is_no_child():
     assert not is_child()
 

@@ -77,7 +77,8 @@ def place_of(function: Callable[..., object]) -> Place | Nowhere:
 
 def _script() -> Script | None:
     main: Any = sys.modules.get("__main__")
-    path = getattr(main, "__file__", None)
+    # A script that has run to its end has lost its ``__file__``, while other threads go on.
+    path = getattr(main, "__file__", None) or getattr(main.__loader__, "path", None)
     if path is None or not os.path.isfile(path):
         return None
     spec = getattr(main, "__spec__", None)
