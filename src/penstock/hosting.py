@@ -23,6 +23,7 @@ from penstock.sync import is_on_a_loop
 from penstock.worker.child_place import is_child
 from penstock.worker.loops import loop_factory
 from penstock.worker.settings import WorkerSettings
+from penstock.worker.staff_member import is_supervised
 from penstock.worker.worker import Worker
 
 EXIT_PATIENCE: Final = 5.0
@@ -125,6 +126,13 @@ def _refuse_in_child(call: str) -> None:
     """Raise ``CannotHost`` where a main script is run again to find its isolated tasks."""
     if is_child():
         why = "this is a child process of one, which runs this script again to find its tasks"
+        raise CannotHost(call, f"{why}; put it under `if __name__ == '__main__':`")
+
+
+def _refuse_while_loading(call: str) -> None:
+    """Raise ``CannotHost`` where `penstock worker` imports the module: it would never be done."""
+    if is_supervised() and threading.current_thread() is threading.main_thread():
+        why = "`penstock worker` loads this module, and runs its jobs itself"
         raise CannotHost(call, f"{why}; put it under `if __name__ == '__main__':`")
 
 
@@ -257,6 +265,7 @@ def run_process(worker: Worker, *, until_empty: bool = False) -> None:
         why = "a loop runs here; use `async with app.worker()`, or app.worker_thread()"
         raise CannotHost("run_worker", why)
     _refuse_in_child("run_worker")
+    _refuse_while_loading("run_worker")
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_until_signal(worker, until_empty))
 

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import socket
+import struct
 import sys
 import threading
 import traceback
@@ -47,8 +48,10 @@ from penstock.worker.staff_frames import (
 )
 from penstock.worker.worker import Worker
 
-LAST_WORDS: Final = 5.0
-"""Seconds that the last words, and then the end of the interpreter, may take."""
+LAST_WORDS: Final = 2.0
+"""Seconds that the last words, and then the end of the interpreter, may take: together less than
+what the supervisor waits beyond all deadlines.
+"""
 PIECE: Final = 1 << 16
 
 _log: Final = logging.getLogger("penstock.worker")
@@ -79,7 +82,9 @@ class Voice:
     def flush(self) -> None:
         """Say the last words, for which a supervisor may take a moment."""
         with self._lock:
-            self._talk.settimeout(LAST_WORDS)
+            # Not settimeout: what hears shares the socket, and would not wait any more either.
+            patience = struct.pack("ll", int(LAST_WORDS), 0)
+            self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
             try:
                 self._talk.sendall(self._kept)
             except OSError:

@@ -193,6 +193,30 @@ def test_an_application_that_does_not_load_is_shown_where_it_breaks(place: Path)
     assert "penstock worker ready" not in done.stderr
 
 
+def test_a_module_that_runs_a_worker_itself_is_refused(place: Path) -> None:
+    """It would never be loaded, and its jobs would run without a supervisor."""
+    (place / "yard.py").write_text(f"{YARD}\napp.run_worker()\n")
+    done = penstock(place, "worker", "yard:app")
+    assert done.returncode == 1
+    assert "`penstock worker` loads this module, and runs its jobs itself" in done.stderr
+    assert "put it under `if __name__ == '__main__':`" in done.stderr
+
+
+def test_modules_here_do_not_take_the_place_of_those_it_needs_itself(place: Path) -> None:
+    """Started as a script, as most people do, it does not look here for its own."""
+    for name in ("penstock", "queue", "signal"):
+        (place / f"{name}.py").write_text("raise SystemExit('not this one')\n")
+    script = "import sys; from penstock.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script, "worker", "yard:app", "--until-empty"],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_reload_without_its_package_says_what_to_install(place: Path) -> None:
     code = (
         "import sys; sys.modules['watchfiles'] = None; sys.argv[1:] = ['worker', 'yard', "

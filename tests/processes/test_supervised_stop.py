@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -96,13 +97,16 @@ def test_a_process_that_does_not_end_in_time_is_killed(shop: Shop) -> None:
     assert states(shop, ids) == {State.READY: 1}
 
 
-def test_sigterm_to_one_process_drains_it_and_another_follows(shop: Shop) -> None:
+@pytest.mark.parametrize("number", STOPS, ids=lambda number: number.name)
+def test_a_signal_to_one_process_drains_it_and_another_follows(
+    shop: Shop, number: signal.Signals
+) -> None:
     ids = shop.enqueue("patient", 4)
     worker = shop.supervisor("--processes", "2", "--concurrency", "2")
     shop.until(lambda: len(shop.trace("begin")) == 4, "four attempts")
     before = shop.pids()
     first = min(before)
-    os.kill(first, signal.SIGTERM)
+    os.kill(first, number)
     shop.let_go()
     shop.until(lambda: first not in shop.pids() and len(shop.pids()) == 2, "its successor")
     shop.until_ended(ids)
@@ -123,6 +127,29 @@ def test_processes_whose_supervisor_is_killed_drain_and_end(shop: Shop) -> None:
     shop.until(lambda: shop.app.workers() == [], "their end")
     assert states(shop, ids) == {State.SUCCEEDED: 4}
     assert_each_ran_once(shop, 4)
+
+
+def test_a_process_that_still_loads_ends_with_its_supervisor(shop: Shop) -> None:
+    (shop.place / "endless.py").write_text(
+        "import os, pathlib, threading\n"
+        "pathlib.Path('new').write_text(str(os.getpid()))\n"
+        "os.rename('new', 'sign')\n"
+        "threading.Event().wait()\n"
+    )
+    worker = shop.supervisor(module="endless:app")
+    shop.until((shop.place / "sign").exists, "the process")
+    child = int((shop.place / "sign").read_text())
+    worker.process.kill()
+    worker.process.wait()
+    shop.until(lambda: not is_there(child), "its end")
+
+
+def is_there(pid: int) -> bool:
+    """It lives: one that nobody has buried yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_until_empty_ends_all_processes_when_nothing_is_left(shop: Shop) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 
@@ -82,6 +83,13 @@ def test_a_supervisor_that_is_gone_is_no_error(listener: Listener) -> None:
     listener.voice.joined("w1")
     listener.voice.pulse(Pulse(worker="w1"))
     listener.voice.flush()
+
+
+def test_last_words_do_not_make_the_ear_believe_that_nobody_is_left(listener: Listener) -> None:
+    """It has the same socket, and goes on waiting there."""
+    listener.voice.joined("w1")
+    listener.voice.flush()
+    assert os.get_blocking(listener.theirs.fileno())
 
 
 def test_the_store_is_named_so_that_another_process_finds_it(

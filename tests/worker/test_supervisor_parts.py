@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -142,6 +144,41 @@ def test_a_process_that_never_stops_talking_is_not_listened_to_for_ever(clock):
         assert Member(FakeProcess(1), flood, lambda: None, 0.0).hear(0.0)
 
 
+async def test_an_application_that_loads_for_long_is_worth_one_word(boss, clock, caplog):
+    await clock.elapse(300)
+    told = [text for text in caplog.messages if "still being loaded" in text]
+    assert [text.partition(": ")[0] for text in told] == [
+        "the application is still being loaded after 31s"
+    ]
+
+
+async def test_a_second_sighup_does_not_wait_for_an_heir_that_never_joins(boss, clock):
+    (old,) = boss.hired
+    old.joins()
+    await clock.elapse(5)
+    for number in (1, 2):
+        os.kill(os.getpid(), signal.SIGHUP)
+        while len(boss.hired) == number:
+            await clock.settle()
+    _, hangs, heir = boss.hired
+    assert hangs.code == -9
+    heir.joins()
+    await clock.settle()
+    assert old.told() == [None]
+
+
+async def test_code_that_cannot_be_watched_stops_nobody(clock, caplog):
+    boss = Boss(clock, reloads_from="/nowhere/at/all")
+    while not caplog.messages and not boss.running.done():
+        await clock.settle()
+    assert "changes of the code are not seen any more" in caplog.text
+    assert "SIGHUP brings new code" in caplog.text
+    boss.hired[0].joins()
+    await clock.elapse(5)
+    assert boss.hired[0].is_alive
+    await boss.close()
+
+
 async def test_it_ends_well_when_its_processes_do(clock):
     boss = Boss(clock, processes=2)
     await clock.settle()
@@ -177,6 +214,30 @@ def test_settings_that_cannot_work_are_refused(settings, message):
     with pytest.raises(BadOption) as caught:
         StaffSettings(**settings)
     assert message in str(caught.value)
+
+
+# --- adopted -------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a test adopt processes")
+def test_the_dead_that_are_nobodys_are_let_go_and_its_own_are_not():
+    """What a handler has left behind becomes a child of process 1, which is a supervisor here."""
+    code = (
+        "import ctypes, os, subprocess, sys\n"
+        "from penstock.worker.staff_adopted import reap_adopted\n"
+        "PR_SET_CHILD_SUBREAPER = 36\n"
+        "ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)\n"
+        "leave = 'import subprocess; print(subprocess.Popen([\"true\"]).pid)'\n"
+        "left = int(subprocess.check_output([sys.executable, '-c', leave]))\n"
+        "while os.path.exists(f'/proc/{left}'):\n"
+        "    reap_adopted(())\n"
+        "own = subprocess.Popen(['false'])\n"
+        "os.waitid(os.P_PID, own.pid, os.WEXITED | os.WNOWAIT)\n"
+        "reap_adopted({own.pid})\n"
+        "assert own.wait() == 1\n"
+        "reap_adopted(())\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 # --- status --------------------------------------------------------------------------------------

@@ -20,5 +20,5 @@ async def changes(directory: str) -> AsyncIterator[list[str]]:
     """The Python files that were changed, each time some were."""
     from watchfiles import PythonFilter, awatch
 
-    async for changed in awatch(directory, watch_filter=PythonFilter(), raise_interrupt=False):
+    async for changed in awatch(directory, watch_filter=PythonFilter()):
         yield sorted(path.removeprefix(directory).lstrip(os.sep) for _, path in changed)

@@ -37,6 +37,7 @@ from penstock.worker.staff_frames import (
     unpacked,
 )
 
+PROGRAM: Final = "penstock.supervised"
 PIECE: Final = 1 << 16
 PIECES: Final = 64
 """What is heard of one process before others have their turn."""
@@ -84,6 +85,8 @@ class Member:
         self.is_told = False
         """It was told to stop."""
         self.started_at = now
+        self.is_late = False
+        """Somebody was told that it takes long to load."""
         self._process = process
         self._talk = talk
         self._heard = heard
@@ -214,6 +217,17 @@ def spawn(orders: Orders, heard: Callable[[], None], now: float) -> Member:
 
 
 def _command(number: int, app: str | None) -> Sequence[str]:
-    """The name of the application is for those who look at the list of processes."""
-    python = get_executable() or sys.executable
-    return [os.fsdecode(python), "-m", "penstock.supervised", str(number), app or ""]
+    """The name of the application is for those who look at the list of processes.
+
+    It looks for Penstock where the supervisor has found it: not first in the working directory,
+    where a ``queue.py`` would take the place of the one that Python needs itself.
+    """
+    python = [os.fsdecode(get_executable() or sys.executable)]
+    if sys.path[:1] not in ([""], [os.getcwd()]):
+        python.append("-P")
+    return [*python, "-m", PROGRAM, str(number), app or ""]
+
+
+def is_supervised() -> bool:
+    """This process was started by a supervisor, or was forked from one that was."""
+    return PROGRAM in sys.orig_argv

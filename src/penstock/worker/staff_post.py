@@ -160,6 +160,10 @@ class Post:
         self.wake()
         return answer
 
+    def forget_wish(self) -> None:
+        """Let nobody wait for a replacement any longer."""
+        self._tell_answer(False)
+
     # --- one turn ------------------------------------------------------------------------------
 
     def _reap(self) -> None:
@@ -287,6 +291,7 @@ class Post:
     def _finish(self) -> None:
         """Nothing is left to do for this place."""
         self._is_over = True
+        self._tell_answer(True)
         if self.heir is not None:
             self._dismiss(self.heir)
             self.heir = None

@@ -38,6 +38,7 @@ from penstock.clock import Clock
 from penstock.engines.engine import Engine
 from penstock.errors import BadOption
 from penstock.worker.reload import changes
+from penstock.worker.staff_adopted import reap_adopted
 from penstock.worker.staff_frames import Orders
 from penstock.worker.staff_member import Member, spawn
 from penstock.worker.staff_post import LINGER, Post
@@ -50,6 +51,8 @@ TICK: Final = 1.0
 """Seconds between two looks at everybody."""
 STATUS_EVERY: Final = 30.0
 """Seconds between two status lines, if something has happened."""
+LATE: Final = 30.0
+"""Seconds after which an application that is still being loaded is worth a word."""
 SETTLE: Final = 5.0
 """Seconds, at least, that the last things in the store may take."""
 
@@ -137,7 +140,8 @@ class Supervisor:
         try:
             await asyncio.gather(*(post.keep() for post in self._posts))
             self._systemd.tell(STOPPING=1)
-            if not await self._store.settled(max(SETTLE, self._grace)):
+            patience = SETTLE if self._stops > 2 else max(SETTLE, self._grace)
+            if not await self._store.settled(patience):
                 self._code = self._code or 1
         finally:
             for helper in helpers:
@@ -221,10 +225,15 @@ class Supervisor:
                 if member.is_wedged and member.is_told and member.doom_at is None:
                     member.drain(self._drain, now + self._drain + self._grace + LINGER)
             post.wake()  # a death whose signal was missed is seen now
+        if os.getpid() == 1:
+            reap_adopted({member.pid for member in self._members})
 
     def _judge(self, member: Member, now: float, passed: float) -> None:
         if member.joined_at is not None:
             member.silence += passed
+        elif member.loaded is None and not member.is_late and now - member.started_at > LATE:
+            member.is_late = True
+            self._journal.late(member.pid, now - member.started_at)
         if member.silence > self._settings.hang_limit:
             self._journal.hung(member.pid, member.worker, member.silence)
             member.kill()
@@ -276,10 +285,13 @@ class Supervisor:
 
     async def _reload_when_changed(self, directory: str) -> None:
         """Replace all processes at once, each time the code has changed."""
-        async for files in changes(directory):
-            self._journal.changed(files)
-            for post in self._posts:
-                post.replace("the code has changed", drain=0.0, grace=self._grace)
+        try:
+            async for files in changes(directory):
+                self._journal.changed(files)
+                for post in self._posts:
+                    post.replace("the code has changed", drain=0.0, grace=self._grace)
+        except (OSError, RuntimeError) as error:
+            self._journal.unwatched(error)
 
     # --- signals -------------------------------------------------------------------------------
 
@@ -315,6 +327,8 @@ class Supervisor:
             self.stop("the terminal is gone")
         elif not self._stops:
             self._wants_reload.set()
+            for post in self._posts:
+                post.forget_wish()  # whatever keeps an heir from joining, there is new code now
 
     def stop(self, why: str) -> None:
         """Drain; told again, give back what runs; told for the third time, kill."""
@@ -327,6 +341,7 @@ class Supervisor:
                 for post in self._posts:
                     post.stop(0.0, self._grace)
             case _:
+                self._stops = 3
                 self._journal.killing(why)
                 self._code = self._code or 1
                 for post in self._posts:

@@ -60,6 +60,11 @@ class StaffJournal:
         more = f" and {len(files) - 1} more" if len(files) > 1 else ""
         say(_log, logging.INFO, f"code changed: {files[0]}{more}")
 
+    def unwatched(self, error: Exception) -> None:
+        """The system does not tell any more what has changed."""
+        event = f"changes of the code are not seen any more: {error}; SIGHUP brings new code"
+        say(_log, logging.ERROR, event)
+
     def reloading(self, signal: str) -> None:
         """Every process is replaced, one after the other."""
         say(_log, logging.INFO, "replacing all processes", signal=signal)
@@ -67,7 +72,7 @@ class StaffJournal:
     def draining(self, why: str, seconds: float) -> None:
         """It is told to stop."""
         event = f"stopping ({why}): running attempts may go on for {text(seconds)}"
-        say(_log, logging.INFO, event)
+        say(_log, logging.INFO, f"{event}; once more gives them back now")
 
     def forcing(self, why: str) -> None:
         """It is told to stop again."""
@@ -76,6 +81,14 @@ class StaffJournal:
     def killing(self, why: str) -> None:
         """It is told to stop for the third time."""
         say(_log, logging.WARNING, f"killing all processes ({why})")
+
+    def late(self, pid: int, seconds: float) -> None:
+        """A process still loads the application."""
+        event = (
+            f"the application is still being loaded after {text(round(seconds))}: "
+            "is there something in it that waits or serves when it is imported?"
+        )
+        say(_log, logging.WARNING, event, pid=pid)
 
     def overdue(self, pid: int) -> None:
         """A process did not end in time."""
