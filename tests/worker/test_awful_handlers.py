@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from penstock import Depends
 from penstock.context import Cancel, Context, Retry, Snooze
 from penstock.core.job import State
 from penstock.core.spec import Spec
 from penstock.errors import ItemRefused
-from worker.rig import Handle, Rig, specs
+from penstock.worker.runner import COPIED
+from worker.rig import Handle, Rig, soon, specs
 
 
 class Speechless(Exception):
@@ -29,6 +34,14 @@ class Unreadable:
     @property
     def __dict__(self) -> Any:  # type: ignore[override]
         sys.exit("do not look")
+
+
+class Unbound:
+    """A proxy that stands for nothing: even to ask for its class is an error."""
+
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        raise LookupError("outside of a request")
 
 
 def stopped() -> None:
@@ -55,6 +68,10 @@ def unreadable() -> Any:
     return Unreadable()
 
 
+def unbound() -> Any:
+    return Unbound()
+
+
 def exits(failures: int, error: Exception) -> None:
     """A policy that had better not been asked."""
     sys.exit("policy")
@@ -77,7 +94,7 @@ def both(function: Callable[[], Any], **fields: Any) -> dict[str, Spec]:
 
 
 @pytest.mark.parametrize(
-    "handler", [stopped, cancelled, interrupted, closed, speechless, unreadable]
+    "handler", [stopped, cancelled, interrupted, closed, speechless, unreadable, unbound]
 )
 async def test_whatever_a_handler_does_it_fails_alone(rig: Rig, handler: Callable[[], Any]) -> None:
     async with rig.working(both(handler), threads=1):
@@ -86,6 +103,52 @@ async def test_whatever_a_handler_does_it_fails_alone(rig: Rig, handler: Callabl
 
     assert {job.state for job in bad} == {State.FAILED}
     assert after.state is State.SUCCEEDED
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing can fork here")
+@pytest.mark.parametrize("way", ["returns", "raises", "waits"])
+async def test_a_fork_that_comes_back_from_its_handler_ends_there(rig: Rig, way: str) -> None:
+    """It has the worker's connections, and what waits for a thread: it must use neither."""
+    home, forks, cleaned = os.getpid(), list[int](), list[int]()
+
+    def session() -> Iterator[None]:
+        try:
+            yield
+        finally:
+            cleaned.append(os.getpid())
+
+    def forked() -> bool:
+        pid = os.fork()
+        if pid == 0 and way == "raises":
+            raise ValueError("nobody hears this")
+        forks.append(pid)
+        return pid == 0
+
+    async def coroutine(session: Any = Depends(session)) -> int:
+        if forked() and way == "waits":
+            await asyncio.sleep(3600)
+        return os.getpid()
+
+    def threaded() -> int:
+        forked()
+        return os.getpid()
+
+    try:
+        async with rig.working(specs(coroutine, threaded, retries=0), threads=1):
+            jobs = await rig.ended(await rig.put("coroutine"), await rig.put("threaded"))
+            codes = [await soon(asyncio.to_thread(_exit_code, pid)) for pid in forks]
+    finally:
+        for pid in forks:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    assert [job.result for job in jobs] == [str(home).encode()] * 2
+    assert codes == [COPIED, COPIED]
+    assert cleaned == [home]
+
+
+def _exit_code(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 async def test_a_policy_that_exits_fails_the_job_and_not_the_worker(rig: Rig) -> None:

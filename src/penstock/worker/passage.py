@@ -27,12 +27,16 @@ from penstock.worker.visit import Visit
 
 
 class Passage:
-    """The way of one attempt. Afterwards ``value``, ``error`` and ``ending`` say how it went."""
+    """The way of one attempt. Afterwards ``value``, ``error`` and ``ending`` say how it went.
 
-    __slots__ = ("_attempt", "_is_stopped", "ending", "error", "value")
+    ``returned`` is called when the handler has ended, before anything cleans up.
+    """
 
-    def __init__(self, attempt: Attempt) -> None:
+    __slots__ = ("_attempt", "_is_stopped", "_returned", "ending", "error", "value")
+
+    def __init__(self, attempt: Attempt, returned: Callable[[], None]) -> None:
         self._attempt = attempt
+        self._returned = returned
         self._is_stopped = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -108,6 +112,7 @@ class Passage:
                 self.value = attempt.window.call(spec.function, args, kwargs)
         except BaseException as error:
             self.error = error
+        self._returned()
         await self._turn()
         while visits:
             # One that swallows the error has cleaned up, no more: the attempt ends with it.

@@ -10,6 +10,7 @@
 | raises or returns Retry, Snooze, Cancel      | what they say; Retry obeys the policy's limit     |
 | is stopped by us, or noticed that it should  | timeout, stall: a failure; cancel: cancelled;     |
 | and returned                                 | shutdown: released; lease lost: nobody's business |
+| forks, and the fork returns, raises or waits | what the original says; the fork exits there      |
 
 A task that runs at most once is never retried or released after its start.
 
@@ -21,12 +22,14 @@ handler are part of the attempt (see ``passage``); without any, they cost it not
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextvars import Context as Variables
 from contextvars import copy_context
 from random import random
 from types import MappingProxyType
 from typing import Any, Final, assert_never
+from weakref import WeakSet
 
 from penstock.context import CURRENT, Cancel, Retry, Signal, Snooze
 from penstock.core.duration import text
@@ -40,6 +43,9 @@ from penstock.worker.passage import Passage
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 SHUT_DOWN: Final = "the worker shut down"
+
+COPIED: Final = 70
+"""How a fork exits that came back from its handler; EX_SOFTWARE of sysexits.h."""
 
 
 class Runner:
@@ -56,6 +62,9 @@ class Runner:
         self._now = now
         self._worker = worker
         self._chance = chance
+        self.is_copied = False
+        """This process is a fork of the one that the runner belongs to."""
+        _runners.add(self)
 
     async def run(self, attempt: Attempt) -> Outcome | None:
         """Run an async handler; None: nobody wants to know its outcome."""
@@ -63,15 +72,16 @@ class Runner:
             return early
         spec = attempt.spec
         if spec.hooks.middleware or spec.signature.plan.steps:
-            passage = Passage(attempt)
+            passage = Passage(attempt, self.part)
             try:
-                await _Isolated(attempt, passage.go)
+                await _Isolated(self, attempt, passage.go)
             except BaseException as error:  # its slot was abandoned
                 return self._raised(attempt, error, attempt.ending)
             return self._passed(attempt, passage)
         try:
             args, kwargs = spec.signature.decode(attempt.job.payload, attempt.context)
-            value = await _Isolated(attempt, spec.function, args, kwargs)
+            value = await _Isolated(self, attempt, spec.function, args, kwargs)
+            self.part()
             if attempt.ending is not None and attempt.is_out_of_time:
                 return self.ended(attempt)
         except BaseException as error:
@@ -86,15 +96,23 @@ class Runner:
         variables = Variables()
         variables.run(CURRENT.set, attempt.context)
         if spec.hooks.middleware or spec.signature.plan.steps:
-            passage = Passage(attempt)
+            passage = Passage(attempt, self.part)
             variables.run(passage.step)
             return self._passed(attempt, passage)
         try:
             args, kwargs = spec.signature.decode(attempt.job.payload, attempt.context)
             value = variables.run(attempt.window.call, spec.function, args, kwargs)
+            self.part()
         except BaseException as error:
             return self._raised(attempt, error, attempt.ending)
         return self._returned(attempt, value, _heeded(attempt))
+
+    def part(self) -> None:
+        """Never return in a fork that a handler has let come back: it has our connections and
+        would go on as this worker.
+        """
+        if self.is_copied:
+            os._exit(COPIED)
 
     # --- what it means -------------------------------------------------------------------------
 
@@ -122,7 +140,11 @@ class Runner:
 
     def _returned(self, attempt: Attempt, value: Any, ending: Ending | None) -> Outcome | None:
         """The handler came to its end: by itself, or because it heeded what it was asked."""
-        if isinstance(value, Signal):
+        try:
+            is_signal = isinstance(value, Signal)
+        except BaseException as error:  # a proxy asks what it stands for, and that may fail
+            return self._raised(attempt, error, ending)
+        if is_signal:
             return self._raised(attempt, value, ending)
         if attempt.ending is Ending.LOST:
             return None
@@ -143,6 +165,7 @@ class Runner:
         Whatever a handler raises while we stop it, CancelledError or what a driver made of it, is
         our doing.
         """
+        self.part()
         if attempt.ending is Ending.LOST:
             return None
         if ending is not None and not isinstance(error, Signal):
@@ -219,6 +242,19 @@ class Runner:
         )
 
 
+# A fork copies runners of whoever made them; nobody else could tell them.
+_runners: Final[WeakSet[Runner]] = WeakSet()
+
+
+def _mark_copies() -> None:
+    for runner in list(_runners):
+        runner.is_copied = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_copies)
+
+
 def _heeded(attempt: Attempt) -> Ending | None:
     """What the handler was asked and has noticed, if it returns now."""
     ending = attempt.ending
@@ -238,15 +274,17 @@ class _Isolated:
     Slots are tasks that outlive their attempts: what one handler sets must not be seen by the next.
     """
 
-    __slots__ = ("args", "attempt", "function", "kwargs")
+    __slots__ = ("args", "attempt", "function", "kwargs", "runner")
 
     def __init__(
         self,
+        runner: Runner,
         attempt: Attempt,
         function: Callable[..., Awaitable[Any]],
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] = _NONE,
     ) -> None:
+        self.runner = runner
         self.attempt = attempt
         self.function = function
         self.args = args
@@ -265,6 +303,7 @@ class _Isolated:
                 future = enter(step, sent)
             except StopIteration as end:
                 return end.value
+            self.runner.part()
             try:
                 sent = yield future
                 step = handler.send
