@@ -283,7 +283,8 @@ class Penstock(Operations):
         return WorkerThread(self._worker(options))
 
     def run_worker(self, *, until_empty: bool = False, **options: Unpack[WorkerOptions]) -> None:
-        """Be a worker until SIGTERM or Ctrl-C, which drains it; the second one does not wait.
+        """Be a worker until SIGTERM or Ctrl-C, which drains it; the second one does not wait, and
+        a third ends a process whose loop is blocked.
 
         With ``until_empty``, also return when nothing is left that is due. This is one process
         without a supervisor: nobody restarts it, and a handler that holds the interpreter for

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, Self, TypedDict
 
 from penstock.config import Settings
+from penstock.context import REAL
 from penstock.core.duration import Duration, seconds
 from penstock.core.job import priority_number
 from penstock.core.size import size
@@ -27,6 +28,8 @@ from penstock.worker.staff_member import is_supervised
 from penstock.worker.worker import Worker
 
 EXIT_PATIENCE: Final = 5.0
+BLOCKED: Final = 1.0
+"""Seconds after which a loop that has not heard a signal counts as blocked."""
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -281,14 +284,31 @@ def signals(
     call: Callable[[], None],
     numbers: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
 ) -> Iterator[None]:
-    """Call it on the loop for each of these signals; only the main thread hears them."""
+    """Call it on the loop for each of these signals; only the main thread hears them.
+
+    One that finds the loop blocked, and two before it unheard for ``BLOCKED``, ends the process.
+    """
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in numbers}
-    heard = []
+    heard: list[signal.Signals] = []
+    unheard: list[float] = []
+
+    def hear() -> None:
+        unheard.clear()
+        call()
+
+    def insist(number: int, _: object) -> None:
+        unheard.append(REAL.monotonic())
+        if len(unheard) > 2 and unheard[-1] - unheard[0] >= BLOCKED:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
     for number in before:
         with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread
             try:
-                loop.add_signal_handler(number, call)
+                loop.add_signal_handler(number, hear)
+                # The loop wakes up without the handler that it has set: it reads a socket.
+                signal.signal(number, insist)
             except NotImplementedError:  # Windows
                 signal.signal(number, lambda *_: loop.call_soon_threadsafe(call))
             heard.append(number)

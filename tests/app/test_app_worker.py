@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import subprocess
@@ -392,6 +393,49 @@ def test_a_second_signal_gives_back_what_runs(process, tmp_path):
     service.send_signal(signal.SIGTERM)
     assert ends(service) == "ended\n"
     assert _states(tmp_path) == ["ready"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_whose_loop_is_blocked_is_ended_by_signals_that_insist(process, number):
+    service = process("""
+        import time
+
+        @app.startup
+        def blocks():
+            print("begun", flush=True)
+            while True:
+                time.sleep(0.01)
+
+        app.run_worker()
+    """)
+    assert service.stdout.readline() == "begun\n"
+    while service.poll() is None:
+        service.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            service.wait(0.1)
+    assert service.returncode == -number
+
+
+def test_signals_that_are_heard_do_not_end_the_process(process, tmp_path):
+    service = process("""
+        @app.shutdown
+        async def waits():
+            print("draining", flush=True)
+            while not os.path.exists(sys.argv[1].removeprefix("sqlite:///") + ".end"):
+                await asyncio.sleep(0.01)
+
+        import os
+        slow.enqueue(6000)
+        app.run_worker(drain=0)
+    """)
+    assert service.stdout.readline() == "begun\n"
+    service.send_signal(signal.SIGTERM)
+    assert service.stdout.readline() == "draining\n"
+    for _ in range(5):
+        service.send_signal(signal.SIGINT)
+        service.send_signal(signal.SIGTERM)
+    (tmp_path / "jobs.db.end").touch()
+    assert ends(service) == "ended\n"
 
 
 def test_a_worker_may_run_until_nothing_is_left(process, tmp_path):
