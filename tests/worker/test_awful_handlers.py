@@ -39,7 +39,7 @@ class Unreadable:
 class Unbound:
     """A proxy that stands for nothing: even to ask for its class is an error."""
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:  # type: ignore[override]
         raise LookupError("outside of a request")
 

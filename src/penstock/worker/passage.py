@@ -15,7 +15,7 @@ a clean-up which had to be cancelled is no success.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from inspect import iscoroutine
 from typing import Any
 
