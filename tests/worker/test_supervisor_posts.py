@@ -185,6 +185,19 @@ async def test_a_new_wish_dismisses_an_heir_that_may_have_loaded_old_code(office
     assert office.hired[0].told() == [0.0]
 
 
+async def test_a_process_that_was_killed_on_purpose_is_no_bad_news(office, clock, caplog):
+    await serving(office)
+    office.post.replace("the code has changed", drain=0.0)
+    await clock.settle()
+    office.post.replace("the code has changed", drain=0.0)
+    await clock.settle()
+    assert [member.code for member in office.buried] == [-9]
+    assert caplog.messages == []
+    office.hired[0].dies()
+    await clock.settle()
+    assert caplog.messages == ["process was killed by SIGKILL pid=1"]
+
+
 async def test_in_development_a_broken_application_waits_for_a_change(clock):
     office = Office(clock, waits_for_change=True)
     await clock.settle()

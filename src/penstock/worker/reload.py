@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncIterator
 from importlib.util import find_spec
@@ -20,5 +21,6 @@ async def changes(directory: str) -> AsyncIterator[list[str]]:
     """The Python files that were changed, each time some were."""
     from watchfiles import PythonFilter, awatch
 
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # what it sees is said once, by us
     async for changed in awatch(directory, watch_filter=PythonFilter()):
         yield sorted(path.removeprefix(directory).lstrip(os.sep) for _, path in changed)

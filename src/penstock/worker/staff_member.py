@@ -84,6 +84,8 @@ class Member:
         """When it is killed if it still lives; None: it may take its time."""
         self.is_told = False
         """It was told to stop."""
+        self.is_killed = False
+        """The supervisor has ended it, and has said why where that is worth a word."""
         self.started_at = now
         self.is_late = False
         """Somebody was told that it takes long to load."""
@@ -142,6 +144,7 @@ class Member:
     def kill(self) -> None:
         """End it, and what its handlers have started in its session."""
         if self.is_alive:
+            self.is_killed = True
             self._kill_group()
 
     def look(self, now: float) -> bool:

@@ -180,9 +180,7 @@ class Post:
                 self._vacant(member, now)
             else:
                 self.leaving.remove(member)
-                self._journal.ended(
-                    member.pid, died(member.code or 0), is_expected=member.code == 0
-                )
+                self._tell_end(member)
 
     def _succeed(self) -> None:
         """Let an heir that has joined take the place."""
@@ -242,8 +240,7 @@ class Post:
 
     def _vacant(self, member: Member, now: float) -> None:
         """The holder has ended: decide about the next one."""
-        is_expected = member.code == 0 or member.failed is not None
-        self._journal.ended(member.pid, died(member.code or 0), is_expected=is_expected)
+        self._tell_end(member)
         if member.is_done and member.code == 0 and not self._is_over:
             self._finish()
         elif self._is_over or self.heir is not None:
@@ -302,6 +299,10 @@ class Post:
         if member.loaded is None:
             member.kill()
         self.leaving.append(member)
+
+    def _tell_end(self, member: Member) -> None:
+        is_expected = member.code == 0 or member.is_killed or member.failed is not None
+        self._journal.ended(member.pid, died(member.code or 0), is_expected=is_expected)
 
     def _tell_answer(self, could: bool) -> None:
         answer, self._answer = self._answer, None
