@@ -151,7 +151,7 @@ class Crew:
         pool = self._by_kind[kind]
         surplus = min(len(lot), pool.load - pool.size - self.menu.appetite.stock(kind))
         if surplus > 0:
-            self._release(lot[-surplus:], NO_SLOT)
+            self._release(pool.waiting[-surplus:], NO_SLOT)
 
     def _turn_away(self, job: Job) -> None:
         """Nobody here knows the task; it waits until a worker joins that does."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from penstock.core.spec import KINDS, Kind
 from penstock.worker.appetite import Appetite, Meal, Room, full_kinds
+from penstock.worker.attempt import Attempt
 from penstock.worker.pool import Pool
 from penstock.worker.reserve import ANY, free_for
 from penstock.worker.tools import Tools
@@ -32,24 +33,26 @@ class Menu:
             return Meal()
         meal = self.appetite.meal(self._rooms(ANY), may_pass_over=may_pass_over)
         if meal.want == 0 and self._tools.settings.reserve:
-            return self._urgent_meal()
+            return self._urgent_meal(may_pass_over=may_pass_over)
         return meal
 
-    def _urgent_meal(self) -> Meal:
+    def _urgent_meal(self, *, may_pass_over: bool) -> Meal:
         """What to ask for when only slots are free that are kept for urgent jobs."""
         for level in sorted(self._tools.settings.reserve, reverse=True):
-            slots = min(room.free for room in self._rooms(level).values())
-            if slots:
-                return Meal(slots, slots, least_urgent=level)
+            rooms = self._rooms(level)
+            full = full_kinds(rooms)
+            slots = min(room.free for kind, room in rooms.items() if kind not in full)
+            if slots and (may_pass_over or not full):
+                return Meal(slots, slots, full, level)
         return Meal()
 
     @property
     def is_half_full(self) -> bool:
-        """One kind of tasks has no free slot while another one has."""
-        return bool(full_kinds(self._rooms(ANY)))
+        """One kind of tasks has no free slot while another one has, for jobs of some priority."""
+        return any(full_kinds(self._rooms(level)) for level in (ANY, *self._tools.settings.reserve))
 
     def _rooms(self, priority: float) -> dict[Kind, Room]:
-        """The room for jobs of a priority, by kind."""
+        """The room for jobs of a priority, by kind: what waits and is less urgent takes none."""
         kinds = [kind for kind in KINDS if self._names[kind]] or KINDS[:1]
         pools = {kind: self._pools[kind] for kind in kinds}
         kept = self._tools.settings.reserve
@@ -58,15 +61,17 @@ class Menu:
         there = list(self._tools.hands)
         rooms = {}
         for kind, pool in pools.items():
-            priorities = [each.job.priority for each in there if each.pool is pool]
-            free = min(pool.size - pool.load, free_for(priority, pool.size, kept, priorities))
-            rooms[kind] = Room(pool.load + max(0, free), pool.load)
+            here = [each for each in there if each.pool is pool]
+            before = [each for each in here if not _comes_after(each, priority)]
+            load = pool.load - (len(here) - len(before))
+            free = free_for(priority, pool.size, kept, [each.job.priority for each in before])
+            rooms[kind] = Room(load + min(pool.size - load, free), load)
         return rooms
 
     def passed_over(self, meal: Meal, *, in_full: bool) -> None:
         """A claim that passed over some kinds of tasks was answered."""
         asked = [kind for kind in KINDS if self._names[kind] and kind not in meal.passes_over]
-        if len(asked) == 1:
+        if len(asked) == 1 and meal.least_urgent is None:
             was_idle = meal.slots == self._pools[asked[0]].size
             self.appetite.passed_over(asked[0], was_idle=was_idle, in_full=in_full)
 
@@ -74,3 +79,8 @@ class Menu:
         """The tasks whose jobs should go to others."""
         full = frozenset[str]().union(*(self._names[kind] for kind in meal.passes_over))
         return full.union(self.unknown) if self.unknown else full
+
+
+def _comes_after(attempt: Attempt, priority: float) -> bool:
+    """It waits, and lets a job of this priority go first."""
+    return attempt.is_waiting and attempt.job.priority > priority

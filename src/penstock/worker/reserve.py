@@ -52,10 +52,12 @@ def levels(size: int, kept: Mapping[int, int]) -> list[tuple[int, int]]:
 
 
 def free_for(priority: float, size: int, kept: Mapping[int, int], priorities: Iterable[int]) -> int:
-    """How many more jobs of this priority could start beside those of ``priorities``."""
+    """How many more jobs of this priority could start beside those of ``priorities``; less than 0:
+    so many of these cannot start either.
+    """
     there = list(priorities)
     free: float = size - len(there)
     for level, most in levels(size, kept):
         if priority > level:
             free = min(free, most - sum(each > level for each in there))
-    return max(0, int(free))
+    return int(free)
