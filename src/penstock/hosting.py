@@ -210,10 +210,11 @@ class WorkerThread:
         _refuse_in_child("start")
         self._pid = os.getpid()
         # Found here: what is imported once the main thread has ended may fail to.
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._run, args=(loop_factory(),), name="penstock worker", daemon=True
         )
-        self._thread.start()
+        thread.start()
+        self._thread = thread
         atexit.register(self._stop_at_exit)
         return self
 

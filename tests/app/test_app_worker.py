@@ -247,6 +247,20 @@ def test_what_a_worker_in_a_thread_imports_is_imported_by_who_starts_it(memory, 
     assert seen == [threading.current_thread()]
 
 
+def test_a_worker_for_which_there_was_no_thread_can_be_started_later(memory, monkeypatch):
+    def refuses(thread):
+        raise RuntimeError("can't start new thread")
+
+    worker = memory.worker_thread()
+    with monkeypatch.context() as scarce, pytest.raises(RuntimeError, match="can't start new"):
+        scarce.setattr(threading.Thread, "start", refuses)
+        worker.start()
+    worker.stop()
+    assert not worker.is_alive
+    with worker:
+        assert worker.is_alive
+
+
 def test_a_worker_that_was_never_started_is_easily_stopped(memory):
     memory.worker_thread().stop()
 
