@@ -27,7 +27,7 @@ from penstock import Penstock
 app = Penstock("sqlite:///jobs.db", priorities={"urgent": -5})
 @app.task(queue="mail")
 def send(to: str) -> str:
-    print("sending to", to, flush=True)
+    print(f"sending to {to}\\n", end="", flush=True)  # in one piece: threads print side by side
     return to
 """
 
