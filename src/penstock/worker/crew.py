@@ -282,6 +282,7 @@ class Crew:
         for attempt, verdict in zip(attempts, verdicts, strict=True):
             if attempt.pool is not None:
                 attempt.pool.discard(attempt)
+            self._ends.over(attempt)  # it may have been told to end meanwhile
             self._over(attempt)
             is_settled = verdict is not None and verdict is not Verdict.LATER
             self._settle(attempt, None if is_settled else released(attempt, WEDGED))
