@@ -15,7 +15,7 @@ import pytest
 from penstock.engines.memory import MemoryEngine, MemoryStore
 from penstock.errors import BadOption
 from penstock.worker.overseer import Pulse
-from penstock.worker.staff_frames import Drain, Joined, Lives, Orders, Told, packed, unpacked
+from penstock.worker.staff_frames import Done, Drain, Joined, Lives, Orders, Told, packed, unpacked
 from penstock.worker.staff_member import Member
 from penstock.worker.supervisor import StaffSettings, Supervisor
 from penstock.worker.supervisor_status import Tally
@@ -193,6 +193,23 @@ async def test_it_ends_well_when_its_processes_do(clock):
     assert await boss.running == 0
     for member in boss.hired:
         member.close()
+
+
+async def test_work_that_is_done_before_anybody_looks_was_done_all_the_same(clock, caplog):
+    """With ``--until-empty`` a process may be over when it is first listened to."""
+    caplog.set_level("INFO", "penstock")
+    boss = Boss(clock)
+    await clock.settle()
+    (member,) = boss.hired
+    pulse = Pulse(worker="w1", succeeded=2)
+    member.whispers(LOADED, Joined("w1"), Lives(pulse), Done())
+    member.dies(0)
+    assert await boss.running == 0
+    member.close()
+    assert caplog.messages == [
+        "penstock worker ready: 1 process, queues default, sqlite:///jobs.db",
+        "penstock worker ended: 2 done, 0 failed, 0 retried",
+    ]
 
 
 async def test_signals_are_again_what_they_were(clock):

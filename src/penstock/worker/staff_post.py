@@ -72,6 +72,8 @@ class Post:
         self.holder: Member | None = None
         self.heir: Member | None = None
         self.leaving: list[Member] = []
+        self.is_finished = False
+        """Nothing was left to do, and its holder was told to end then."""
         self._employer = employer
         self._clock = clock
         self._journal = journal
@@ -287,7 +289,7 @@ class Post:
 
     def _finish(self) -> None:
         """Nothing is left to do for this place."""
-        self._is_over = True
+        self._is_over = self.is_finished = True
         self._tell_answer(True)
         if self.heir is not None:
             self._dismiss(self.heir)

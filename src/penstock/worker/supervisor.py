@@ -39,7 +39,7 @@ from penstock.engines.engine import Engine
 from penstock.errors import BadOption
 from penstock.worker.reload import changes
 from penstock.worker.staff_adopted import reap_adopted
-from penstock.worker.staff_frames import Orders
+from penstock.worker.staff_frames import Loaded, Orders
 from penstock.worker.staff_member import Member, spawn
 from penstock.worker.staff_post import LINGER, Post
 from penstock.worker.staff_store import StaffStore
@@ -106,6 +106,7 @@ class Supervisor:
         self._news = asyncio.Event()
         self._wants_reload = asyncio.Event()
         self._is_ready = False
+        self._loaded: Loaded | None = None
         self._stops = 0
         self._code = 0
         self._drain, self._grace = 0.0, SETTLE
@@ -139,6 +140,7 @@ class Supervisor:
         helpers = [group.create_task(life) for life in lives]
         try:
             await asyncio.gather(*(post.keep() for post in self._posts))
+            self._see_ready()
             self._systemd.tell(STOPPING=1)
             patience = SETTLE if self._stops > 2 else max(SETTLE, self._grace)
             if not await self._store.settled(patience):
@@ -210,6 +212,7 @@ class Supervisor:
 
     def _learn(self, member: Member) -> None:
         if member.loaded is not None:
+            self._loaded = member.loaded
             self._drain, self._grace = member.loaded.drain, member.loaded.grace
             self._store.locate(member.loaded)
         if member.joined_at is not None:
@@ -242,10 +245,12 @@ class Supervisor:
             member.kill()
 
     def _see_ready(self) -> None:
-        if self._is_ready or self._stops or not all(post.is_filled for post in self._posts):
+        loaded = self._loaded
+        if self._is_ready or self._stops or loaded is None:
+            return
+        if not all(post.is_filled or post.is_finished for post in self._posts):
             return
         self._is_ready = True
-        loaded = next(member.loaded for member in self._members if member.loaded is not None)
         self._journal.ready(len(self._posts), loaded.queues, loaded.shown)
         self._systemd.tell(READY=1, STATUS="ready")
 
