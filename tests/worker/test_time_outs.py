@@ -133,6 +133,34 @@ async def test_a_thread_that_ignores_its_cancellation_is_interrupted_after_the_g
     assert (job.state, job.reason) == (State.CANCELLED, "not needed")
 
 
+@pytest.mark.parametrize("first", ["timeout", "cancel"])
+async def test_what_ends_already_has_its_grace_whatever_else_is_due(rig, first):
+    """A timeout or a stall that comes while a coroutine unwinds does not cut its clean-up short."""
+    started, asked, cleaned = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def tidy() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            asked.set()
+            await rig.clock.sleep(4.0)
+            cleaned.set()
+
+    task = spec(tidy, timeout=30.0, stall=32.0, retries=0)
+    async with rig.working(specs(task), grace=6.0):
+        id = await rig.put("tidy")
+        await soon(started.wait())
+        if first == "cancel":
+            await rig.pass_time(29.0, sleepers=4)
+            await rig.engine.cancel([id], "not needed")
+        await rig.meanwhile(asked.wait(), sleepers=4)
+        (job,) = await rig.meanwhile(rig.ended(id), sleepers=4)
+
+    assert cleaned.is_set()
+    assert job.state is (State.FAILED if first == "timeout" else State.CANCELLED)
+
+
 # --- stalls -------------------------------------------------------------------------------------
 
 

@@ -60,6 +60,8 @@ class Ends:
 
     def _rang(self, attempt: Attempt, ring: Ring) -> None:
         match ring:
+            case Ring.TIMEOUT | Ring.STALL if attempt.ending is not None:
+                pass  # it ends already, and has its grace
             case Ring.TIMEOUT:
                 self.interrupt(attempt, Ending.TIMEOUT)
             case Ring.STALL:
