@@ -32,8 +32,9 @@ def mypy(file: Path, cache: Path) -> set[int]:
 
 def basedpyright(file: Path, _cache: Path) -> set[int]:
     """The lines to which basedpyright objects; its mere advice does not count."""
+    options = ("--outputjson", "--level=error", f"--pythonpath={sys.executable}")
     done = subprocess.run(
-        [sys.executable, "-m", "basedpyright", "--outputjson", "--level=error", str(file)],
+        [sys.executable, "-m", "basedpyright", *options, str(file)],
         capture_output=True,
         text=True,
         cwd=ROOT,
