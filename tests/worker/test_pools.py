@@ -257,6 +257,32 @@ async def test_handlers_that_wait_fill_all_slots_at_once(clock):
     await asyncio.wait(serving)
 
 
+async def test_threads_that_cannot_be_had_cost_a_failure_and_not_the_worker(clock, monkeypatch):
+    bench = Bench("threads", 2, clock)
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("penstock-"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    bench.pool.put([bench.attempt()])
+    await bench.until_ended(1)
+    monkeypatch.undo()
+    bench.pool.put([bench.attempt(), bench.attempt()])
+    await bench.until_ended(3)
+    bench.pool.close()
+
+    first, *others = [outcome for _, outcome in bench.ended]
+    assert (first.kind, first.reason) == (
+        OutcomeKind.RETRY,
+        "RuntimeError: can't start new thread",
+    )
+    assert {outcome.kind for outcome in others} == {OutcomeKind.SUCCEEDED}
+    assert (bench.pool.load, bench.pool.is_quiet) == (0, True)
+
+
 async def _until(condition: Callable[[], bool]) -> None:
     while not condition():  # noqa: ASYNC110  (another thread changes it, on this loop)
         await asyncio.sleep(0)

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from queue import Empty
 from typing import Any, Final
 
 from penstock.clock import Clock
@@ -123,24 +122,8 @@ class Children(Threads):
 
     # --- in a thread ---------------------------------------------------------------------------
 
-    def _hire(self) -> None:
-        try:
-            super()._hire()
-        except RuntimeError as error:  # no thread is to be had
-            self._threads.pop()
-            if not self._threads:
-                self._turn_away(error)
-
-    def _turn_away(self, error: Exception) -> None:
-        """Nobody will ever take what is in the inbox."""
-        while True:
-            try:
-                attempt = self._inbox.get_nowait()
-            except Empty:
-                return
-            if attempt is not None and attempt.seize():
-                failure = CannotIsolate(attempt.spec.name, summary_of(error))
-                self._tell(partial(self._end, attempt, self._runner.broke(attempt, failure)))
+    def _blame(self, attempt: Attempt, error: Exception) -> Exception:
+        return CannotIsolate(attempt.spec.name, summary_of(error))
 
     def _serve(self) -> None:
         seat = Seat()

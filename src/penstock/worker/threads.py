@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from penstock.clock import Clock
 from penstock.core.job import Outcome
@@ -144,7 +144,27 @@ class Threads:
         name = f"penstock-{len(self._threads) + 1}"
         thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._threads.append(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # no thread is to be had
+            self._threads.pop()
+            if not self._threads:
+                self._turn_away(error)
+
+    def _turn_away(self, error: Exception) -> None:
+        """Nobody will ever take what is in the inbox."""
+        while True:
+            try:
+                attempt = self._inbox.get_nowait()
+            except Empty:
+                return
+            if attempt is not None and attempt.seize():
+                outcome = self._runner.broke(attempt, self._blame(attempt, error))
+                self._tell(partial(self._end, attempt, outcome))
+
+    def _blame(self, attempt: Attempt, error: Exception) -> Exception:
+        """What an attempt fails with that no thread could be had for."""
+        return error
 
     def _serve(self) -> None:
         while (attempt := self._inbox.get()) is not None:
