@@ -14,10 +14,11 @@ import pytest
 
 from penstock.engines.memory import MemoryEngine, MemoryStore
 from penstock.errors import BadOption
+from penstock.testing import Faulty
 from penstock.worker.overseer import Pulse
 from penstock.worker.staff_frames import Done, Drain, Joined, Lives, Orders, Told, packed, unpacked
 from penstock.worker.staff_member import Member
-from penstock.worker.supervisor import StaffSettings, Supervisor
+from penstock.worker.supervisor import SETTLE, StaffSettings, Supervisor
 from penstock.worker.supervisor_status import Tally
 from penstock.worker.systemd import Systemd
 from worker.staff_rig import LOADED, FakeProcess, Played
@@ -31,9 +32,9 @@ class Boss:
     def __init__(self, clock, **settings) -> None:
         self.clock = clock
         self.hired: list[Played] = []
-        memory = MemoryStore()
+        self.engine = Faulty(MemoryEngine(MemoryStore(), clock))
         self.supervisor = Supervisor(
-            lambda url: MemoryEngine(memory, clock),
+            lambda url: self.engine,
             ORDERS,
             StaffSettings(**settings),
             clock=clock,
@@ -193,6 +194,21 @@ async def test_it_ends_well_when_its_processes_do(clock):
     assert await boss.running == 0
     for member in boss.hired:
         member.close()
+
+
+async def test_whoever_insists_does_not_wait_long_for_a_store_that_is_away(clock):
+    boss = Boss(clock)
+    await clock.settle()
+    (member,) = boss.hired
+    member.says(msgspec.structs.replace(LOADED, grace=3600.0), Joined("w1"))
+    await clock.elapse(5)
+    boss.engine.down()
+    for _ in range(3):
+        boss.supervisor.stop("Ctrl-C")
+    await clock.elapse(SETTLE + 1)
+    assert boss.running.done()
+    assert await boss.running == 1
+    member.close()
 
 
 async def test_work_that_is_done_before_anybody_looks_was_done_all_the_same(clock, caplog):
