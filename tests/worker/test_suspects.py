@@ -6,15 +6,20 @@ import asyncio
 import os
 import signal
 import threading
+from typing import Any
 
 import pytest
 
 from penstock.context import Context
 from penstock.core.job import Hold, State
 from penstock.worker import child_process
+from penstock.worker.attempt import Attempt
+from penstock.worker.child_alone import LoneChild
 from penstock.worker.child_frames import Began, Request
 from penstock.worker.child_place import Place
 from penstock.worker.child_process import ChildProcess
+from penstock.worker.suspects import IDLE
+from penstock.worker.worker import Worker
 from worker import victims
 from worker.rig import Rig, soon, specs
 
@@ -321,6 +326,78 @@ async def test_two_suspects_that_must_be_alone_run_one_after_the_other(rig):
 
     assert {job.state for job in jobs} == {State.SUCCEEDED}
     assert most == 1
+
+
+# --- children that have survived a suspect ------------------------------------------------------
+
+
+def spares(worker: Worker) -> list[ChildProcess]:
+    """The children that wait for the next suspect."""
+    shift: Any = worker._shift
+    return list(shift._crew._suspects._spares)
+
+
+async def spare(rig: Rig, worker: Worker) -> ChildProcess:
+    """Let a suspect leave its child behind."""
+    await rig.ended(await suspect(rig, "innocent"))
+    await soon(_until(lambda: len(spares(worker)) == 1))
+    return spares(worker)[0]
+
+
+def is_gone(child: ChildProcess) -> bool:
+    """It has ended, and somebody has asked how: it is no zombie, and its pipes are closed."""
+    process = child._process
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return process.returncode is not None and process.stdin.closed and process.stdout.closed
+
+
+async def test_the_next_suspect_runs_in_the_child_that_the_last_one_has_left(rig):
+    async with rig.working(victims.ALL) as worker:
+        child = await spare(rig, worker)
+        (job,) = await rig.ended(await suspect(rig, "innocent"))
+        await soon(_until(lambda: spares(worker) == [child]))
+
+    assert job.result == str(child.pid).encode()
+    await soon(_until(lambda: is_gone(child)))
+
+
+async def test_a_child_that_died_while_it_had_nothing_to_do_costs_nobody_anything(rig):
+    async with rig.working(victims.ALL) as worker:
+        child = await spare(rig, worker)
+        os.kill(child.pid, signal.SIGKILL)
+        (job,) = await rig.ended(await suspect(rig, "innocent"))
+
+    assert (job.state, job.crashes, job.failures) == (State.SUCCEEDED, 1, 0)
+    assert job.result != str(child.pid).encode()
+    assert is_gone(child)
+
+
+async def test_a_child_that_no_suspect_comes_for_is_let_go(rig):
+    async with rig.working(victims.ALL) as worker:
+        child = await spare(rig, worker)
+        before = rig.clock.monotonic()
+        await rig.meanwhile(soon(_until(lambda: not spares(worker))))
+        assert rig.clock.monotonic() >= before + IDLE
+        await soon(_until(lambda: is_gone(child)))
+
+
+async def test_a_worker_that_ends_as_a_child_answers_leaves_none_behind(rig):
+    """The answer is on its way to the loop when whoever waits for it is cancelled."""
+    job = await rig.job(await suspect(rig, "innocent"))
+    attempt = Attempt(job, victims.ALL["innocent"], 1, 0.0)
+    place = Place("worker.victims", "innocent")
+    lone = LoneChild(attempt, lambda: None)
+    request = Request(number=1, job=job, place=place, worker="worker", ahead=0.0)
+    run = asyncio.create_task(lone.run(request))
+    while lone.left is None:  # noqa: ASYNC110  (its thread makes it so)
+        await asyncio.sleep(0)
+    child = lone.left
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+    await soon(_until(lambda: is_gone(child)))
 
 
 async def _until(condition) -> None:

@@ -33,6 +33,7 @@ class LoneChild:
         self._spare = spare
         self._child: ChildProcess | None = None
         self._is_killed = False
+        self._has_answered = False
         self._lock = threading.Lock()
 
     async def run(self, request: Request) -> Answer:
@@ -48,12 +49,14 @@ class LoneChild:
             return await answer
         except asyncio.CancelledError:
             self.kill()
+            if self.left is not None:  # it has answered, and its thread has left it to us
+                part_with([self.left])
             raise
 
     @property
     def left(self) -> ChildProcess | None:
         """The child that has run the attempt and can run another; None: there is none."""
-        return self._child
+        return self._child if self._has_answered else None
 
     def stop(self) -> None:
         """Let the handler know that it is cancelled."""
@@ -89,7 +92,7 @@ class LoneChild:
         except Exception as error:  # no memory for a process, no file descriptors
             said = Unfit(summary_of(error))
         with self._lock:
-            is_left = isinstance(said, Ended) and not self._is_killed
+            self._has_answered = is_left = isinstance(said, Ended) and not self._is_killed
             if not is_left:
                 self._child = None
         is_heard = _tell(loop, partial(_answer, answer, said))
