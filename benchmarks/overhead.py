@@ -67,9 +67,9 @@ def main() -> None:
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.once:
-        found = measure(options.kinds[0])
+        speed = measure(options.kinds[0])
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        print(json.dumps([found, used // 1024]))
+        print(json.dumps([speed, used // 1024]))
         return
     kinds = options.kinds or list(JOBS)
     rounds: dict[str, list[list[float]]] = {kind: [] for kind in kinds}
