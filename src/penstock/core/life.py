@@ -95,7 +95,7 @@ def settled(job: Job, outcome: Outcome, now: float) -> Job:
         return _ended(counted, Change.CANCEL, job.cancel_reason, now)
     match kind:
         case OutcomeKind.SUCCEEDED:
-            return _ended(replace(job, result=outcome.result), Change.SUCCEED, None, now)
+            return _ended(job, Change.SUCCEED, None, now, outcome.result)
         case OutcomeKind.FAILED:
             failed = replace(job, errors=errors, failures=job.failures + 1)
             return _ended(failed, Change.FAIL, outcome.reason, now)
@@ -218,11 +218,14 @@ def _charged(job: Job, change: Change, given_up: str, now: float) -> Job:
     return replace(job, state=step(job, change), started=False)
 
 
-def _ended(job: Job, change: Change, reason: str | None, now: float) -> Job:
+def _ended(
+    job: Job, change: Change, reason: str | None, now: float, result: bytes | None = None
+) -> Job:
     """A final state holds nothing back and asks for nothing more."""
     return replace(
         job,
         state=step(job, change),
+        result=result,
         reason=reason,
         finished_at=now,
         hold=None,

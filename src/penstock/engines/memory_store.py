@@ -354,10 +354,13 @@ class MemoryJobs(MemoryViews):
                 self._open[job.queue].add(job.id)
 
     def _unlist(self, job: Job) -> None:
-        self._running[job.queue].discard(job.id)
-        self._held_by[job.worker or ""].discard(job.id)
-        self._unplaced[job.queue].pop(job.id, None)
-        if job.claimed_at is not None and job.state is not State.RUNNING:
+        if job.state is State.RUNNING:
+            self._running[job.queue].discard(job.id)
+            self._held_by[job.worker or ""].discard(job.id)
+            return
+        if job.hold is Hold.UNPLACED:
+            self._unplaced[job.queue].pop(job.id, None)
+        if job.claimed_at is not None:
             self._open[job.queue].discard(job.id)
 
     def _drop(self, job: Job) -> None:

@@ -68,7 +68,7 @@ class Runner:
 
     async def run(self, attempt: Attempt) -> Outcome | None:
         """Run an async handler; None: nobody wants to know its outcome."""
-        if (early := self.prevented(attempt)) is not None:
+        if attempt.job.expires_at is not None and (early := self.prevented(attempt)) is not None:
             return early
         spec = attempt.spec
         if spec.hooks.middleware or spec.signature.plan.steps:
@@ -81,16 +81,19 @@ class Runner:
         try:
             args, kwargs = spec.signature.decode(attempt.job.payload, attempt.context)
             value = await _Isolated(self, attempt, spec.function, args, kwargs)
-            self.part()
-            if attempt.ending is not None and attempt.is_out_of_time:
-                return self.ended(attempt)
+            if self.is_copied:
+                self.part()
         except BaseException as error:
             return self._raised(attempt, error, attempt.ending)
+        if attempt.ending is None:
+            return self._returned(attempt, value, None)
+        if attempt.is_out_of_time:
+            return self.ended(attempt)
         return self._returned(attempt, value, _heeded(attempt))
 
     def call(self, attempt: Attempt) -> Outcome | None:
         """Run a sync handler in this thread; None: nobody wants to know its outcome."""
-        if (early := self.prevented(attempt)) is not None:
+        if attempt.job.expires_at is not None and (early := self.prevented(attempt)) is not None:
             return early
         spec = attempt.spec
         variables = Variables()
