@@ -150,10 +150,10 @@ class MemoryViews:
         except KeyError:
             raise LeaseLost(worker) from None
 
-    def _cancels(self, ask: Ask) -> Iterator[str]:
-        for id in sorted(self._held_by.get(ask.worker, ())):
-            if self.jobs[id].cancel_reason is not None and id not in ask.told:
-                yield id
+    def _cancels(self, ask: Ask) -> list[str]:
+        held = self._held_by.get(ask.worker, ())
+        asked = (id for id in held if self.jobs[id].cancel_reason is not None)
+        return sorted(id for id in asked if id not in ask.told)
 
     def _due_in(self, queues: Iterable[str], now: float) -> float | None:
         due_in: float | None = None
