@@ -358,7 +358,7 @@ def _engine(url: Url, clock: Clock) -> Callable[[], Engine]:
     match url.scheme:
         case "memory":
             from penstock.engines.memory import MemoryEngine, MemoryStore
-            from penstock.worker.child_place import is_child
+            from penstock.worker.child.place import is_child
 
             _check(url, ())
             stores = _shared if url.location else {}

@@ -21,10 +21,10 @@ from penstock.core.size import size
 from penstock.errors import BadOption, CannotHost
 from penstock.options import several, word
 from penstock.sync import is_on_a_loop
-from penstock.worker.child_place import is_child
+from penstock.worker.child.place import is_child
 from penstock.worker.loops import loop_factory
 from penstock.worker.settings import WorkerSettings
-from penstock.worker.staff_member import is_supervised
+from penstock.worker.staff.member import is_supervised
 from penstock.worker.worker import Worker
 
 EXIT_PATIENCE: Final = 5.0

@@ -31,7 +31,7 @@ from penstock.locate import locate
 from penstock.url import Url
 from penstock.worker.loops import loop_factory
 from penstock.worker.overseer import Pulse
-from penstock.worker.staff_frames import (
+from penstock.worker.staff.frames import (
     Done,
     Drain,
     Failed,

@@ -19,8 +19,8 @@ from penstock.cli import worker as command
 from penstock.core.job import State
 from penstock.hosting import WorkerOptions
 from penstock.worker.settings import WorkerSettings
-from penstock.worker.staff_frames import Orders
-from penstock.worker.supervisor import StaffSettings
+from penstock.worker.staff.frames import Orders
+from penstock.worker.staff.supervisor import StaffSettings
 
 YARD = """
 from penstock import Penstock

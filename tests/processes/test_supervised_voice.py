@@ -13,7 +13,7 @@ from penstock.core.job import Outcome, OutcomeKind
 from penstock.supervised import Voice, _shared
 from penstock.url import parse
 from penstock.worker.overseer import Pulse
-from penstock.worker.staff_frames import Joined, Lives, Replace, Said, Will, unpacked
+from penstock.worker.staff.frames import Joined, Lives, Replace, Said, Will, unpacked
 
 
 class Listener:

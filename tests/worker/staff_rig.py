@@ -9,10 +9,10 @@ from collections.abc import Callable
 import msgspec
 
 from penstock.testing.clock import FakeClock
-from penstock.worker.staff_frames import Drain, Failed, Joined, Loaded, Said, Told, packed, unpacked
-from penstock.worker.staff_member import Member
-from penstock.worker.staff_post import Post
-from penstock.worker.supervisor_journal import StaffJournal
+from penstock.worker.staff.frames import Drain, Failed, Joined, Loaded, Said, Told, packed, unpacked
+from penstock.worker.staff.journal import StaffJournal
+from penstock.worker.staff.member import Member
+from penstock.worker.staff.post import Post
 
 LOADED = Loaded(
     url="sqlite:////jobs.db",

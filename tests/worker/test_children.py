@@ -14,7 +14,7 @@ import pytest
 from penstock.core.job import OutcomeKind
 from penstock.worker import children as pool_module
 from penstock.worker.attempt import Ending
-from penstock.worker.child_process import ChildProcess
+from penstock.worker.child.process import ChildProcess
 from worker import victims
 from worker.children_bench import Bench
 

@@ -1,12 +1,12 @@
-"""Who follows whom, and when: every row of the table in ``staff_post``."""
+"""Who follows whom, and when: every row of the table in ``staff.post``."""
 
 from __future__ import annotations
 
 import pytest
 
 from penstock.core.job import Outcome, OutcomeKind
-from penstock.worker.staff_frames import Done, Replace, Will
-from penstock.worker.staff_post import LIMIT
+from penstock.worker.staff.frames import Done, Replace, Will
+from penstock.worker.staff.post import LIMIT
 from worker.staff_rig import LOADED, Office
 
 

@@ -11,9 +11,9 @@ from penstock.core.job import ErrorRecord, Outcome, OutcomeKind, State
 from penstock.engines.memory import MemoryEngine, MemoryStore
 from penstock.errors import EngineReadOnly, ItemRefused
 from penstock.testing import Faulty
-from penstock.worker.staff_frames import Joined, Will
-from penstock.worker.staff_store import StaffStore
-from penstock.worker.supervisor_journal import StaffJournal
+from penstock.worker.staff.frames import Joined, Will
+from penstock.worker.staff.journal import StaffJournal
+from penstock.worker.staff.store import StaffStore
 from worker.staff_rig import LOADED, Played
 
 

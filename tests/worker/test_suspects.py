@@ -12,12 +12,12 @@ import pytest
 
 from penstock.context import Context
 from penstock.core.job import Hold, State
-from penstock.worker import child_process
 from penstock.worker.attempt import Attempt
-from penstock.worker.child_alone import LoneChild
-from penstock.worker.child_frames import Began, Request
-from penstock.worker.child_place import Place
-from penstock.worker.child_process import ChildProcess
+from penstock.worker.child import process as child_process
+from penstock.worker.child.alone import LoneChild
+from penstock.worker.child.frames import Began, Request
+from penstock.worker.child.place import Place
+from penstock.worker.child.process import ChildProcess
 from penstock.worker.suspects import IDLE
 from penstock.worker.worker import Worker
 from worker import victims

@@ -19,9 +19,9 @@ from penstock.core.size import size
 from penstock.errors import AppNotFound, BadOption
 from penstock.hosting import WorkerOptions
 from penstock.locate import VARIABLE, locate
-from penstock.worker.reload import check_watchable
-from penstock.worker.staff_frames import Orders
-from penstock.worker.supervisor import StaffSettings, Supervisor
+from penstock.worker.staff.frames import Orders
+from penstock.worker.staff.reload import check_watchable
+from penstock.worker.staff.supervisor import StaffSettings, Supervisor
 
 EPILOG = """\
 What is not given is as the application's settings say. A DURATION is written 500ms, 90s or 1h30m.

@@ -61,7 +61,7 @@ class MemoryViews:
 
     def look(self, ask: Ask, now: float) -> float | None:
         """See the contract."""
-        if next(self._cancels(ask), None) is not None:
+        if self._cancels(ask):
             return 0.0
         if ask.want <= 0:
             return None

@@ -1,7 +1,7 @@
 """The children for isolated attempts: processes that run one attempt after the other.
 
 Each child has a thread of the worker, which takes the next attempt itself, writes the request and
-listens until the attempt has ended; see ``child_talk`` for what they say. Children are started when
+listens until the attempt has ended; see ``child.talk`` for what they say. Children are started when
 they are first needed. If one dies
 
 | here                          | then                                                             |
@@ -28,10 +28,10 @@ from penstock.core.job import Outcome
 from penstock.errors import CannotIsolate, MemoryExceeded
 from penstock.worker.attempt import Attempt, Ending
 from penstock.worker.blame import summary_of
-from penstock.worker.child_frames import Ended, Request, Unfit
-from penstock.worker.child_place import Nowhere, Place, place_of
-from penstock.worker.child_process import ChildProcess
-from penstock.worker.child_talk import Died, crashed, talk
+from penstock.worker.child.frames import Ended, Request, Unfit
+from penstock.worker.child.place import Nowhere, Place, place_of
+from penstock.worker.child.process import ChildProcess
+from penstock.worker.child.talk import Died, crashed, talk
 from penstock.worker.gate import Gate
 from penstock.worker.memory import resident
 from penstock.worker.reserve import NOTHING

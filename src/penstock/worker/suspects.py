@@ -23,11 +23,11 @@ from penstock.clock import Clock
 from penstock.core.job import Outcome
 from penstock.errors import CannotIsolate, MemoryExceeded
 from penstock.worker.attempt import Attempt, Ending
-from penstock.worker.child_alone import LoneChild, part_with
-from penstock.worker.child_frames import Ended, Request, Unfit
-from penstock.worker.child_place import Nowhere, Place, place_of
-from penstock.worker.child_process import ChildProcess
-from penstock.worker.child_talk import Died, crashed
+from penstock.worker.child.alone import LoneChild, part_with
+from penstock.worker.child.frames import Ended, Request, Unfit
+from penstock.worker.child.place import Nowhere, Place, place_of
+from penstock.worker.child.process import ChildProcess
+from penstock.worker.child.talk import Died, crashed
 from penstock.worker.gate import Gate
 from penstock.worker.journal import Journal
 from penstock.worker.line import Line

@@ -21,7 +21,7 @@ import msgspec
 
 from penstock.core.job import Outcome
 from penstock.worker.overseer import Pulse
-from penstock.worker.staff_frames import (
+from penstock.worker.staff.frames import (
     Done,
     Drain,
     Failed,

@@ -32,9 +32,9 @@ from penstock.engines.engine import Engine
 from penstock.engines.records import Ask
 from penstock.errors import EngineClosed, EngineError, EngineUnavailable, LeaseLost
 from penstock.worker.backoff import Backoff
-from penstock.worker.staff_frames import Loaded
-from penstock.worker.staff_member import Member
-from penstock.worker.supervisor_journal import StaffJournal
+from penstock.worker.staff.frames import Loaded
+from penstock.worker.staff.journal import StaffJournal
+from penstock.worker.staff.member import Member
 
 RESCUES: Final = 500
 """Jobs that one call rescues."""

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from penstock.worker.attempt import Attempt
 from penstock.worker.blame import summary_of
-from penstock.worker.child_frames import Ended, Request, Unfit
-from penstock.worker.child_process import ChildProcess
-from penstock.worker.child_talk import Died, talk
+from penstock.worker.child.frames import Ended, Request, Unfit
+from penstock.worker.child.process import ChildProcess
+from penstock.worker.child.talk import Died, talk
 
 Answer = Unfit | Ended | Died
 

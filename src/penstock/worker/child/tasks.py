@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from penstock.core.spec import Spec
-from penstock.worker.child_place import MAIN, Place, Script
+from penstock.worker.child.place import MAIN, Place, Script
 
 
 class ChildTasks:

@@ -21,7 +21,7 @@ from penstock.core.job import Outcome
 from penstock.core.spec import Spec
 from penstock.worker.attempt import Attempt, Ending
 from penstock.worker.blame import summary_of
-from penstock.worker.child_frames import (
+from penstock.worker.child.frames import (
     ORDERS,
     Began,
     Ended,
@@ -35,7 +35,7 @@ from penstock.worker.child_frames import (
     packed,
     write,
 )
-from penstock.worker.child_tasks import ChildTasks
+from penstock.worker.child.tasks import ChildTasks
 from penstock.worker.lifespan import lifespan
 from penstock.worker.loops import loop_factory
 from penstock.worker.runner import Runner

@@ -25,7 +25,7 @@ import threading
 from typing import Final, Literal
 
 from penstock import logs
-from penstock.worker.child_service import ChildService
+from penstock.worker.child.service import ChildService
 
 FAREWELL: Final = 10.0
 """Seconds that a child may take to end when it is not needed any more."""

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.core.duration import text
 from penstock.worker.overseer import Pulse
-from penstock.worker.staff_member import Member
+from penstock.worker.staff.member import Member
 
 
 class Tally:

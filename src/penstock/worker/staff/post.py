@@ -26,9 +26,9 @@ from math import inf
 from typing import Final, Protocol
 
 from penstock.clock import Clock
-from penstock.worker.child_process import died
-from penstock.worker.staff_member import Member
-from penstock.worker.supervisor_journal import StaffJournal
+from penstock.worker.child.process import died
+from penstock.worker.staff.journal import StaffJournal
+from penstock.worker.staff.member import Member
 
 STEADY: Final = 1.0
 """Seconds after its join that make a process's run a good one."""

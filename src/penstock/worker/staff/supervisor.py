@@ -1,7 +1,7 @@
 """The supervisor: keeps a number of worker processes alive, and answers for them.
 
 It never imports the user's code, so nothing that a handler does can stop it: it beats for its
-processes (``staff_store``), follows up those that end (``staff_post``), replaces those that cannot
+processes (``store``), follows up those that end (``post``), replaces those that cannot
 go on well, and kills those that give no sign of life.
 
 Signals
@@ -37,15 +37,15 @@ from typing import Final
 from penstock.clock import Clock
 from penstock.engines.engine import Engine
 from penstock.errors import BadOption
-from penstock.worker.reload import changes
-from penstock.worker.staff_adopted import reap_adopted
-from penstock.worker.staff_frames import Loaded, Orders
-from penstock.worker.staff_member import Member, spawn
-from penstock.worker.staff_post import LINGER, Post
-from penstock.worker.staff_store import StaffStore
-from penstock.worker.supervisor_journal import StaffJournal
-from penstock.worker.supervisor_status import Tally
-from penstock.worker.systemd import Systemd
+from penstock.worker.staff.adopted import reap_adopted
+from penstock.worker.staff.frames import Loaded, Orders
+from penstock.worker.staff.journal import StaffJournal
+from penstock.worker.staff.member import Member, spawn
+from penstock.worker.staff.post import LINGER, Post
+from penstock.worker.staff.reload import changes
+from penstock.worker.staff.status import Tally
+from penstock.worker.staff.store import StaffStore
+from penstock.worker.staff.systemd import Systemd
 
 TICK: Final = 1.0
 """Seconds between two looks at everybody."""

@@ -24,8 +24,8 @@ from penstock.core.duration import text
 from penstock.core.job import ErrorRecord, Outcome, OutcomeKind
 from penstock.engines.records import Report
 from penstock.worker.attempt import Attempt
-from penstock.worker.child_frames import Began, Ended, Request, Said, Unfit
-from penstock.worker.child_process import ChildProcess, died
+from penstock.worker.child.frames import Began, Ended, Request, Said, Unfit
+from penstock.worker.child.process import ChildProcess, died
 from penstock.worker.memory import resident
 
 START_UP: Final = 60.0

@@ -19,8 +19,8 @@ from typing import Final
 from weakref import WeakSet
 
 from penstock import logs
-from penstock.worker.child_frames import FRAMES, Frame, Order, Reader, Stop, packed, write
-from penstock.worker.child_place import PROGRAM
+from penstock.worker.child.frames import FRAMES, Frame, Order, Reader, Stop, packed, write
+from penstock.worker.child.place import PROGRAM
 
 LINGER: Final = 2.0
 """Seconds that a child may take to exit after its last word."""

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.core.job import Job, Outcome
 from penstock.engines.records import Report
-from penstock.worker.child_place import Place
+from penstock.worker.child.place import Place
 
 # --- to the child -------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import msgspec
 
 PROGRAM: Final = (
     "import json, sys; sys.path[:], log = json.loads(sys.argv[1]); del sys.argv[1:]; "
-    "from penstock.worker.child import main; main(log)"
+    "from penstock.worker.child.main import main; main(log)"
 )
 """What the interpreter of a child runs; its argument is the worker's ``sys.path``, and how it logs,
 if `penstock worker` has decided that.

@@ -1,0 +1,1 @@
+"""The supervisor of worker processes, and what its staff says to it."""
