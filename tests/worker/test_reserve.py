@@ -163,7 +163,7 @@ async def test_less_urgent_jobs_never_have_the_slots_that_are_kept(rig, way):
 
 async def test_an_urgent_job_starts_although_less_urgent_ones_wait_in_the_workers_hands(rig, way):
     """What was fetched ahead takes no slot that is kept, and nothing is fetched only to go back."""
-    settings = {SIZES[way.kind]: 4, "patience": 1000.0}
+    settings = {SIZES[way.kind]: 4, "patience": 1e9}
     async with rig.working(specs(way.spec), reserve={HIGH: 2}, **settings) as worker:
         normal = await way.put(NORMAL, 20)
         await until_started(rig, worker, {NORMAL: 2})
