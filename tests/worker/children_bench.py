@@ -11,6 +11,7 @@ from penstock.core.job import Outcome
 from penstock.worker.attempt import Attempt, Ending
 from penstock.worker.children import Children, Home
 from penstock.worker.gate import Gate
+from penstock.worker.means import Means
 from penstock.worker.runner import Runner
 from penstock.worker.store_time import StoreTime
 from worker.test_pools import make_job
@@ -31,13 +32,15 @@ class Bench:
         self.began: list[Attempt] = []
         self.pool = Children(
             size,
-            Runner(clock.now, lambda: "worker"),
-            self.gate,
-            clock,
-            self.began.append,
-            lambda attempt, outcome: self.results.append((attempt, outcome)),
-            home=Home(lambda: "worker", StoreTime(clock)),
-            max_jobs=max_jobs,
+            Means(
+                Runner(clock.now, lambda: "worker"),
+                self.gate,
+                clock,
+                self.began.append,
+                lambda attempt, outcome: self.results.append((attempt, outcome)),
+            ),
+            Home(lambda: "worker", StoreTime(clock)),
+            max_jobs,
         )
         self._numbers = 0
 

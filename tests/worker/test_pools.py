@@ -12,6 +12,7 @@ import pytest
 from penstock.core.job import Job, OutcomeKind, State
 from penstock.worker.attempt import Attempt, Ending
 from penstock.worker.gate import Gate
+from penstock.worker.means import Means
 from penstock.worker.runner import Runner
 from penstock.worker.slots import Slots
 from penstock.worker.threads import Threads
@@ -44,7 +45,9 @@ class Bench:
         self.begun: list[Attempt] = []
         pool = Slots if kind == "slots" else Threads
         runner = Runner(clock.now, lambda: "worker")
-        self.pool: Any = pool(size, runner, self.gate, clock, self.begun.append, self._finished)
+        self.pool: Any = pool(
+            size, Means(runner, self.gate, clock, self.begun.append, self._finished)
+        )
         self._numbers = 0
 
     def _finished(self, attempt: Attempt, outcome: Any) -> None:

@@ -18,12 +18,11 @@ to be stopped, so nobody else's attempt is ever hit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from penstock.clock import Clock
 from penstock.core.job import Outcome
 from penstock.errors import CannotIsolate, MemoryExceeded
 from penstock.worker.attempt import Attempt, Ending
@@ -32,10 +31,8 @@ from penstock.worker.child.frames import Ended, Request, Unfit
 from penstock.worker.child.place import Nowhere, Place, place_of
 from penstock.worker.child.process import ChildProcess
 from penstock.worker.child.talk import Died, crashed, talk
-from penstock.worker.gate import Gate
+from penstock.worker.means import Means
 from penstock.worker.memory import resident
-from penstock.worker.reserve import NOTHING
-from penstock.worker.runner import Runner
 from penstock.worker.store_time import StoreTime
 from penstock.worker.threads import Threads
 
@@ -75,17 +72,11 @@ class Children(Threads):
     def __init__(
         self,
         size: int,
-        runner: Runner,
-        gate: Gate,
-        clock: Clock,
-        begun: Callable[[Attempt], None],
-        finished: Callable[[Attempt, Outcome | None], None],
-        kept: Mapping[int, int] = NOTHING,
-        *,
+        means: Means,
         home: Home,
         max_jobs: int | None = None,
     ) -> None:
-        super().__init__(size, runner, gate, clock, begun, finished, kept)
+        super().__init__(size, means)
         self._home = home
         self._max_jobs = max_jobs
         self._places: dict[Callable[..., Any], Place | Nowhere] = {}

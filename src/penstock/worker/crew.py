@@ -16,6 +16,7 @@ from penstock.worker.appetite import Meal
 from penstock.worker.attempt import Attempt, Ending
 from penstock.worker.children import Children, Home
 from penstock.worker.ends import Ends
+from penstock.worker.means import Means
 from penstock.worker.menu import Menu
 from penstock.worker.pool import Pool
 from penstock.worker.runner import SHUT_DOWN, Runner
@@ -48,27 +49,25 @@ class Crew:
         self._hands = tools.hands
         self._gate = tools.gate
         self._is_verbose = tools.journal.is_verbose
-        settings, clock = tools.settings, tools.clock
-        runner = Runner(tools.time.now, tools.worker)
-        self._runner = runner
+        settings = tools.settings
+        self._runner = runner = Runner(tools.time.now, tools.worker)
         self._ends = Ends(tools)
-        parts = (runner, tools.gate, clock, self._ends.begun, self._finished, settings.reserve)
-        self._slots = Slots(settings.concurrency, *parts)
-        self._threads = Threads(settings.threads, *parts)
+        means = Means(
+            runner, tools.gate, tools.clock, self._ends.begun, self._finished, settings.reserve
+        )
+        self._slots = Slots(settings.concurrency, means)
+        self._threads = Threads(settings.threads, means)
         home = Home(worker=tools.worker, time=tools.time)
-        self._children = Children(settings.children, *parts, home=home, max_jobs=settings.max_jobs)
+        self._children = Children(settings.children, means, home, settings.max_jobs)
         around = Surroundings(
             worker=tools.worker,
             pools=(self._slots, self._threads, self._children),
             pool_of=self._pool_of,
             announce=self._announce,
             time=tools.time,
-            clock=clock,
             journal=tools.journal,
         )
-        self._suspects = Suspects(
-            settings.children, runner, tools.gate, around, self._ends.begun, self._finished
-        )
+        self._suspects = Suspects(settings.children, means, around)
         self._by_kind: dict[Kind, Pool] = {
             "async": self._slots,
             "sync": self._threads,

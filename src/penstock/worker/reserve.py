@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import inf
-from types import MappingProxyType
 from typing import Final
 
 ANY: Final = inf
 """A priority that is less urgent than all."""
-
-NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
-"""No slot is kept."""
 
 
 class Reserve:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from penstock.clock import Clock
 from penstock.core.job import Outcome
 from penstock.errors import CannotIsolate, MemoryExceeded
 from penstock.worker.attempt import Attempt, Ending
@@ -28,11 +27,10 @@ from penstock.worker.child.frames import Ended, Request, Unfit
 from penstock.worker.child.place import Nowhere, Place, place_of
 from penstock.worker.child.process import ChildProcess
 from penstock.worker.child.talk import Died, crashed
-from penstock.worker.gate import Gate
 from penstock.worker.journal import Journal
 from penstock.worker.line import Line
+from penstock.worker.means import Means
 from penstock.worker.pool import Pool
-from penstock.worker.runner import Runner
 from penstock.worker.store_time import StoreTime
 
 IDLE: Final = 10.0
@@ -51,7 +49,6 @@ class Surroundings:
     announce: Callable[[Attempt], None]
     """Let the store know that this attempt is about to start."""
     time: StoreTime
-    clock: Clock
     journal: Journal
 
 
@@ -62,21 +59,14 @@ class Suspects:
     those that find no room go back under a hold.
     """
 
-    def __init__(
-        self,
-        size: int,
-        runner: Runner,
-        gate: Gate,
-        around: Surroundings,
-        begun: Callable[[Attempt], None],
-        finished: Callable[[Attempt, Outcome | None], None],
-    ) -> None:
+    def __init__(self, size: int, means: Means, around: Surroundings) -> None:
         self.size = size
-        self._runner = runner
-        self._gate = gate
+        self._runner = means.runner
+        self._gate = means.gate
+        self._clock = means.clock
+        self._begun = means.begun
+        self._finished = means.finished
         self._around = around
-        self._begun = begun
-        self._finished = finished
         self._line = Line()
         self._taken: set[Attempt] = set()
         self._children: dict[Attempt, LoneChild] = {}
@@ -178,7 +168,7 @@ class Suspects:
             await self._change()
             return
         self._changed.clear()
-        if not await self._around.clock.wait(self._changed, IDLE):
+        if not await self._clock.wait(self._changed, IDLE):
             self._part_with_spares()
 
     # --- in a child ----------------------------------------------------------------------------
@@ -192,7 +182,7 @@ class Suspects:
         if place.script is not None and not is_isolated:
             return Unfit("only a task with isolation='process' has its script run again")
         self._say(attempt, "in a child process")
-        attempt.started_at = self._around.clock.monotonic()
+        attempt.started_at = self._clock.monotonic()
         was_reported, attempt.is_reported = attempt.is_reported, True
         request = self._request(attempt, place)
         answer: Unfit | Ended | Died = Died("is gone", has_begun=False)
@@ -234,13 +224,13 @@ class Suspects:
             job=attempt.job,
             place=place,
             worker=around.worker(),
-            ahead=around.time.now() - around.clock.now(),
+            ahead=around.time.now() - self._clock.now(),
         )
 
     def _has_begun(self, attempt: Attempt) -> None:
         """The timeout counts from the moment the handler is called."""
         if attempt in self._children:
-            attempt.started_at = self._around.clock.monotonic()
+            attempt.started_at = self._clock.monotonic()
             if attempt.spec.is_watched:
                 self._begun(attempt)
 

@@ -10,44 +10,31 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from penstock.clock import Clock
 from penstock.core.job import Outcome
 from penstock.worker.attempt import Attempt, Ending
-from penstock.worker.gate import Gate
 from penstock.worker.line import Line
-from penstock.worker.reserve import NOTHING, Reserve
-from penstock.worker.runner import Runner
+from penstock.worker.means import Means
+from penstock.worker.reserve import Reserve
 
 
 class Threads:
-    """``size`` threads, started when first needed. ``begun`` is told of each attempt that is
-    watched, ``finished`` of all, both on the loop; an outcome of None means that nobody wants to
-    know it.
+    """``size`` threads, started when first needed.
 
     An attempt is in the line of the loop while the gate is shut, then in the inbox of the threads.
     """
 
-    def __init__(
-        self,
-        size: int,
-        runner: Runner,
-        gate: Gate,
-        clock: Clock,
-        begun: Callable[[Attempt], None],
-        finished: Callable[[Attempt, Outcome | None], None],
-        kept: Mapping[int, int] = NOTHING,
-    ) -> None:
+    def __init__(self, size: int, means: Means) -> None:
         self.size = size
-        self._runner = runner
-        self._gate = gate
-        self._clock = clock
-        self._begun = begun
-        self._finished = finished
-        self._reserve = Reserve(size, kept) if kept else None
+        self._runner = means.runner
+        self._gate = means.gate
+        self._clock = means.clock
+        self._begun = means.begun
+        self._finished = means.finished
+        self._reserve = Reserve(size, means.kept) if means.kept else None
         self._line = Line()
         self._inside: dict[Attempt, None] = {}
         self._inbox: SimpleQueue[Attempt | None] = SimpleQueue()
