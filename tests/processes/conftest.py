@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from penstock import Penstock
+from penstock.engines.file_gate import FileGate
+from penstock.errors import EngineBusy
 
 TESTS = Path(__file__).parent.parent
 PATIENCE = 60.0
@@ -162,6 +164,22 @@ class Shop:
             return all(self.app.job(id).status().state.is_final for id in ids)
 
         self.until(ended, "the end")
+
+    def freeze(self, worker: subprocess.Popen[bytes]) -> None:
+        """Stop a process at a moment when it has no lock on the store."""
+        gate = FileGate(f"{self.place}/jobs.db", "test", self.app._clock)
+
+        def is_frozen() -> bool:
+            worker.send_signal(signal.SIGSTOP)
+            try:
+                with gate.writing(1.0):
+                    return True
+            except EngineBusy:
+                worker.send_signal(signal.SIGCONT)
+                return False
+
+        self.until(is_frozen, "a moment without a lock")
+        gate.close()
 
     def logs(self) -> str:
         """What the workers said."""

@@ -49,7 +49,7 @@ def test_a_worker_stopped_past_its_lease_settles_and_claims_nothing_under_its_ol
     first = shop.worker()
     shop.until(lambda: shop.trace("begin"), "the attempt")
     (old,) = {info.id for info in shop.app.workers()}
-    first.send_signal(signal.SIGSTOP)
+    shop.freeze(first)
     shop.worker()
     shop.until(lambda: len(shop.trace("begin")) == 2, "the second attempt")
     shop.let_go()

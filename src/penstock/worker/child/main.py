@@ -22,10 +22,13 @@ import os
 import signal
 import sys
 import threading
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from penstock import logs
 from penstock.worker.child.service import ChildService
+
+TO_END: Final = (signal.SIGINT, signal.SIGTERM)
+"""The signals that tell a process to end."""
 
 FAREWELL: Final = 10.0
 """Seconds that a child may take to end when it is not needed any more."""
@@ -42,17 +45,42 @@ def main(log: tuple[Literal["text", "json"], int] | None) -> None:
     if log is not None:
         logs.configure(*log)
         logs.capture()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in TO_END:
         # Not SIG_IGN: what a handler starts would inherit that.
         signal.signal(number, _ignore)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=lambda: _be_a_stranger(orders, frames))
+        os.register_at_fork(
+            before=_heed_signals,
+            after_in_parent=_ignore_signals,
+            after_in_child=lambda: _be_a_stranger(orders, frames),
+        )
     atexit.register(_end_all)
     ChildService(orders, frames, _end).serve()
 
 
 def _ignore(*_: object) -> None:
     pass
+
+
+def _heed_signals() -> None:
+    """Before a fork: a signal that reaches the fork before its first step is forgotten there if
+    Python handles it, so the fork must be born with the default.
+    """
+    _swap(_ignore, signal.SIG_DFL)
+
+
+def _ignore_signals() -> None:
+    """After a fork, in the one that forked."""
+    _swap(signal.SIG_DFL, _ignore)
+
+
+def _swap(handler: object, other: Any) -> None:
+    for number in TO_END:
+        if signal.getsignal(number) is handler:
+            try:
+                signal.signal(number, other)
+            except ValueError:
+                pass  # only the main thread may
 
 
 def _be_a_stranger(orders: int, frames: int) -> None:
@@ -63,9 +91,7 @@ def _be_a_stranger(orders: int, frames: int) -> None:
         except OSError:
             pass  # a handler has closed it
     atexit.unregister(_end_all)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is _ignore:
-            signal.signal(number, signal.SIG_DFL)
+    _swap(_ignore, signal.SIG_DFL)
 
 
 def _end(is_busy: bool) -> None:
