@@ -292,7 +292,8 @@ async def test_ten_thousand_timeouts_at_the_instant_of_success_have_one_outcome_
     count, limit = 10_000, 0.004
     dice = random.Random(5)
     naps = [max(0.0, dice.gauss(limit, limit / 4)) for _ in range(count)]
-    naps[::10] = [0.0] * len(naps[::10])
+    # Some never wait for anything, and some never end: there is enough of both on any machine.
+    naps[3::10] = [0.0] * len(naps[3::10])
     naps[1::10] = [60.0] * len(naps[1::10])
     finished: set[int] = set()
     runs: Counter[int] = Counter()
@@ -362,6 +363,5 @@ async def test_ten_thousand_timeouts_at_the_instant_of_success_have_one_outcome_
         else:
             assert job.state is State.FAILED
             assert (job.reason or "").startswith("TimeoutError")
-    # How many of each is for the machine to say; a busy one lets hardly any end in time.
-    assert states[State.SUCCEEDED] > 0
-    assert states[State.FAILED] > 0
+    assert states[State.SUCCEEDED] > count / 100
+    assert states[State.FAILED] > count / 100

@@ -22,7 +22,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from traceback import format_stack
 from typing import Final
 
@@ -85,9 +85,9 @@ class Watchdog:
     def _came_round(self) -> None:
         self._asked_at = None
 
-    def _call(self, call: object, *args: object) -> None:
+    def _call(self, call: Callable[..., object], *args: object) -> None:
         try:
-            self._loop.call_soon_threadsafe(call, *args)  # type: ignore[arg-type]
+            self._loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
             pass  # the loop is closed: nobody is left to watch
 

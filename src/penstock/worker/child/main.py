@@ -22,6 +22,7 @@ import os
 import signal
 import sys
 import threading
+from io import TextIOWrapper
 from typing import Any, Final, Literal
 
 from penstock import logs
@@ -41,7 +42,8 @@ def main(log: tuple[Literal["text", "json"], int] | None) -> None:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
     if log is not None:
         logs.configure(*log)
         logs.capture()
