@@ -1,0 +1,1 @@
+"""The pytest plugin: what tests of an application get without asking."""
