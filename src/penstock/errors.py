@@ -20,6 +20,7 @@
     │   ├── WrongProcess            (RuntimeError)
     │   ├── CannotHost              (RuntimeError)
     │   ├── AppNotFound             (ImportError)
+    │   ├── Unanswered
     │   └── Unpicklable             (TypeError)
     ├── BadPayload                  stored arguments do not fit the task's signature
     │   └── NotAnObject             they are no JSON object at all
@@ -43,6 +44,7 @@
         ├── EngineFull
         ├── EngineCorrupt
         ├── EngineClosed
+        ├── StoreMissing            (LookupError)
         ├── SchemaMismatch
         ├── ItemRefused             one item of a batch cannot be stored
         └── LeaseLost               this worker is no longer known
@@ -313,6 +315,19 @@ class AppNotFound(UsageError, ImportError):
 
 
 @dataclass(eq=False)
+class Unanswered(UsageError):
+    """A question with nobody there to answer it."""
+
+    question: str
+
+    def __str__(self) -> str:
+        return (
+            f"nobody can answer {self.question!r}, for the input is no terminal; "
+            "add --yes, or see with --dry-run what would be done"
+        )
+
+
+@dataclass(eq=False)
 class Unpicklable(UsageError, TypeError):
     """Something that belongs to its process."""
 
@@ -578,6 +593,22 @@ class EngineClosed(EngineError):
 
     def __str__(self) -> str:
         return f"{self.engine} is not open; open it first, or do not use it after close"
+
+
+@dataclass(eq=False)
+class StoreMissing(EngineError, LookupError):
+    """No store where one is to be looked at."""
+
+    place: str
+    why: str
+    source: str
+    """What named the place."""
+
+    def __str__(self) -> str:
+        return (
+            f"there is no store at {self.place!r}, which {self.source} names: {self.why}; name "
+            "another with --url, PENSTOCK_URL or url in penstock.toml, or make one by enqueuing"
+        )
 
 
 @dataclass(eq=False)

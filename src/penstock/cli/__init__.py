@@ -1,24 +1,30 @@
-"""The command ``penstock``."""
+"""The command ``penstock``.
+
+Exit codes, of every command: 0 it went as told; 1 it did not; 2 it was called in a wrong way;
+130 Ctrl-C; 141 nobody reads its output any more, as a shell shows SIGPIPE.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
 
 from penstock.cli import worker
-from penstock.errors import PenstockError
+from penstock.cli.dialogue import fail
+from penstock.errors import PenstockError, UsageError
 
-app = typer.Typer(
-    name="penstock",
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+NAME: Final = "penstock"
+FAILED: Final = 1
+MISUSED: Final = 2
+INTERRUPTED: Final = 130
+UNREAD: Final = 141
+
+app = typer.Typer(name=NAME, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command("worker", epilog=worker.EPILOG)(worker.worker)
 
 
@@ -35,30 +41,67 @@ def _version() -> str:
         return "(not installed)"
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def penstock(
+    context: typer.Context,
     _version: Annotated[
         bool,
         typer.Option("--version", is_eager=True, callback=_show_version, help="Say which it is."),
     ] = False,
 ) -> None:
     """Penstock: a task queue and job scheduler. Nothing lost, nobody starved."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def main() -> NoReturn:
-    """Run a command and exit: 0 it went as told, 1 it did not, 2 it was called in a wrong way."""
+    """Run the command that this process was started for, and exit."""
     _open_streams()
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command; return its exit code."""
     try:
-        code = app(standalone_mode=True)
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = UNREAD
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     except PenstockError as error:
-        typer.echo(f"Error: {error}", err=True)
-        code = 2
-    sys.exit(code)
+        fail(error)
+        code = MISUSED if isinstance(error, UsageError) else FAILED
+    except OSError as error:  # such as a disk that is full, under stdout
+        fail(str(error))
+        code = FAILED
+    if code == UNREAD:
+        _close_stdout()
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
+    try:
+        app(list(arguments), prog_name=NAME)
+    except SystemExit as stop:
+        # Typer and rich end the process themselves when nobody reads, each with a code of its own.
+        if isinstance(stop.__context__, BrokenPipeError):
+            return UNREAD
+        return stop.code if isinstance(stop.code, int) else FAILED if stop.code else 0
+    return 0
+
+
+def _close_stdout() -> None:
+    """Let what is still buffered go nowhere: the interpreter would complain at its end."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]
+    except (OSError, ValueError, AttributeError):  # there is no such file to begin with
+        pass
 
 
 def _open_streams() -> None:
     """Open the standard streams that somebody has closed: what takes their numbers, such as the
-    socket of a worker process, would be taken for them.
+    socket of a worker process, would be taken for them. No text is refused by their encoding.
     """
     for number in range(3):
         try:
@@ -68,3 +111,6 @@ def _open_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")

@@ -1,0 +1,65 @@
+"""What a command says on stderr, beside its data: messages, questions, progress."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from penstock.cli.output import visible, visible_lines
+from penstock.errors import PenstockError, Unanswered
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+"""The parameters of every command that asks before it acts."""
+
+
+def say(text: str) -> None:
+    """Tell the person one line."""
+    print(visible(text), file=sys.stderr)
+
+
+def fail(error: PenstockError | str) -> None:
+    """Tell what went wrong: one line, and what is quoted below it."""
+    print(*visible_lines(f"Error: {error}"), sep="\n", file=sys.stderr)
+    for note in getattr(error, "__notes__", ()):
+        say(note)
+
+
+def confirm(question: str, *, yes: bool) -> bool:
+    """Ask, unless ``yes`` was said beforehand; anything but "y" or "yes" means no.
+
+    On failure: ``Unanswered`` if nobody is there to answer.
+    """
+    if yes:
+        return True
+    if not sys.stdin or not sys.stdin.isatty():
+        raise Unanswered(question)
+    print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        print(file=sys.stderr)
+    if answer.strip().lower() in ("y", "yes"):
+        return True
+    say("Nothing was done.")
+    return False
+
+
+@contextmanager
+def progress(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Show a bar while the block runs, if a terminal is there to see it; it calls what it is given
+    with how much more is done. ``total`` is None where nobody knows it.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda more: bar.advance(task, more)

@@ -1,0 +1,180 @@
+"""What a command prints on stdout: JSON for programs, tables for people.
+
+A table fits the terminal that it is printed on. Anywhere else it is plain: every text in full, one
+row a line, no colour. What comes from a store is printed without its control characters, lest a
+job's name move the cursor.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Annotated, Final, Literal
+
+import msgspec
+import typer
+
+from penstock.core.job import State
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
+"""The parameter of every command that prints data."""
+
+# Besides control characters, those that turn the direction of writing, and halves of characters.
+_UNSEEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSEEN_IN_BLOCKS: Final = re.compile(_UNSEEN.pattern.replace(r"\x00-\x1f", r"\x00-\x08\x0b-\x1f"))
+_GAP: Final = "  "
+
+STATES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        State.RUNNING: "cyan",
+        State.SUCCEEDED: "green",
+        State.FAILED: "red",
+        State.CANCELLED: "magenta",
+    }
+)
+"""Colours of the states, as styles of rich."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table.
+
+    On a terminal that is too narrow, columns that may ``shrink`` do so first. A text that is in
+    ``styles`` has that colour.
+    """
+
+    title: str
+    align: Literal["left", "right"] = "left"
+    shrink: bool = False
+    styles: Mapping[str, str] = field(default_factory=dict)
+
+
+# --- JSON ---------------------------------------------------------------------------------------
+
+
+def print_json(value: object) -> None:
+    """Print one document, in the order of its keys."""
+    write(_encoded(value, indent=2) + "\n")
+
+
+def print_json_line(value: object) -> None:
+    """Print one of a stream of documents, on one line."""
+    write(_encoded(value, indent=0) + "\n")
+
+
+def _encoded(value: object, indent: int) -> str:
+    text = msgspec.json.encode(value)
+    shown = (msgspec.json.format(text, indent=indent) if indent else text).decode()
+    try:
+        shown.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(json.loads(text), indent=indent or None)
+    return shown
+
+
+# --- for people ---------------------------------------------------------------------------------
+
+
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows under their titles."""
+    clean = [[visible(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _print_fitted(columns, clean)
+    else:
+        write(plain(columns, clean))
+
+
+def plain(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
+    """The table in full, as lines of text."""
+    lines = [[column.title for column in columns], *rows]
+    widths = [max(_width(line[index]) for line in lines) for index in range(len(columns))]
+    return "".join(f"{_line(columns, widths, line)}\n" for line in lines)
+
+
+def _line(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str]) -> str:
+    padded = []
+    for column, width, cell in zip(columns, widths, cells, strict=True):
+        space = " " * (width - _width(cell))
+        padded.append(cell + space if column.align == "left" else space + cell)
+    return _GAP.join(padded).rstrip()
+
+
+def _width(text: str) -> int:
+    """How many columns a text takes on a screen."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _print_fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, len(_GAP), 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column.title, justify=column.align, no_wrap=not column.shrink)
+    for row in rows:
+        # A text that must not wrap in a column that may is cut with an ellipsis.
+        table.add_row(
+            *(
+                Text(cell, column.styles.get(cell, ""), no_wrap=True, overflow="ellipsis")
+                for column, cell in zip(columns, row, strict=True)
+            )
+        )
+    Console().print(table)
+
+
+def print_facts(facts: Iterable[tuple[str, str | None]]) -> None:
+    """Print names and values, one a line; what is None is left out."""
+    known = [(name, visible(value)) for name, value in facts if value is not None]
+    width = max((len(name) for name, _ in known), default=0)
+    for name, value in known:
+        print_line(f"{name.ljust(width)}{_GAP}{value}".rstrip())
+
+
+def print_line(text: str = "") -> None:
+    """Print one line."""
+    write(f"{visible(text)}\n")
+
+
+def print_block(text: str, indent: int = 0) -> None:
+    """Print several lines as they are, such as a traceback."""
+    for line in visible_lines(text):
+        write(f"{' ' * indent}{line}".rstrip() + "\n")
+
+
+def print_title(text: str) -> None:
+    """Print the title of what follows, after an empty line."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.text import Text
+
+        Console().print("", Text(visible(text), "bold"), sep="\n")
+    else:
+        write(f"\n{visible(text)}\n")
+
+
+def visible(text: str) -> str:
+    """The text on one line, with what cannot be seen written as an escape."""
+    return _UNSEEN.sub(_escaped, text)
+
+
+def visible_lines(text: str) -> list[str]:
+    """The same for a text of several lines, which may have tabs."""
+    return [_UNSEEN_IN_BLOCKS.sub(_escaped, line) for line in text.splitlines()]
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return repr(found[0])[1:-1]
+
+
+def write(text: str) -> None:
+    """Print text as it is."""
+    sys.stdout.write(text)

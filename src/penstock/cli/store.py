@@ -1,0 +1,76 @@
+"""The way of a command to its store: by ``--url``, or as the settings say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from penstock.app import Penstock
+from penstock.config import PREFIX, Settings
+from penstock.errors import BadOption, StoreMissing
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="The store; else PENSTOCK_URL, else url in penstock.toml.",
+        show_default=False,
+    ),
+]
+"""The parameter of every command that needs a store and no code."""
+
+
+@contextmanager
+def opened(url: str | None) -> Iterator[Penstock]:
+    """An app without tasks on a store that exists; closed when the block ends.
+
+    On failure: ``StoreMissing``, or ``BadOption`` for a store that is in another process's memory.
+    The store is reached by the first call, which raises an ``EngineError`` if it cannot be.
+    """
+    with shared(url) as app:
+        if app.url.scheme == "sqlite":
+            _check_file(app.url.location, url)
+        yield app
+
+
+@contextmanager
+def shared(url: str | None) -> Iterator[Penstock]:
+    """The same for a command that may make the store."""
+    with Penstock(url) as app:
+        check_shared(app)
+        yield app
+
+
+def check_shared(app: Penstock) -> None:
+    """Refuse a store that ends with this process."""
+    if app.url.scheme == "memory":
+        why = "it lives in one process, and this is another; name one to share: sqlite:///jobs.db"
+        raise BadOption("url", str(app.url), why)
+
+
+def _check_file(path: str, url: str | None) -> None:
+    """Opening would make the file: whoever only looks must not."""
+    try:
+        size = os.stat(path).st_size
+    except FileNotFoundError:
+        raise StoreMissing(path, "there is no such file", _source(url)) from None
+    except OSError:
+        return  # opening it says what is wrong
+    if size == 0:
+        raise StoreMissing(path, "the file is empty", _source(url))
+
+
+def _source(url: str | None) -> str:
+    """What named the store."""
+    if url is not None:
+        return "--url"
+    if os.environ.get(f"{PREFIX}URL"):
+        return f"{PREFIX}URL"
+    if Penstock().settings.url != Settings().url:
+        return "the configuration file"
+    return "nothing but the default"
