@@ -41,6 +41,8 @@ VERBS = {
     "counts": lambda engine: engine.counts(),
     "loads": lambda engine: engine.loads(["q"]),
     "workers": lambda engine: engine.workers(),
+    "hands": lambda engine: engine.hands(),
+    "line": lambda engine: engine.line("a"),
     "results": lambda engine: engine.results(["a"], 60),
     "version": lambda engine: engine.version(),
     "listen": lambda engine: engine.listen(0, 60),

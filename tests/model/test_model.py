@@ -310,6 +310,10 @@ class TwoEngines(RuleBasedStateMachine):
     def mend(self) -> None:
         self.both(lambda engine: engine.mend())
 
+    @rule(number=NUMBERS, handle=st.integers(0, 1))
+    def line(self, number: int, handle: int) -> None:
+        self.both(lambda engine: _line(engine, f"job-{number}"), handle)
+
     @rule(value=st.binary(max_size=3), version=st.integers(0, 3))
     def set_cell(self, value: bytes, version: int) -> None:
         self.both(lambda engine: engine.set_cell("breaker", value, version))
@@ -322,7 +326,9 @@ class TwoEngines(RuleBasedStateMachine):
         jobs = self.both(_all_jobs, 1)
         self.both(lambda engine: engine.queues())
         self.both(_sorted_counts)
+        self.both(_glance)
         self.both(lambda engine: engine.loads(QUEUES))
+        self.both(_hands)
         self._check_history({job.id: job for job in jobs})
 
     def _check_order(self, given: list[Job], queue: str) -> None:
@@ -381,10 +387,31 @@ async def _all_jobs(engine: Engine) -> list[Job]:
     return sorted(page.jobs, key=lambda job: (job.queue, job.priority, job.place, job.seq))
 
 
+async def _hands(engine: Engine) -> list[Any]:
+    """What workers have; which of several jobs was claimed first is not decided."""
+    return [replace(hand, first="") for hand in await engine.hands()]
+
+
+async def _line(engine: Engine, id: str) -> list[Any]:
+    standing = await engine.line(id)
+    return [standing.job, replace(standing, job=None)]
+
+
 async def _sorted_counts(engine: Engine) -> list[Any]:
     return sorted(
         await engine.counts(), key=lambda count: (count.queue, count.state, count.hold or "")
     )
+
+
+async def _glance(engine: Engine) -> list[Any]:
+    """What is not told of every job anyway; and it counts as ``counts`` does."""
+    glance = await engine.glance(60, 5)
+    over = (State.SUCCEEDED, State.CANCELLED)
+    counts = [count for count in await _sorted_counts(engine) if count.state not in over]
+    seen = sorted(glance.counts, key=lambda count: (count.queue, count.state, count.hold or ""))
+    assert seen == counts
+    picked = [sorted(job.id for job in jobs) for jobs in (glance.running, glance.failed)]
+    return [glance.traffic, dict(glance.busy), picked if len(counts) < 5 else None]
 
 
 def _reachable(state: State) -> set[State]:

@@ -38,10 +38,13 @@ HOT = [
     "old",
     "jobs",
     "prune_ledger",
+    "hands",
+    "ahead",
+    "blockers",
 ]
 
-SORTED = ["cancels", "orphans"]
-"""They walk and sort what runs, never what waits."""
+SORTED = ["cancels", "orphans", "hands", "blockers"]
+"""They walk and sort what runs or is open, never what waits."""
 
 
 @pytest.mark.parametrize("rows", [0, 1000])
@@ -69,9 +72,28 @@ async def test_hot_statements_use_an_index(tmp_path: Path, rows: int) -> None:
             assert any("job_claim (queue=? AND priority<?)" in step for step in plan), (name, plan)
         if name == "next_in_order":
             assert any("job_claim (queue=?)" in step for step in plan), (name, plan)
-        if name in ("is_blocked", "next_open", "open_due"):
+        if name == "ahead":
+            assert any("job_claim (queue=? AND (priority" in step for step in plan), (name, plan)
+        if name in ("is_blocked", "next_open", "open_due", "blockers"):
             reads = [step for step in plan if " job " in step]
             assert all("INDEX job_open (queue=?" in step for step in reads), (name, plan)
+    await engine.close()
+
+
+async def test_a_glance_reads_no_job_that_ended_well(tmp_path: Path) -> None:
+    engine = SqliteEngine(str(tmp_path / "jobs.db"))
+    await engine.open()
+    connection = engine._steps.connection
+    assert connection is not None
+    by_index = {"counts": 4, "busy": 1, "ended": 1, "running": 1, "failed": 1}
+    for name, times in by_index.items():
+        sql = statements("sqlite/glance.sql")[name]
+        steps = connection.execute(f"EXPLAIN QUERY PLAN {sql}", [1] * sql.count("?"))
+        reads = [step for *_, step in steps if step.startswith(("SCAN job", "SEARCH job"))]
+        assert len(reads) == times, (name, reads)
+        assert all("INDEX job_" in step for step in reads), (name, reads)
+        if name == "counts":
+            assert all("COVERING INDEX job_" in step for step in reads), reads
     await engine.close()
 
 

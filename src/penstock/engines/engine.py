@@ -65,6 +65,8 @@ from penstock.engines.records import (
     Count,
     Exchange,
     Filter,
+    Glance,
+    Hand,
     Mended,
     Page,
     Promoted,
@@ -73,6 +75,7 @@ from penstock.engines.records import (
     Receipt,
     Report,
     Sighting,
+    Standing,
     Term,
     Traits,
     WorkerInfo,
@@ -276,9 +279,11 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    async def mend(self) -> Mended:
+    async def mend(self, *, rehearse: bool = False) -> Mended:
         """Repair what a lost step may have left: jobs unplaced, holds without a cause, unique keys
         of jobs that have ended. Idempotent; on a healthy store it finds nothing.
+
+        With ``rehearse``, only say what would be repaired, and change nothing.
         """
 
     # --- lead ----------------------------------------------------------------------------------
@@ -327,6 +332,10 @@ class Engine(ABC):
         """
 
     @abstractmethod
+    async def count(self, which: Filter) -> int:
+        """Return how many jobs fit."""
+
+    @abstractmethod
     async def counts(self) -> list[Count]:
         """Return how many jobs there are per queue, state and hold."""
 
@@ -335,8 +344,36 @@ class Engine(ABC):
         """Return waiting plus running jobs of each queue, read from the jobs themselves."""
 
     @abstractmethod
+    async def glance(self, window: float, limit: int) -> Glance:
+        """Return how the store does now, for a screen that asks again and again.
+
+        Costs by what waits, runs or has failed, and by what came or ended within the last
+        ``window`` seconds; jobs that ended well before cost nothing, however many they are.
+        Atomic: all of it is from one instant.
+        Order: of up to ``limit`` running jobs those that were claimed first, of up to ``limit``
+        failed ones the latest; workers as in ``workers``.
+        """
+
+    @abstractmethod
     async def workers(self) -> list[WorkerInfo]:
         """Return every worker that has a lease. Order: who joined first, then by id."""
+
+    @abstractmethod
+    async def hands(self) -> list[Hand]:
+        """Return what workers have, with a lease or without, one entry per worker, queue, task and
+        priority. Order: by these. Its cost grows with what runs, not with what waits.
+        """
+
+    @abstractmethod
+    async def line(self, id: str) -> Standing:
+        """Say where a job stands: how many come before it, and who blocks it.
+
+        Atomic: all of it is from one snapshot. A job that is ready and has no hold is in line, and
+        those before it are counted by law 9, without what has expired, at most ``LINE_LIMIT`` + 1.
+        The keys and the blockers that are named are at most ``SOME``: keys by their number of jobs,
+        blockers in contract order. In an ordered queue an open job is blocked by nobody but the
+        open ones before it.
+        """
 
     async def results(self, ids: Sequence[str], timeout: float) -> dict[str, Job | None]:
         """Wait until one of these jobs has ended or is gone (None), at most ``timeout`` seconds.

@@ -15,6 +15,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from penstock.clock import Clock, SystemClock
 from penstock.core.job import Draft, Job, Verdict
 from penstock.engines.engine import Engine
+from penstock.engines.memory_glance import by_age, glance
 from penstock.engines.memory_store import NAME, MemoryJobs
 from penstock.engines.records import (
     Ask,
@@ -23,6 +24,8 @@ from penstock.engines.records import (
     Count,
     Exchange,
     Filter,
+    Glance,
+    Hand,
     Mended,
     Page,
     Promoted,
@@ -31,6 +34,7 @@ from penstock.engines.records import (
     Receipt,
     Report,
     Sighting,
+    Standing,
     Term,
     Traits,
     WorkerInfo,
@@ -185,8 +189,8 @@ class MemoryEngine(Engine):
     async def prune(self, keep: float, limit: int) -> Pruned:
         return self._step(MemoryJobs.prune, keep, limit, self.clock.now())
 
-    async def mend(self) -> Mended:
-        return self._step(MemoryJobs.mend, self.clock.now())
+    async def mend(self, *, rehearse: bool = False) -> Mended:
+        return self._step(MemoryJobs.mend, self.clock.now(), rehearse=rehearse)
 
     # --- lead ----------------------------------------------------------------------------------
 
@@ -237,16 +241,26 @@ class MemoryEngine(Engine):
     async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
         return self._step(MemoryJobs.find, which, cursor, limit)
 
+    async def count(self, which: Filter) -> int:
+        return self._step(lambda jobs: sum(1 for _ in jobs.matching(which)))
+
     async def counts(self) -> list[Count]:
         return self._step(MemoryJobs.counts)
 
     async def loads(self, queues: Sequence[str]) -> Mapping[str, int]:
         return self._step(MemoryJobs.loads, queues)
 
+    async def glance(self, window: float, limit: int) -> Glance:
+        return self._step(glance, self.clock.now(), window, limit)
+
     async def workers(self) -> list[WorkerInfo]:
-        return self._step(
-            lambda jobs: sorted(jobs.workers.values(), key=lambda info: (info.joined_at, info.id))
-        )
+        return self._step(by_age)
+
+    async def hands(self) -> list[Hand]:
+        return self._step(MemoryJobs.hands)
+
+    async def line(self, id: str) -> Standing:
+        return self._step(MemoryJobs.standing, id, self.clock.now())
 
     async def version(self) -> int:
         return self._opened().version

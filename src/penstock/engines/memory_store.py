@@ -298,19 +298,18 @@ class MemoryJobs(MemoryViews):
         self._places.prune()
         return Pruned(jobs=len(old[:limit]), ids=len(ids), keys=keys)
 
-    def mend(self, now: float) -> Mended:
+    def mend(self, now: float, *, rehearse: bool = False) -> Mended:
         """See the contract."""
-        placed = self.place()
-        unheld = 0
-        for job in [job for job in self.jobs.values() if job.hold is not None]:
-            if self._has_cause(job):
-                continue
-            self._put(replace(job, hold=None, hold_cause=None, hold_until=None))
-            unheld += 1
+        unplaced = sum(len(ids) for queue, ids in self._unplaced.items() if self._is_fair(queue))
+        idle = [job for job in self.jobs.values() if job.hold and not self._has_cause(job)]
         loose = [(key, id) for key, id in self.keys.held() if not self._needs_key(id, key)]
-        for key, owner in loose:
-            self.keys.give_back(key, owner, now)
-        return Mended(placed=placed, unheld=unheld, keys=len(loose))
+        if not rehearse:
+            self.place()
+            for job in idle:
+                self._put(replace(job, hold=None, hold_cause=None, hold_until=None))
+            for key, owner in loose:
+                self.keys.give_back(key, owner, now)
+        return Mended(placed=unplaced, unheld=len(idle), keys=len(loose))
 
     def place(self) -> int:
         """Give every unplaced job of a fair queue its place, in order of arrival."""

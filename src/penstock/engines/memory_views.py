@@ -14,14 +14,19 @@ from penstock.engines.memory_lines import Line
 from penstock.engines.memory_places import MemoryPlaces
 from penstock.engines.records import (
     ANY_PRIORITY,
+    LINE_LIMIT,
+    SOME,
     Ask,
     Count,
     Filter,
+    Hand,
     Page,
     QueueSettings,
+    Standing,
     WorkerInfo,
     entry_before,
     least_before,
+    most_common,
 )
 from penstock.errors import LeaseLost
 
@@ -136,6 +141,41 @@ class MemoryViews:
         """See the contract."""
         open_jobs = Counter(job.queue for job in self.jobs.values() if not job.state.is_final)
         return {queue: open_jobs[queue] for queue in queues}
+
+    def hands(self) -> list[Hand]:
+        """See the contract."""
+        found: dict[tuple[str, str, str, int], list[Job]] = defaultdict(list)
+        for job in (self.jobs[id] for ids in self._running.values() for id in ids):
+            found[job.worker or "", job.queue, job.task, job.priority].append(job)
+        return [to_hand(what, jobs) for what, jobs in sorted(found.items())]
+
+    def standing(self, id: str, now: float) -> Standing:
+        """See the contract."""
+        job = self.jobs.get(id)
+        until = self.ledger.get(id)
+        before: list[Job] = []
+        blockers: list[Job] = []
+        if job is not None and job.state.is_waiting:
+            if _claim_key(job) is not None:
+                before = self._lines[job.queue].heads(
+                    LINE_LIMIT + 1,
+                    partial(has_time, now),
+                    lambda each: each.order < job.order,
+                )
+            others = [each for each in self._blockers(job.queue, now) if each.id != id]
+            others.sort(key=lambda each: each.order)
+            if job.is_open:
+                others = [each for each in others if _claim_key(each) and each.order < job.order]
+            blockers = others[:SOME]
+        return Standing(
+            now=now,
+            job=job,
+            remembered_until=until if until is not None and until > now else None,
+            ahead=len(before),
+            more_urgent=sum(job is not None and each.priority < job.priority for each in before),
+            keys=most_common(each.key for each in before),
+            blockers=tuple(each.id for each in blockers),
+        )
 
     def queues(self) -> dict[str, QueueSettings]:
         """See the contract."""
@@ -269,6 +309,21 @@ def _expiry_key(job: Job) -> tuple[float, int] | None:
     if job.expires_at is None or not job.state.is_waiting:
         return None
     return job.expires_at, job.seq
+
+
+def to_hand(what: tuple[str, str, str, int], jobs: Sequence[Job]) -> Hand:
+    worker, queue, task, priority = what
+    first = min(jobs, key=lambda job: (job.claimed_at or 0.0, job.seq))
+    return Hand(
+        worker=worker,
+        queue=queue,
+        task=task,
+        priority=priority,
+        jobs=len(jobs),
+        started=sum(job.started for job in jobs),
+        first=first.id,
+        since_at=first.claimed_at or 0.0,
+    )
 
 
 def earliest(one: float | None, other: float) -> float:

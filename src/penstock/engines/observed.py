@@ -8,8 +8,8 @@ been committed and only its reply lost:
 | open, migrate                          | yes: they end in the same place; without a time limit  |
 | close                                  | no: it is over either way                              |
 | now, held, look, queues, leader, cell, | yes: they only read                                    |
-| get, find, counts, loads, workers,     |                                                        |
-| version                                |                                                        |
+| get, find, count, counts, workers,     |                                                        |
+| loads, glance, hands, line, version    |                                                        |
 | wait, listen, results                  | yes, for the time that is left; they may sleep so long |
 | enqueue                                | yes: the same id is the same job; see ``_ours``        |
 | join, leave, progress, set_queue,      | yes: the second call changes nothing                   |
@@ -43,6 +43,8 @@ from penstock.engines.records import (
     Count,
     Exchange,
     Filter,
+    Glance,
+    Hand,
     Mended,
     Page,
     Promoted,
@@ -51,6 +53,7 @@ from penstock.engines.records import (
     Receipt,
     Report,
     Sighting,
+    Standing,
     Term,
     WorkerInfo,
 )
@@ -239,8 +242,8 @@ class Observed(Engine):
     async def prune(self, keep: float, limit: int) -> Pruned:
         return await self._safely("prune", self.inner.prune, keep, limit)
 
-    async def mend(self) -> Mended:
-        return await self._safely("mend", self.inner.mend)
+    async def mend(self, *, rehearse: bool = False) -> Mended:
+        return await self._safely("mend", self.inner.mend, rehearse=rehearse)
 
     # --- lead ----------------------------------------------------------------------------------
 
@@ -271,14 +274,26 @@ class Observed(Engine):
     async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
         return await self._safely("find", self.inner.find, which, cursor, limit)
 
+    async def count(self, which: Filter) -> int:
+        return await self._safely("count", self.inner.count, which)
+
     async def counts(self) -> list[Count]:
         return await self._safely("counts", self.inner.counts)
 
     async def loads(self, queues: Sequence[str]) -> Mapping[str, int]:
         return await self._safely("loads", self.inner.loads, queues)
 
+    async def glance(self, window: float, limit: int) -> Glance:
+        return await self._safely("glance", self.inner.glance, window, limit)
+
     async def workers(self) -> list[WorkerInfo]:
         return await self._safely("workers", self.inner.workers)
+
+    async def hands(self) -> list[Hand]:
+        return await self._safely("hands", self.inner.hands)
+
+    async def line(self, id: str) -> Standing:
+        return await self._safely("line", self.inner.line, id)
 
     async def results(self, ids: Sequence[str], timeout: float) -> dict[str, Job | None]:
         return await self._asleep("results", partial(self.inner.results, ids), timeout)

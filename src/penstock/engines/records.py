@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -12,6 +13,12 @@ from penstock.errors import BadOption
 
 PROMOTE_BATCH: Final = 500
 """Jobs one exchange promotes at most, so that a great many due at once delay nobody's outcomes."""
+
+LINE_LIMIT: Final = 10_000
+"""How many jobs of a line are counted at most, so that asking costs the same in any backlog."""
+
+SOME: Final = 5
+"""How many keys and ids are named where there may be any number."""
 
 ANY_PRIORITY: Final = (1 << 63) - 1
 """The least urgent priority that can be stored."""
@@ -118,8 +125,56 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""
     pid: int = 0
     slots: int = 0
+    rooms: Mapping[str, int] = msgspec.field(default_factory=dict)
+    """Its slots, by the kind of tasks that take them."""
+    kinds: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """The kind of each task."""
+    reserve: Mapping[int, int] = msgspec.field(default_factory=dict)
+    """Slots of each kind that are kept for jobs at least as urgent as a priority."""
+    lease: float = 0.0
+    """How long it may give no sign of life, as it was told; 0: it does not say."""
     beat: int = 0
     joined_at: float = 0.0
+
+
+class Hand(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker has of one task, queue and priority: attempts that run or wait for a slot."""
+
+    worker: str
+    queue: str
+    task: str
+    priority: int
+    jobs: int
+    started: int
+    """How many of these have begun."""
+    first: str
+    """The job that was claimed first; one of them, if several were at once."""
+    since_at: float
+    """When that was."""
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one job stands, on one snapshot of the store."""
+
+    now: float
+    """The store's instant."""
+    job: Job | None = None
+    remembered_until: float | None = None
+    """Until when the ledger keeps the id, whether the job is there or not."""
+    ahead: int = 0
+    """Jobs of its queue that come before it, at most ``LINE_LIMIT`` + 1; 0 if it is not in line."""
+    more_urgent: int = 0
+    """Those of them with a more urgent priority."""
+    keys: tuple[tuple[str, int], ...] = ()
+    """The keys that most of them have, and how many of each; "" is no key."""
+    blockers: tuple[str, ...] = ()
+    """Open jobs that wait and have to end first, in an ordered queue: some of them."""
+
+
+def most_common(keys: Iterable[str | None]) -> tuple[tuple[str, int], ...]:
+    """The keys that occur most often, and how often; of equals the first by name."""
+    counted = Counter(key or "" for key in keys).items()
+    return tuple(sorted(counted, key=lambda each: (-each[1], each[0]))[:SOME])
 
 
 class Sighting(msgspec.Struct, frozen=True):
@@ -189,6 +244,10 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     holds: tuple[Hold, ...] = ()
     tag: str | None = None
     correlation_id: str | None = None
+    since: float | None = None
+    """Enqueued at this instant or later."""
+    until: float | None = None
+    """Enqueued before this instant."""
 
     def fits(self, job: Job) -> bool:
         """The job is one of those meant."""
@@ -204,6 +263,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             all(not wanted or value in wanted for wanted, value in tests)
             and (self.tag is None or self.tag in job.tags)
             and (self.correlation_id is None or self.correlation_id == job.correlation_id)
+            and (self.since is None or self.since <= job.enqueued_at)
+            and (self.until is None or job.enqueued_at < self.until)
         )
 
 
@@ -230,6 +291,34 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     hold: Hold | None
     jobs: int
+
+
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+    """How many jobs came into a queue, and how many left it, within a while."""
+
+    queue: str
+    entered: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+class Glance(msgspec.Struct, frozen=True, kw_only=True):
+    """A busy store at one instant, as far as it can be told without reading what is long over."""
+
+    now: float
+    """The store's instant."""
+    counts: tuple[Count, ...] = ()
+    """Of jobs that wait, run or have failed."""
+    traffic: tuple[Traffic, ...] = ()
+    """Of every queue where something came or ended."""
+    settings: Mapping[str, QueueSettings] = msgspec.field(default_factory=dict)
+    """Of every queue about which something was decided."""
+    workers: tuple[WorkerInfo, ...] = ()
+    busy: Mapping[str, int] = msgspec.field(default_factory=dict)
+    """Jobs in the hands of each worker that has any, by its id."""
+    running: tuple[Job, ...] = ()
+    failed: tuple[Job, ...] = ()
 
 
 class Control(msgspec.Struct, frozen=True):

@@ -34,6 +34,8 @@ from penstock.engines.records import (
     Count,
     Exchange,
     Filter,
+    Glance,
+    Hand,
     Mended,
     Page,
     Promoted,
@@ -42,10 +44,12 @@ from penstock.engines.records import (
     Receipt,
     Report,
     Sighting,
+    Standing,
     Term,
     Traits,
     WorkerInfo,
 )
+from penstock.engines.sqlite_glance import glance
 from penstock.engines.sqlite_jobs import SqliteJobs
 from penstock.engines.sqlite_link import SqliteLink
 from penstock.engines.sqlite_thread import SqliteThread, named_errors
@@ -283,8 +287,8 @@ class SqliteEngine(Engine):
     async def prune(self, keep: float, limit: int) -> Pruned:
         return await self._write(SqliteJobs.prune, keep, limit)
 
-    async def mend(self) -> Mended:
-        return await self._write(SqliteJobs.mend)
+    async def mend(self, *, rehearse: bool = False) -> Mended:
+        return await self._write(SqliteJobs.mend, rehearse=rehearse)
 
     # --- lead and small values -----------------------------------------------------------------
 
@@ -311,14 +315,26 @@ class SqliteEngine(Engine):
     async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
         return await self._read(SqliteViews.find, which, cursor, limit)
 
+    async def count(self, which: Filter) -> int:
+        return await self._read(SqliteViews.count, which)
+
     async def counts(self) -> list[Count]:
         return await self._read(SqliteViews.counts)
 
     async def loads(self, queues: Sequence[str]) -> Mapping[str, int]:
         return await self._read(SqliteViews.loads, queues)
 
+    async def glance(self, window: float, limit: int) -> Glance:
+        return await self._read(glance, window, limit)
+
     async def workers(self) -> list[WorkerInfo]:
         return await self._read(SqliteViews.workers)
+
+    async def hands(self) -> list[Hand]:
+        return await self._read(SqliteViews.hands)
+
+    async def line(self, id: str) -> Standing:
+        return await self._read(SqliteViews.standing, id)
 
     async def version(self) -> int:
         return self._watching().version()

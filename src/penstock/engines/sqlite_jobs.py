@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -34,7 +35,16 @@ from penstock.engines.records import (
 )
 from penstock.engines.sqlite_keys import SqliteKeys
 from penstock.engines.sqlite_places import SqlitePlaces
-from penstock.engines.sqlite_rows import Row, json_text, to_insert, to_job, to_jobs, to_save
+from penstock.engines.sqlite_rows import (
+    Row,
+    is_quick_success,
+    json_text,
+    to_insert,
+    to_job,
+    to_jobs,
+    to_save,
+    to_successes,
+)
 from penstock.engines.sqlite_views import SqliteViews, is_fair, is_ordered, where
 from penstock.errors import LeaseLost
 
@@ -129,7 +139,7 @@ class SqliteJobs(SqliteViews):
         for id, attempt in ask.begun:
             self._run(self._sql["begin_attempt"], (id, attempt, ask.worker))
         overruled: dict[str, Job] = {}
-        verdicts = tuple([self._settle(each, ask.worker, overruled) for each in ask.outcomes])
+        verdicts = tuple(self._settle_all(ask, overruled))
         settings = self.settings()
         self._promote(PROMOTE_BATCH, settings)
         self._places.place(settings)
@@ -143,6 +153,24 @@ class SqliteJobs(SqliteViews):
             due_in=self._due_in("next_due", [{"queue": queue} for queue in ask.queues]),
             now=self.now,
         )
+
+    def _settle_all(self, ask: Ask, overruled: dict[str, Job]) -> list[Verdict]:
+        """In the order they were given; successes that follow one another in one statement."""
+        verdicts: list[Verdict] = []
+        for is_quick, group in groupby(ask.outcomes, is_quick_success):
+            outcomes = list(group)
+            if is_quick and len(outcomes) > 1 and self._succeed(outcomes, ask.worker):
+                verdicts += [Verdict.DONE] * len(outcomes)
+            else:
+                verdicts += [self._settle(each, ask.worker, overruled) for each in outcomes]
+        return verdicts
+
+    def _succeed(self, outcomes: Sequence[Outcome], worker: str) -> bool:
+        """Settle successes; False: not all are, and each has to be looked at. To those that are,
+        that is a repetition.
+        """
+        done = {"outcomes": to_successes(outcomes), "now": self.now, "worker": worker}
+        return self._run(self._sql["succeed_all"], done).rowcount == len(outcomes)
 
     def _settle(self, outcome: Outcome, worker: str, overruled: dict[str, Job]) -> Verdict:
         fence = (outcome.job, outcome.attempt, worker)
@@ -195,10 +223,11 @@ class SqliteJobs(SqliteViews):
             life.claimed(job, ask.worker, self.now, starts=position < ask.slots)
             for position, job in enumerate(jobs)
         ]
-        self._run_many(
-            self._sql["claim"],
-            [(job.attempt, ask.worker, job.started, self.now, job.id) for job in claimed],
-        )
+        for started in (True, False):
+            ids = [job.id for job in claimed if job.started is started]
+            if ids:
+                marks = {"worker": ask.worker, "started": started, "now": self.now}
+                self._run(self._sql["claim"], {**marks, "ids": json_text(ids)})
         for job in claimed:
             if job.unique is not None and job.unique_until == "start":
                 self._keys.give_back(job.unique, job.id)
@@ -341,8 +370,16 @@ class SqliteJobs(SqliteViews):
         self._run(self._sql["prune_spots"])
         return Pruned(jobs=len(old), ids=ids, keys=keys)
 
-    def mend(self) -> Mended:
+    def mend(self, *, rehearse: bool = False) -> Mended:
         """See the contract."""
+        self._run("SAVEPOINT mend")
+        mended = self._mend()
+        if rehearse:
+            self._run("ROLLBACK TO mend")
+        self._run("RELEASE mend")
+        return mended
+
+    def _mend(self) -> Mended:
         settings = self.settings()
         placed = self._places.place(settings)
         fair = frozenset(queue for queue, each in settings.items() if each.fair)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -14,18 +14,23 @@ from penstock.core.job import Hold, Job, State
 from penstock.engines.queries import statements
 from penstock.engines.records import (
     ANY_PRIORITY,
+    LINE_LIMIT,
+    SOME,
     Ask,
     Cell,
     Count,
     Filter,
+    Hand,
     Page,
     QueueSettings,
+    Standing,
     Term,
     WorkerInfo,
     entry_before,
+    most_common,
 )
 from penstock.engines.sqlite_order import SqliteOrder
-from penstock.engines.sqlite_rows import json_names, json_text, to_job, to_jobs
+from penstock.engines.sqlite_rows import Row, json_names, json_text, to_job, to_jobs
 from penstock.errors import LeaseLost
 
 _NO_LIMIT: Final = 1 << 31
@@ -97,6 +102,11 @@ class SqliteViews:
         page = rows[:limit]
         return Page(tuple(to_jobs(page)), str(page[-1][0]) if len(rows) > limit else None)
 
+    def count(self, which: Filter) -> int:
+        """See the contract."""
+        (jobs,) = self._run(self._sql["count"], where(which)).fetchone()
+        return int(jobs)
+
     def counts(self) -> list[Count]:
         """See the contract."""
         return [
@@ -108,6 +118,48 @@ class SqliteViews:
         """See the contract."""
         found = dict(self._run(self._sql["loads"], (json_names(queues),)).fetchall())
         return {queue: found.get(queue, 0) for queue in queues}
+
+    def hands(self) -> list[Hand]:
+        """See the contract."""
+        return [
+            Hand(
+                worker=worker or "",
+                queue=queue,
+                task=task,
+                priority=priority,
+                jobs=jobs,
+                started=started,
+                first=first,
+                since_at=since_at,
+            )
+            for worker, queue, task, priority, jobs, started, first, since_at in self._run(
+                self._sql["hands"]
+            )
+        ]
+
+    def standing(self, id: str) -> Standing:
+        """See the contract."""
+        job = self._job(id)
+        row = self._run(self._sql["remembered"], (id, self.now)).fetchone()
+        stands = Standing(now=self.now, job=job, remembered_until=None if row is None else row[0])
+        if job is None or not job.state.is_waiting:
+            return stands
+        ticket = {"priority": job.priority, "place": job.place, "seq": job.seq}
+        line = {**ticket, "queue": job.queue, "now": self.now, "limit": LINE_LIMIT + 1}
+        before: list[tuple[int, str | None]] = []
+        if job.state is State.READY and job.hold is None:
+            before = self._run(self._sql["ahead"], line).fetchall()
+        blockers: list[tuple[str]] = []
+        if is_ordered(self.settings(), job.queue):
+            line = {**line, "id": id, "is_open": job.is_open, "limit": SOME}
+            blockers = self._run(self._sql["blockers"], line).fetchall()
+        return replace(
+            stands,
+            ahead=len(before),
+            more_urgent=sum(priority < job.priority for priority, _ in before),
+            keys=most_common(key for _, key in before),
+            blockers=tuple(id for (id,) in blockers),
+        )
 
     def queues(self) -> dict[str, QueueSettings]:
         """See the contract."""
@@ -138,6 +190,10 @@ class SqliteViews:
             replace(_info.decode(info), beat=beat, joined_at=joined_at)
             for _, beat, joined_at, info in self._run(self._sql["workers"])
         ]
+
+    def query(self, sql: str, values: Sequence[object] = ()) -> Iterator[Row]:
+        """Read something else, on the same snapshot."""
+        return self._run(sql, values)
 
     def _job(self, id: str) -> Job | None:
         row = self._run(self._sql["job"], (id,)).fetchone()
@@ -199,7 +255,7 @@ def is_ordered(settings: dict[str, QueueSettings], queue: str) -> bool:
 
 
 def where(which: Filter) -> dict[str, Any]:
-    """The parameters of the conditions in ``find`` and ``purgeable``."""
+    """The parameters of the conditions in ``find``, ``count`` and ``purgeable``."""
     return {
         "ids": json_names(which.ids),
         "states": json_text(which.states),
@@ -209,4 +265,6 @@ def where(which: Filter) -> dict[str, Any]:
         "holds": json_text(which.holds),
         "tag": which.tag,
         "correlation_id": which.correlation_id,
+        "since": which.since,
+        "until": which.until,
     }

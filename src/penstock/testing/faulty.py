@@ -29,6 +29,8 @@ from penstock.engines.records import (
     Count,
     Exchange,
     Filter,
+    Glance,
+    Hand,
     Mended,
     Page,
     Promoted,
@@ -37,6 +39,7 @@ from penstock.engines.records import (
     Receipt,
     Report,
     Sighting,
+    Standing,
     Term,
     WorkerInfo,
 )
@@ -281,8 +284,8 @@ class Faulty(Engine):
     async def prune(self, keep: float, limit: int) -> Pruned:
         return await self._call("prune", self.inner.prune, keep, limit)
 
-    async def mend(self) -> Mended:
-        return await self._call("mend", self.inner.mend)
+    async def mend(self, *, rehearse: bool = False) -> Mended:
+        return await self._call("mend", self.inner.mend, rehearse=rehearse)
 
     async def lead(self, candidate: str, ttl: float) -> Term | None:
         return await self._call("lead", self.inner.lead, candidate, ttl)
@@ -305,14 +308,26 @@ class Faulty(Engine):
     async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
         return await self._call("find", self.inner.find, which, cursor, limit)
 
+    async def count(self, which: Filter) -> int:
+        return await self._call("count", self.inner.count, which)
+
     async def counts(self) -> list[Count]:
         return await self._call("counts", self.inner.counts)
 
     async def loads(self, queues: Sequence[str]) -> Mapping[str, int]:
         return await self._call("loads", self.inner.loads, queues)
 
+    async def glance(self, window: float, limit: int) -> Glance:
+        return await self._call("glance", self.inner.glance, window, limit)
+
     async def workers(self) -> list[WorkerInfo]:
         return await self._call("workers", self.inner.workers)
+
+    async def hands(self) -> list[Hand]:
+        return await self._call("hands", self.inner.hands)
+
+    async def line(self, id: str) -> Standing:
+        return await self._call("line", self.inner.line, id)
 
     async def results(self, ids: Sequence[str], timeout: float) -> dict[str, Job | None]:
         return await self._call("results", self.inner.results, ids, timeout)

@@ -118,6 +118,14 @@ class Exchanges:
             host=socket.gethostname(),
             pid=os.getpid(),
             slots=settings.concurrency + settings.threads + settings.children,
+            rooms={
+                "async": settings.concurrency,
+                "sync": settings.threads,
+                "process": settings.children,
+            },
+            kinds={name: spec.kind for name, spec in self._tools.specs.items()},
+            reserve=settings.reserve,
+            lease=settings.lease,
         )
         await self._engine.join(info)
         self._tools.journal.available()

@@ -51,6 +51,16 @@ UPDATE job SET started = 1 WHERE id = ? AND attempt = ? AND worker = ? AND state
 UPDATE job SET state = 'succeeded', result = ?, finished_at = ?, reason = NULL, cancel_reason = NULL
  WHERE id = ? AND attempt = ? AND worker = ? AND state = 'running' AND unique_key IS NULL
 
+-- name: succeed_all
+-- The same for many, as [[id, attempt, result], ...]: one step of SQLite, during which the handlers
+-- of the process run on. The signs keep it to the index of the ids: each job is looked for, instead
+-- of all that runs being compared with all that has ended.
+UPDATE job SET state = 'succeeded', result = CAST(json_extract(done.value, '$[2]') AS BLOB),
+               finished_at = :now, reason = NULL, cancel_reason = NULL
+  FROM json_each(:outcomes) AS done
+ WHERE job.id = json_extract(done.value, '$[0]') AND +job.attempt = json_extract(done.value, '$[1]')
+   AND +job.worker = :worker AND +job.state = 'running' AND job.unique_key IS NULL
+
 -- name: save
 -- Write back everything that can change in a job's life.
 UPDATE job SET state = ?, hold = ?, hold_cause = ?, hold_until = ?, place = ?, seq = ?, run_at = ?,
@@ -119,9 +129,10 @@ SELECT entry, priority, at_most_once,
  ORDER BY priority, place, seq LIMIT 1
 
 -- name: claim
-UPDATE job SET state = 'running', attempt = ?, worker = ?, started = ?, claimed_at = ?, progress = NULL,
-               note = NULL
- WHERE id = ?
+-- Mark the chosen jobs, all of those that start or all that only wait in their worker's hands.
+UPDATE job SET state = 'running', attempt = attempt + 1, worker = :worker, started = :started,
+               claimed_at = :now, progress = NULL, note = NULL
+ WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: running_in
 SELECT count(*) FROM job WHERE state = 'running' AND queue = ?
@@ -350,7 +361,22 @@ SELECT * FROM job
    AND (:holds  = '[]' OR hold  IN (SELECT value FROM json_each(:holds)))
    AND (:tag IS NULL OR :tag IN (SELECT value FROM json_each(tags)))
    AND (:correlation_id IS NULL OR correlation_id = :correlation_id)
+   AND (:since IS NULL OR enqueued_at >= :since)
+   AND (:until IS NULL OR enqueued_at < :until)
  ORDER BY entry DESC LIMIT :limit
+
+-- name: count
+SELECT count(*) FROM job
+ WHERE (:ids    = '[]' OR id    IN (SELECT value FROM json_each(:ids)))
+   AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))
+   AND (:queues = '[]' OR queue IN (SELECT value FROM json_each(:queues)))
+   AND (:tasks  = '[]' OR task  IN (SELECT value FROM json_each(:tasks)))
+   AND (:keys   = '[]' OR key   IN (SELECT value FROM json_each(:keys)))
+   AND (:holds  = '[]' OR hold  IN (SELECT value FROM json_each(:holds)))
+   AND (:tag IS NULL OR :tag IN (SELECT value FROM json_each(tags)))
+   AND (:correlation_id IS NULL OR correlation_id = :correlation_id)
+   AND (:since IS NULL OR enqueued_at >= :since)
+   AND (:until IS NULL OR enqueued_at < :until)
 
 -- name: purgeable
 -- Oldest first, and never what runs.
@@ -364,10 +390,43 @@ SELECT id, unique_key FROM job
    AND (:holds  = '[]' OR hold  IN (SELECT value FROM json_each(:holds)))
    AND (:tag IS NULL OR :tag IN (SELECT value FROM json_each(tags)))
    AND (:correlation_id IS NULL OR correlation_id = :correlation_id)
+   AND (:since IS NULL OR enqueued_at >= :since)
+   AND (:until IS NULL OR enqueued_at < :until)
  ORDER BY entry LIMIT :limit
 
 -- name: counts
 SELECT queue, state, hold, count(*) FROM job GROUP BY queue, state, hold
+
+-- name: hands
+-- What runs, in the order of its index as far as that goes; the columns that are not grouped are those
+-- of the job that was claimed first.
+SELECT coalesce(worker, ''), queue, task, priority, count(*), sum(started), id, min(claimed_at)
+  FROM job INDEXED BY job_running WHERE state = 'running'
+ GROUP BY coalesce(worker, ''), queue, task, priority
+ ORDER BY 1, 2, 3, 4
+
+-- name: remembered
+SELECT until FROM ledger WHERE id = ? AND until > ?
+
+-- name: ahead
+-- Who comes before a ticket, from the head of the line on, so that the limit bounds what is read.
+SELECT priority, key FROM job INDEXED BY job_claim
+ WHERE queue = :queue AND state = 'ready' AND hold IS NULL
+   AND (priority, place, seq) < (:priority, :place, :seq)
+   AND (expires_at IS NULL OR expires_at > :now)
+ ORDER BY priority, place, seq LIMIT :limit
+
+-- name: blockers
+-- Open jobs of an ordered queue that wait. One that is open itself is kept only by those which are
+-- ready before it.
+SELECT id FROM job INDEXED BY job_open
+ WHERE queue = :queue AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
+   AND (expires_at IS NULL OR expires_at > :now)
+   AND id <> :id
+   AND (NOT :is_open
+        OR (state = 'ready' AND hold IS NULL
+            AND (priority, place, seq) < (:priority, :place, :seq)))
+ ORDER BY priority, place, seq LIMIT :limit
 
 -- name: loads
 SELECT queue, count(*) FROM job
