@@ -16,6 +16,7 @@ HOT = [
     "head",
     "head_of_many",
     "succeed",
+    "succeed_all",
     "claim",
     "save",
     "due",

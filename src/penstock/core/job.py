@@ -280,6 +280,8 @@ def choose(lines: Sequence[Sequence[Each]], want: int, slots: int) -> list[Each]
     lines are given; within a line its own order stands. A job that runs at most once is passed
     over unless it is among the first ``slots``.
     """
+    if len(lines) == 1 and not any(job.at_most_once for job in lines[0]):
+        return list(lines[0][:want])
     heads = [0] * len(lines)
     chosen: list[Each] = []
     turn = 0

@@ -7,12 +7,14 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.core.job import ErrorRecord, Hold, Job, State
+from penstock.core.job import ErrorRecord, Hold, Job, Outcome, OutcomeKind, State
 
 Row = tuple[Any, ...]
 
 _STATES: Final = {state.value: state for state in State}
 _HOLDS: Final = {hold.value: hold for hold in Hold}
+_LARGE: Final = 2000
+"""Bytes of a result that is not carried twice."""
 _errors = msgspec.json.Decoder(tuple[ErrorRecord, ...])
 _tags = msgspec.json.Decoder(tuple[str, ...])
 _encoder = msgspec.json.Encoder()
@@ -132,3 +134,31 @@ def to_save(job: Job) -> Row:
 def to_jobs(rows: Sequence[Row]) -> list[Job]:
     """Read many rows."""
     return [to_job(row) for row in rows]
+
+
+def is_quick_success(outcome: Outcome) -> bool:
+    """It can be one of ``to_successes``: JSON carries its texts unchanged."""
+    if outcome.kind is not OutcomeKind.SUCCEEDED or "\0" in outcome.job:
+        return False
+    result = outcome.result
+    return result is None or (
+        len(result) <= _LARGE and b"\0" not in result and (result.isascii() or _is_text(result))
+    )
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def to_successes(outcomes: Sequence[Outcome]) -> str:
+    """The outcomes for ``succeed_all``."""
+    return json_text(
+        [
+            (each.job, each.attempt, None if each.result is None else each.result.decode())
+            for each in outcomes
+        ]
+    )
