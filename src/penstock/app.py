@@ -15,7 +15,7 @@ This is the composition root: the only module that knows the engines by name, wh
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -38,11 +38,18 @@ from penstock.draft import draft
 from penstock.engines.engine import Engine
 from penstock.engines.observed import Observed
 from penstock.engines.records import Receipt
-from penstock.errors import BadOption, MissingDriver, MissingEngine, WrongProcess
+from penstock.errors import (
+    BadItem,
+    BadOption,
+    MissingDriver,
+    MissingEngine,
+    UsageError,
+    WrongProcess,
+)
 from penstock.events import Bus, Event
 from penstock.handle import BY_A_PERSON, Handle
 from penstock.operations import Operations
-from penstock.options import EnqueueOptions, Options, merged, word
+from penstock.options import Call, EnqueueOptions, Options, merged, word
 from penstock.sync import Facade, blocking
 from penstock.task import AsyncTask, Sender, Task
 from penstock.url import Url, parse
@@ -164,6 +171,18 @@ class Penstock(Operations):
         receipt = await self._facade.ask(lambda client: client.enqueue(job), limit, what="aenqueue")
         return Handle(self._facade, receipt, self._decode)
 
+    async def aenqueue_many(self, calls: Iterable[Call]) -> list[Handle[Any]]:
+        """Store many jobs of tasks by their names, each a ``Call(task, args, options)``.
+
+        All are checked before the first is stored. A long list is stored in several commits; if one
+        fails, a note on the error says how many jobs are stored.
+        """
+        jobs, limit = self._called(calls), self.settings.enqueue_timeout
+        receipts = await self._facade.ask(lambda client: client.enqueue_all(jobs, limit))
+        return [Handle(self._facade, receipt, self._decode) for receipt in receipts]
+
+    enqueue_many = blocking(aenqueue_many)
+
     def job(self, id: str) -> Handle[Any]:
         """The handle of a job by its id. Asks nothing yet."""
         return Handle(self._facade, Receipt(word("id", id), True), self._decode)
@@ -185,6 +204,15 @@ class Penstock(Operations):
             why = f"a function needs a task that is declared here, and {task!r} is not"
             raise BadOption(*next(iter(chosen.hooks.items())), why)
         return draft(task, payload, chosen, self.settings)
+
+    def _called(self, calls: Iterable[Call]) -> list[Draft]:
+        jobs = []
+        for index, (task, args, options) in enumerate(calls):
+            try:
+                jobs.append(self._named(task, args, options or {}))
+            except UsageError as error:
+                raise BadItem(str(task), index, error) from error
+        return jobs
 
     def _decode(self, job: Job) -> Any:
         known = self._tasks.get(job.task)

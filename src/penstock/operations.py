@@ -1,23 +1,38 @@
-"""What an operator does to a store, from any process: look, pause, purge."""
+"""What an operator does to a store, from any process: look, pause, retry, cancel, purge."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from msgspec.structs import replace
 
-from penstock.core.job import Hold, State
-from penstock.engines.records import Count, Filter, Page, QueueSettings, WorkerInfo
+from penstock.client import Client
+from penstock.core.job import WAITING, Hold, State
+from penstock.engines.engine import Engine
+from penstock.engines.records import (
+    Control,
+    Count,
+    Filter,
+    Page,
+    QueueSettings,
+    WorkerInfo,
+)
 from penstock.errors import BadOption
-from penstock.options import several, word
+from penstock.handle import BY_A_PERSON, LONGEST_REASON
+from penstock.options import instant, several, word
 from penstock.sync import Facade, blocking
 
 Names = str | Iterable[str]
 E = TypeVar("E", bound=StrEnum)
 
 LONGEST_NOTE: Final = 1000
+PAGE: Final = 500
+
+Told = Callable[[int], object]
+"""Hears of each step of something long how many jobs it was about."""
 
 
 class Which(TypedDict, total=False):
@@ -31,6 +46,10 @@ class Which(TypedDict, total=False):
     hold: Names
     tag: str
     correlation_id: str
+    since: datetime | float
+    """Enqueued then or later: an aware datetime, or seconds since 1970."""
+    until: datetime | float
+    """Enqueued before then."""
 
 
 class QueueChanges(TypedDict, total=False):
@@ -71,17 +90,92 @@ class Operations:
         """Let workers take jobs of this queue again."""
         await self.aset_queue(queue, paused=False, note=None)
 
-    async def apurge(self, **which: Unpack[Which]) -> int:
+    # --- jobs ----------------------------------------------------------------------------------
+
+    async def acancel_many(self, ids: Iterable[str], reason: str = BY_A_PERSON) -> list[Control]:
+        """Cancel those of these jobs that wait, ask those that run to end; say what became of each.
+
+        An id that the store does not know has no ``state`` in its answer.
+        """
+        word("reason", reason, LONGEST_REASON)
+        return await self._each(lambda engine, some: engine.cancel(some, reason), ids)
+
+    async def aretry_many(self, ids: Iterable[str]) -> list[Control]:
+        """Send those of these jobs that failed or were cancelled back to run again, with all their
+        retries; say what became of each.
+
+        One that is not ``changed`` is in another state, is not known (no ``state``), or has a
+        unique key that its ``owner`` has taken.
+        """
+        return await self._each(lambda engine, some: engine.retry(some), ids)
+
+    async def acancel_all(
+        self, reason: str = BY_A_PERSON, *, told: Told | None = None, **which: Unpack[Which]
+    ) -> int:
+        """Cancel every job that fits and has not ended; return how many were changed."""
+        chosen = narrowed(which, WAITING | {State.RUNNING})
+        word("reason", reason, LONGEST_REASON)
+        return await self._all(lambda engine, some: engine.cancel(some, reason), chosen, told)
+
+    async def aretry_all(self, *, told: Told | None = None, **which: Unpack[Which]) -> int:
+        """Send every job that fits and failed back to run again; return how many were changed.
+
+        Those that were cancelled are among them only if ``state`` says so.
+        """
+        chosen = narrowed(which, {State.FAILED})
+        return await self._all(lambda engine, some: engine.retry(some), chosen, told)
+
+    async def apurge(self, *, told: Told | None = None, **which: Unpack[Which]) -> int:
         """Delete the jobs that fit and do not run, all of them if nothing is said; return how many.
 
         Their ids stay in the ledger.
         """
-        chosen, purged = _filter(which), 0
+        chosen, purged = chosen_by(which), 0
         while some := await self._facade.ask(
             lambda client: client.engine.purge(chosen, client.engine.traits.max_batch)
         ):
             purged += some
+            if told is not None:
+                told(some)
         return purged
+
+    async def _each(
+        self,
+        verb: Callable[[Engine, Sequence[str]], Awaitable[list[Control]]],
+        ids: Iterable[str],
+    ) -> list[Control]:
+        named = [word("ids", id) for id in several("ids", ids)]
+
+        async def work(client: Client) -> list[Control]:
+            engine, answers = client.engine, list[Control]()
+            step = engine.traits.max_batch
+            for start in range(0, len(named), step):
+                answers += await verb(engine, named[start : start + step])
+            return answers
+
+        return await self._facade.ask(work)
+
+    async def _all(
+        self,
+        verb: Callable[[Engine, Sequence[str]], Awaitable[list[Control]]],
+        chosen: Filter,
+        told: Told | None,
+    ) -> int:
+        """Page by page, so that each job is met once whatever becomes of it meanwhile."""
+
+        async def work(client: Client) -> int:
+            engine, cursor, changed = client.engine, None, 0
+            while True:
+                page = await engine.find(chosen, cursor, PAGE)
+                answers = await verb(engine, [job.id for job in page.jobs])
+                changed += sum(answer.changed for answer in answers)
+                if told is not None:
+                    told(len(page.jobs))
+                cursor = page.cursor
+                if cursor is None:
+                    return changed
+
+        return await self._facade.ask(work)
 
     async def afind(
         self, *, limit: int = 100, cursor: str | None = None, **which: Unpack[Which]
@@ -91,12 +185,21 @@ class Operations:
             raise BadOption("limit", limit, "give a whole number from 1")
         if cursor is not None:
             word("cursor", cursor)
-        chosen = _filter(which)
+        chosen = chosen_by(which)
         return await self._facade.ask(lambda client: client.engine.find(chosen, cursor, limit))
+
+    async def acount(self, **which: Unpack[Which]) -> int:
+        """Return how many jobs fit."""
+        chosen = chosen_by(which)
+        return await self._facade.ask(lambda client: client.engine.count(chosen))
 
     async def acounts(self) -> list[Count]:
         """Return how many jobs there are per queue, state and hold."""
         return await self._facade.ask(lambda client: client.engine.counts())
+
+    async def anow(self) -> float:
+        """Return the store's instant: the one that decides what is due."""
+        return await self._facade.ask(lambda client: client.engine.now())
 
     async def aqueues(self) -> dict[str, QueueSettings]:
         """Return every queue that has a setting or a job."""
@@ -109,14 +212,27 @@ class Operations:
     set_queue = blocking(aset_queue)
     pause = blocking(apause)
     resume = blocking(aresume)
+    cancel_many = blocking(acancel_many)
+    retry_many = blocking(aretry_many)
+    cancel_all = blocking(acancel_all)
+    retry_all = blocking(aretry_all)
     purge = blocking(apurge)
     find = blocking(afind)
+    count = blocking(acount)
     counts = blocking(acounts)
+    now = blocking(anow)
     queues = blocking(aqueues)
     workers = blocking(aworkers)
 
 
-def _filter(which: Which) -> Filter:
+def narrowed(which: Which, states: Set[State]) -> Filter:
+    """The jobs that are meant and in one of these states, unless states are named."""
+    chosen = chosen_by(which)
+    return chosen if chosen.states else replace(chosen, states=tuple(sorted(states)))
+
+
+def chosen_by(which: Which) -> Filter:
+    """The filter that a caller's words mean."""
     given: dict[str, Any] = dict(which)
     fields: dict[str, Any] = {}
     for name, value in given.items():
@@ -129,6 +245,8 @@ def _filter(which: Which) -> Filter:
                 fields["holds"] = _members(Hold, name, value)
             case "tag" | "correlation_id":
                 fields[name] = word(name, value)
+            case "since" | "until":
+                fields[name] = instant(name, value)
             case _:
                 known = ", ".join(Which.__annotations__)
                 raise BadOption(name, value, f"jobs are not found by this; there are {known}")

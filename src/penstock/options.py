@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from penstock.core.duration import Duration, seconds
 from penstock.core.job import priority_number
@@ -47,6 +47,14 @@ class EnqueueOptions(TypedDict, total=False):
     """What people call this job."""
     correlation_id: str | None
     """What it belongs to; inside a job, that job's own unless given."""
+
+
+class Call(NamedTuple):
+    """A job to be stored of a task by its name: its arguments by name, and what is asked for it."""
+
+    task: str
+    args: Mapping[str, Any] | None = None
+    options: EnqueueOptions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +121,7 @@ def checked(name: str, value: Any, labels: Mapping[str, int]) -> Any:
                 raise BadDuration(value, "expires_in is 0: the job could never run")
             return duration
         case "run_at":
-            return _instant(value)
+            return instant(name, value)
         case "queue" | "key" | "id" | "unique" | "name" | "correlation_id":
             return word(name, value)
         case "tags":
@@ -161,18 +169,18 @@ def _tags(value: object) -> tuple[str, ...]:
     return tuple(word("tags", tag) for tag in several("tags", value))
 
 
-def _instant(value: object) -> float:
+def instant(name: str, value: object) -> float:
     """Seconds since 1970."""
     if isinstance(value, datetime):
         if value.tzinfo is None or value.utcoffset() is None:
             why = "it has no time zone; give one, such as datetime.now(timezone.utc)"
-            raise BadOption("run_at", value, why)
-        instant: float = value.timestamp()
+            raise BadOption(name, value, why)
+        found: float = value.timestamp()
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise BadOption("run_at", value, "give an aware datetime, or seconds since 1970")
+        raise BadOption(name, value, "give an aware datetime, or seconds since 1970")
     else:
-        instant = value
-    if not 0 <= instant < _YEAR_10000:
+        found = value
+    if not 0 <= found < _YEAR_10000:
         why = "no instant from 1970 to 9999; give seconds (not milliseconds) since 1970"
-        raise BadOption("run_at", value, why)
-    return float(instant)
+        raise BadOption(name, value, why)
+    return float(found)

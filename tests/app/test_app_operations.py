@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from penstock import State
-from penstock.engines.records import Count, QueueSettings
-from penstock.errors import BadOption
+from penstock.engines.records import Control, Count, QueueSettings
+from penstock.errors import BadItem, BadOption
+from penstock.operations import PAGE
+from penstock.options import Call
 
 
 @pytest.fixture
@@ -53,6 +57,76 @@ def test_what_fits_is_purged_in_as_many_steps_as_it_takes(app, send):
     assert app.purge() == 1
 
 
+def test_the_jobs_that_fit_are_counted(app, send):
+    send.enqueue_many([()] * 3)
+    send.using(queue="slow").enqueue().cancel()
+    assert (app.count(), app.count(queue="mail"), app.count(state="cancelled")) == (4, 3, 1)
+
+
+def test_jobs_are_found_by_when_they_were_enqueued(app, send):
+    job = send.enqueue()
+    then = job.status().enqueued_at
+    assert _ids(app.find(since=then)) == [job.id]
+    assert _ids(app.find(until=datetime.fromtimestamp(then - 1, UTC))) == []
+    assert app.count(since=then, until=then + 1) == 1
+
+
+def test_what_became_of_each_of_many_ids_is_told(app, send):
+    waits, ended = send.enqueue(), send.enqueue()
+    ended.cancel()
+    assert app.cancel_many([waits.id, "nobody", ended.id], "too late") == [
+        Control(waits.id, True, State.CANCELLED),
+        Control("nobody", False, None),
+        Control(ended.id, False, State.CANCELLED),
+    ]
+    assert waits.status().reason == "too late"
+    assert app.retry_many([ended.id, "nobody"]) == [
+        Control(ended.id, True, State.READY),
+        Control("nobody", False, None),
+    ]
+    assert app.cancel_many([]) == []
+
+
+def test_all_that_fit_are_cancelled_page_by_page(app, send):
+    send.enqueue_many([()] * (PAGE + 5))
+    kept = send.using(queue="slow").enqueue()
+    steps: list[int] = []
+    assert app.cancel_all(queue="mail", told=steps.append) == PAGE + 5
+    assert steps == [PAGE, 5]
+    assert kept.status().state is State.READY
+    assert app.cancel_all(queue="mail") == 0
+
+
+def test_all_that_failed_are_retried_and_what_was_cancelled_only_if_asked_for(app, send):
+    send.enqueue().cancel()
+    assert app.retry_all() == 0
+    assert app.retry_all(state="cancelled") == 1
+    assert app.count(state="ready") == 1
+
+
+async def test_many_jobs_of_tasks_by_name_are_stored_at_once(app, send):
+    handles = await app.aenqueue_many(
+        [Call("send"), Call("others", {"size": 3}, {"delay": 60, "id": "my-own"})]
+    )
+    jobs = [await handle.astatus() for handle in handles]
+    assert [(job.task, job.queue, job.payload) for job in jobs] == [
+        ("send", "mail", b"{}"),
+        ("others", "default", b'{"size":3}'),
+    ]
+    assert handles[1].id == "my-own"
+
+
+def test_one_wrong_call_of_many_stores_nothing(app, send):
+    with pytest.raises(BadItem) as caught:
+        app.enqueue_many([Call("send"), Call("send", {"colour": "red"})])
+    assert (caught.value.index, caught.value.task) == (1, "send")
+    assert app.count() == 0
+
+
+async def test_the_stores_instant_is_asked(app):
+    assert await app.anow() == pytest.approx(app.now(), abs=600)
+
+
 def test_a_queue_is_paused_with_a_note_and_resumed(app, send):
     send.enqueue()
     app.pause("mail", "provider is down")
@@ -92,7 +166,7 @@ def test_nobody_works_yet(app):
         (
             {"colour": "red"},
             "colour='red': jobs are not found by this; there are id, state, queue, task, key, "
-            "hold, tag, correlation_id",
+            "hold, tag, correlation_id, since, until",
         ),
         ({"limit": 0}, "limit=0: give a whole number from 1"),
         ({"cursor": 5}, "cursor=5: give text, not int"),
