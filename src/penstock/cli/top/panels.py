@@ -1,0 +1,122 @@
+"""Tables that share a screen: each shows as many of its rows as there is room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli.output import visible
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column of a panel. One that is wide takes what the others leave; one that is dispensable
+    below a width of the screen is left out there.
+    """
+
+    title: str
+    align: Literal["left", "right"] = "left"
+    is_wide: bool = False
+    needs: int = 0
+    """The width of a screen that has room for it."""
+    width: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A table with a name, which is the title of its first column."""
+
+    fields: tuple[Field, ...]
+    rows: Sequence[Sequence[Text]]
+    empty: str
+    """What stands there if there are no rows."""
+
+    @property
+    def wanted(self) -> int:
+        """Lines that would show all of it."""
+        return 1 + max(1, len(self.rows))
+
+    def table(self, width: int, lines: int) -> Table:
+        """The table, in as many lines as it is given."""
+        table = Table(
+            box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=True, header_style="bold"
+        )
+        shown = [index for index, field in enumerate(self.fields) if field.needs <= width]
+        for field in (self.fields[index] for index in shown):
+            table.add_column(
+                field.title,
+                justify=field.align,
+                no_wrap=True,
+                overflow="ellipsis",
+                ratio=1 if field.is_wide else None,
+                width=field.width,
+            )
+        for row in self._fitting(max(1, lines - 1)):
+            table.add_row(*(row[index] if index < len(row) else Text("") for index in shown))
+        return table
+
+    def _fitting(self, lines: int) -> Sequence[Sequence[Text]]:
+        if not self.rows:
+            return [(Text(self.empty, "dim"),)]
+        if len(self.rows) <= lines:
+            return self.rows
+        left = len(self.rows) - lines + 1
+        return [*self.rows[: lines - 1], (Text(f"… {left} more", "dim"),)]
+
+
+def stacked(panels: Sequence[Panel], width: int, lines: int) -> RenderableType:
+    """Panels one below the other, with an empty line between them; the last ones go first when
+    there is no room.
+    """
+    shown = list(panels)
+    while len(shown) > 1 and 3 * len(shown) - 1 > lines:
+        shown.pop()
+    parts: list[RenderableType] = []
+    for panel, room in zip(shown, shares(shown, lines - len(shown) + 1), strict=True):
+        parts += [panel.table(width, room), ""]
+    return Group(*parts[:-1])
+
+
+def shares(panels: Sequence[Panel], lines: int) -> list[int]:
+    """Lines for each: two at first, then in turns to whoever wants more."""
+    given = [min(2, panel.wanted) for panel in panels]
+    while sum(given) < lines:
+        hungry = [index for index, panel in enumerate(panels) if given[index] < panel.wanted]
+        if not hungry:
+            break
+        for index in hungry[: lines - sum(given)]:
+            given[index] += 1
+    return given
+
+
+def cell(text: str, style: str = "") -> Text:
+    """A text from a store, which cannot move the cursor."""
+    return Text(visible(text), style, no_wrap=True, overflow="ellipsis")
+
+
+def number(value: int, style: str = "") -> Text:
+    """How many; none is not worth looking at."""
+    return Text(f"{value:,}", style) if value else Text("0", "dim")
+
+
+def rate(value: float, style: str = "") -> Text:
+    """How many per second."""
+    if value <= 0:
+        return Text("-", "dim")
+    return Text(f"{value:,.0f}" if value >= 100 else f"{value:.1f}", style)
+
+
+def bar(fraction: float, width: int, *, is_plain: bool, style: str = "cyan") -> Text:
+    """How much of the whole, as a line."""
+    full, half, empty = ("#", "", "-") if is_plain else ("━", "╸", "━")
+    exact = min(1.0, max(0.0, fraction)) * width
+    filled = int(exact)
+    drawn = full * filled
+    if half and exact - filled >= 0.5:
+        drawn += half
+    return Text(drawn, style) + Text(empty * (width - len(drawn)), "bright_black")
