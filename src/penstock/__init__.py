@@ -7,28 +7,37 @@
 ...     return 2 * number
 >>> double(21)
 42
+
+Names are found when they are first used, so that a test run or a command that needs none of them
+does not wait for any.
 """
 
-from penstock import errors, events
-from penstock.app import Penstock
-from penstock.context import Cancel, Context, Interrupted, Retry, Snooze, current
-from penstock.core.job import Job, State
-from penstock.core.needs import Depends
-from penstock.core.payload import Payload
-from penstock.core.retry import Delays, Exponential, Fixed, Never, PerException
-from penstock.errors import (
-    EngineError,
-    EngineUnavailable,
-    JobCancelled,
-    JobFailed,
-    JobGone,
-    PenstockError,
-    ResultTimeout,
-    UniqueConflict,
-    UsageError,
-)
-from penstock.handle import Handle
-from penstock.task import INJECTED, AsyncTask, Sender, Task
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from penstock import errors, events
+    from penstock.app import Penstock
+    from penstock.context import Cancel, Context, Interrupted, Retry, Snooze, current
+    from penstock.core.job import Job, State
+    from penstock.core.needs import Depends
+    from penstock.core.payload import Payload
+    from penstock.core.retry import Delays, Exponential, Fixed, Never, PerException
+    from penstock.errors import (
+        EngineError,
+        EngineUnavailable,
+        JobCancelled,
+        JobFailed,
+        JobGone,
+        PenstockError,
+        ResultTimeout,
+        UniqueConflict,
+        UsageError,
+    )
+    from penstock.handle import Handle
+    from penstock.task import INJECTED, AsyncTask, Sender, Task
 
 __all__ = [
     # an application
@@ -69,3 +78,30 @@ __all__ = [
     # what happened
     "events",
 ]
+
+_HOMES: Final = {
+    "app": "Penstock",
+    "context": "Cancel Context Interrupted Retry Snooze current",
+    "core.job": "Job State",
+    "core.needs": "Depends",
+    "core.payload": "Payload",
+    "core.retry": "Delays Exponential Fixed Never PerException",
+    "errors": "EngineError EngineUnavailable JobCancelled JobFailed JobGone PenstockError "
+    "ResultTimeout UniqueConflict UsageError",
+    "handle": "Handle",
+    "task": "INJECTED AsyncTask Sender Task",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("errors", "events"):
+        return import_module(f"penstock.{name}")
+    for home, names in _HOMES.items():
+        if name in names.split():
+            found = globals()[name] = getattr(import_module(f"penstock.{home}"), name)
+            return found
+    raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -50,6 +50,7 @@ from penstock.events import Bus, Event
 from penstock.handle import BY_A_PERSON, Handle
 from penstock.operations import Operations
 from penstock.options import Call, EnqueueOptions, Options, merged, word
+from penstock.source import Place, Source
 from penstock.sync import Facade, blocking
 from penstock.task import AsyncTask, Sender, Task
 from penstock.url import Url, parse
@@ -95,15 +96,21 @@ class Penstock(Operations):
         self.settings = replace(found, priorities={**PRIORITIES, **found.priorities})
         self.url = parse(self.settings.url)
         self.bus = Bus()
-        self._clock = clock or SystemClock()
-        self._connect = partial(_observed, _engine(self.url, self._clock), self.bus)
-        self._facade = Facade(self._connect, str(self.url))
+        clock = clock or SystemClock()
+        connect = partial(_observed, _engine(self.url, clock), self.bus)
+        self._source = Source(Place(connect, clock))
+        self._facade = Facade(self._source.connect, str(self.url))
         self._tasks: dict[str, Sender[..., Any]] = {}
         self._specs: dict[str, Spec] = {}
         self.hooks = Hooks()
 
     def __repr__(self) -> str:
         return f"<Penstock {self.url}, {len(self._tasks)} tasks>"
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that the app was made with; in a test's sandbox, the virtual one."""
+        return self._source.place.clock
 
     # --- tasks ---------------------------------------------------------------------------------
 
@@ -328,11 +335,12 @@ class Penstock(Operations):
 
         queues = ("default", *(task.options.queue for task in self._tasks.values()))
         settings = worker_settings(options, self.settings, queues)
+        place = self._source.place
         return Worker(
-            self._connect,
+            place.connect,
             MappingProxyType(self._specs),
             settings,
-            clock=self._clock,
+            clock=place.clock,
             overseer=overseer,
         )
 

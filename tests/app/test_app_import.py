@@ -28,10 +28,27 @@ OTHERS = ("sqlite3", "psycopg", "redis", "uvloop", "multiprocessing", "tomllib",
 @pytest.mark.parametrize("module", [*OURS, *OTHERS])
 def test_importing_penstock_does_not_load(module):
     done = subprocess.run(
-        [sys.executable, "-c", f"import sys, penstock; sys.exit({module!r} in sys.modules)"],
+        [
+            sys.executable,
+            "-c",
+            f"import sys; from penstock import *; sys.exit({module!r} in sys.modules)",
+        ],
         timeout=60,
     )
     assert done.returncode == 0
+
+
+def test_importing_penstock_itself_loads_nothing_of_it():
+    source = (
+        "import sys, penstock; sys.exit(any(name.startswith('penstock.') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", source], timeout=60).returncode == 0
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    assert "Penstock" in dir(penstock)
+    with pytest.raises(AttributeError, match="no attribute 'Penstok'"):
+        penstock.Penstok  # noqa: B018
 
 
 def test_an_app_in_memory_never_loads_sqlite():
