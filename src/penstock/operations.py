@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
 
 from msgspec.structs import replace
 
 from penstock.client import Client
+from penstock.core.duration import Duration, seconds
 from penstock.core.job import WAITING, Hold, State
 from penstock.engines.engine import Engine
 from penstock.engines.records import (
@@ -24,6 +25,9 @@ from penstock.errors import BadOption
 from penstock.handle import BY_A_PERSON, LONGEST_REASON
 from penstock.options import instant, several, word
 from penstock.sync import Facade, blocking
+
+if TYPE_CHECKING:
+    from penstock.explain import Explanation
 
 Names = str | Iterable[str]
 E = TypeVar("E", bound=StrEnum)
@@ -209,6 +213,19 @@ class Operations:
         """Return every worker that has a lease."""
         return await self._facade.ask(lambda client: client.engine.workers())
 
+    async def aexplain(self, id: str, *, watch: Duration = 0) -> Explanation:
+        """Say why a job is where it is: every reason, the weightiest first, with what to do.
+
+        Whether a worker that has a lease still lives cannot be seen at one look: ``watch`` is how
+        long its beats may be watched, if that matters. A job that the store does not have is
+        explained as well.
+        """
+        from penstock.explain import explain
+
+        chosen, limit = word("id", id), seconds(watch, name="watch")
+        return await self._facade.ask(lambda client: explain(client.engine, chosen, limit))
+
+    explain = blocking(aexplain)
     set_queue = blocking(aset_queue)
     pause = blocking(apause)
     resume = blocking(aresume)

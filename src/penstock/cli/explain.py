@@ -1,0 +1,77 @@
+"""``penstock explain``: why a job has not run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli.dialogue import say
+from penstock.cli.output import AsJson, print_json, print_line
+from penstock.cli.store import Url, opened
+from penstock.cli.times import iso
+from penstock.explain import Explanation, Reason
+
+EPILOG = """\
+Whether a worker that has a lease still lives can only be seen by watching for its beat: that ends
+as soon as one is seen, and at most after --watch.
+
+Exit codes: 0 the job is there; 1 it is not, or the store cannot be reached; 2 it was called in a
+wrong way.
+"""
+
+
+def explain(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The id of a job.")],
+    watch: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help="How long to watch for a sign of life."),
+    ] = "4s",
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say why a job has not run: every reason, the weightiest first, with what to do."""
+    with opened(url) as app:
+        found = app.explain(job, watch=watch)
+    if as_json:
+        print_json(to_json(found))
+    elif found.job is None:
+        say(f"Error: job {found.id}: {found.verdict}; {found.reasons[0].next_step}")
+    else:
+        _print(found)
+    if found.job is None:
+        raise typer.Exit(1)
+
+
+def to_json(found: Explanation) -> dict[str, Any]:
+    """The document that ``--json`` prints."""
+    job = found.job
+    return {
+        "id": found.id,
+        "state": None if job is None else job.state,
+        "task": None if job is None else job.task,
+        "queue": None if job is None else job.queue,
+        "verdict": found.verdict,
+        "reasons": [_reason(reason) for reason in found.reasons],
+        "asked_at": iso(found.asked_at),
+    }
+
+
+def _reason(reason: Reason) -> dict[str, Any]:
+    return {
+        "code": reason.code,
+        "text": reason.text,
+        "next_step": reason.next_step,
+        "since_at": iso(reason.since_at),
+        "until_at": iso(reason.until_at),
+    }
+
+
+def _print(found: Explanation) -> None:
+    job = found.job
+    assert job is not None
+    print_line(f"job {job.id} of task {job.task} in queue {job.queue} is {job.state}")
+    for number, reason in enumerate(found.reasons, 1):
+        print_line(f"{number}. {reason.text}")
+        if reason.next_step is not None:
+            print_line(f"   next: {reason.next_step}")

@@ -1,0 +1,64 @@
+"""Reasons of a job that has ended, or is not in the store."""
+
+from __future__ import annotations
+
+from penstock.core.job import Job, State
+from penstock.core.life import EXPIRED, MAY_HAVE_RUN
+from penstock.engines.records import Standing
+from penstock.explain.record import Code, Reason
+from penstock.explain.words import moment, number, span
+
+
+def gone(standing: Standing) -> Reason:
+    """The store does not have it."""
+    until = standing.remembered_until
+    if until is not None:
+        text = "it was here and has been pruned or purged: the ledger still knows its id"
+        step = (
+            f"its result is lost; the id can be used again from {moment(until)} on: "
+            "raise keep_finished to keep jobs for longer"
+        )
+        return Reason(code=Code.GONE, text=text, next_step=step, until_at=until)
+    text = "the store does not know this id: it was pruned, purged or never enqueued here"
+    step = "compare the id and the store (--url, PENSTOCK_URL) with those of who enqueued it"
+    return Reason(code=Code.GONE, text=text, next_step=step)
+
+
+def reasons(job: Job, now: float) -> list[Reason]:
+    """Why and when it ended."""
+    at = job.finished_at or now
+    ago = f"{span(max(0.0, now - at))} ago, at {moment(at)}"
+    again = f"to run it again: penstock jobs retry {job.id}"
+    why = job.reason or "no reason was given"
+    if job.state is State.SUCCEEDED:
+        text = f"it succeeded {ago}, in {_attempts(job)}"
+        return [Reason(code=Code.SUCCEEDED, text=text, since_at=at)]
+    if job.state is State.FAILED:
+        step = f"read its errors: penstock jobs show {job.id}; {again}"
+        if why == MAY_HAVE_RUN:
+            step = f"find out whether it did its work; if not: penstock jobs retry {job.id}"
+        text = f"it failed {ago}, after {_attempts(job)}: {why}{_last_error(job)}"
+        return [Reason(code=Code.FAILED, text=text, next_step=step, since_at=at)]
+    if why.startswith("superseded by "):
+        owner = why.removeprefix("superseded by ")
+        text = f"it was superseded {ago}: job {owner} has its unique key {job.unique!r}"
+        step = f"look at that one: penstock explain {owner}"
+        return [Reason(code=Code.SUPERSEDED, text=text, next_step=step, since_at=at)]
+    if why == EXPIRED:
+        text = f"it expired {ago}: it had not started by then"
+        return [Reason(code=Code.EXPIRED, text=text, next_step=again, since_at=at)]
+    text = f"it was cancelled {ago}: {why}"
+    return [Reason(code=Code.CANCELLED, text=text, next_step=again, since_at=at)]
+
+
+def _attempts(job: Job) -> str:
+    return number(job.attempt, "attempt")
+
+
+def _last_error(job: Job) -> str:
+    """The last error, unless the reason says the same."""
+    if not job.errors:
+        return ""
+    last = job.errors[-1]
+    said = f"{last.kind}: {last.message}"
+    return "" if last.message in (job.reason or "") else f"; its last error was {said}"

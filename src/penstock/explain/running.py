@@ -1,0 +1,61 @@
+"""Reasons of a job that a worker has."""
+
+from __future__ import annotations
+
+from penstock.engines.records import WorkerInfo
+from penstock.explain.record import Code, Reason, Scene
+from penstock.explain.staff import no_leader, silence
+from penstock.explain.words import span
+
+
+def reasons(scene: Scene) -> list[Reason]:
+    """What keeps it from ending, and where it is."""
+    job, found = scene.job, []
+    worker = scene.worker(job.worker)
+    if worker is None:
+        found.append(_no_lease(scene))
+    elif scene.is_silent([worker]):
+        found.append(silence(scene, [worker]))
+    if job.cancel_reason is not None:
+        text = f"somebody wants it cancelled ({job.cancel_reason}), and its attempt has not ended"
+        step = "its worker hears of it within a second; a handler that blocks ends by its time-out"
+        found.append(Reason(code=Code.CANCELLING, text=text, next_step=step))
+    if worker is not None:
+        found.append(_running(scene, worker) if job.started else _claimed(scene, worker))
+    if scene.is_leaderless:
+        found.append(no_leader(scene))
+    return found
+
+
+def _running(scene: Scene, worker: WorkerInfo) -> Reason:
+    job = scene.job
+    far = "" if job.progress is None else f", {job.progress:.0%} done"
+    note = "" if job.note is None else f" ({job.note})"
+    text = f"attempt {job.attempt} has been running {_time(scene)} on {_named(worker)}{far}{note}"
+    return Reason(code=Code.RUNNING, text=text, since_at=job.claimed_at)
+
+
+def _claimed(scene: Scene, worker: WorkerInfo) -> Reason:
+    text = f"{_named(worker)} has had it {_time(scene)} and starts it when a slot is free"
+    if scene.job.crashes:
+        text += ": after a crash a job runs apart from all others"
+    return Reason(code=Code.CLAIMED, text=text, since_at=scene.job.claimed_at)
+
+
+def _no_lease(scene: Scene) -> Reason:
+    job = scene.job
+    text = f"worker {job.worker} has had it {_time(scene)} and has no lease any more"
+    if scene.leader is None:
+        step = "nobody is there to rescue it: start a worker, and it does"
+    else:
+        step = f"the leader ({scene.leader.holder}) gives it to another worker within seconds"
+    return Reason(code=Code.NO_LEASE, text=text, next_step=step, since_at=job.claimed_at)
+
+
+def _named(worker: WorkerInfo) -> str:
+    place = f" (process {worker.pid} on {worker.host})" if worker.pid else ""
+    return f"worker {worker.id}{place}"
+
+
+def _time(scene: Scene) -> str:
+    return f"for {span(max(0.0, scene.now - (scene.job.claimed_at or scene.now)))}"

@@ -1,0 +1,214 @@
+"""Reasons of a job that waits: its own instant or hold, its queue, its place in line."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from penstock.core.job import Hold, Job, State
+from penstock.engines.records import LINE_LIMIT
+from penstock.explain import staff
+from penstock.explain.record import Code, Reason, Scene
+from penstock.explain.words import listed, moment, number, span
+
+PATIENCE: Final = 30.0
+"""Seconds that a job may be next before one wonders why nobody takes it."""
+
+_HOLDS: Final = {
+    Hold.LIMIT: "a limit on what may run at once",
+    Hold.RATE: "a limit on how many may start in a while",
+    Hold.BREAKER: "an open breaker",
+    Hold.DEPENDENCY: "what it depends on",
+    Hold.OVERLAP: "an earlier run that has not ended",
+}
+
+
+def reasons(scene: Scene) -> list[Reason]:
+    """Everything that keeps it from starting."""
+    job = scene.job
+    if job.expires_at is not None and job.expires_at <= scene.now:
+        return [_expired(scene, job.expires_at)]
+    found = [*_own(scene), *_paused(scene), *staff.reasons(scene)]
+    if job.hold is Hold.UNKNOWN_TASK:
+        found = [reason for reason in found if reason.code is not Code.NOT_KNOWN]
+    if not _is_in_line(scene):
+        return found
+    found += [*_queue(scene), *staff.busy(scene), *_line(scene)]
+    if scene.able and scene.is_silent(scene.able):
+        found.append(staff.silence(scene, scene.able))
+    if scene.able and scene.is_leaderless:
+        found.append(staff.no_leader(scene))
+    return found or [_next(scene)]
+
+
+def _is_in_line(scene: Scene) -> bool:
+    """It could start as soon as its turn comes, or will be made ready by whoever looks next."""
+    job = scene.job
+    if job.state is State.SCHEDULED:
+        return (job.run_at or 0.0) <= scene.now
+    return job.hold in (None, Hold.UNPLACED)
+
+
+# --- its own instant or hold --------------------------------------------------------------------
+
+
+def _expired(scene: Scene, at: float) -> Reason:
+    text = f"it expired {span(scene.now - at)} ago and does not start any more"
+    step = "it ends as cancelled when a worker or the leader next looks"
+    if not scene.workers:
+        step = "it ends as cancelled when a worker is there: none has a lease now"
+    return Reason(code=Code.EXPIRED, text=text, next_step=step, since_at=at)
+
+
+def _own(scene: Scene) -> list[Reason]:
+    job = scene.job
+    if job.state is State.SCHEDULED and (job.run_at or 0.0) > scene.now:
+        return [_scheduled(job, job.run_at or 0.0, scene.now)]
+    if job.hold is None or job.hold is Hold.UNPLACED:
+        return []
+    return [_held(scene, job.hold)]
+
+
+def _scheduled(job: Job, at: float, now: float) -> Reason:
+    when = f"in {span(at - now)}, at {moment(at)}"
+    last = job.errors[-1] if job.errors else None
+    if job.attempt == 0:
+        code, text = Code.SCHEDULED, f"it is scheduled for later: it starts {when}"
+    elif last is not None and last.attempt == job.attempt:
+        said = f"{last.kind}: {last.message}"
+        text = f"it tries again {when}: attempt {job.attempt} failed ({said})"
+        code = Code.RETRY
+    else:
+        why = f" ({job.reason})" if job.reason else ""
+        code, text = Code.SNOOZED, f"its task asked to sleep{why}: it goes on {when}"
+    return Reason(code=code, text=text, until_at=at)
+
+
+def _held(scene: Scene, hold: Hold) -> Reason:
+    job = scene.job
+    if hold is Hold.UNKNOWN_TASK:
+        return _unknown(scene)
+    cause = f": {job.hold_cause}" if job.hold_cause else ""
+    if job.hold_until is None:
+        text = f"it is held by {_HOLDS[hold]}{cause}, and nothing will end that"
+        step = "lift what has no cause: penstock doctor --mend; the leader does so each minute"
+        return Reason(code=Code.NO_CAUSE, text=text, next_step=step)
+    left = max(0.0, job.hold_until - scene.now)
+    text = f"it is held by {_HOLDS[hold]}{cause}; for another {span(left)}"
+    return Reason(code=Code(hold), text=text, until_at=job.hold_until)
+
+
+def _unknown(scene: Scene) -> Reason:
+    """It was held because a worker that took it does not know its task."""
+    task = scene.job.task
+    if any(task in worker.tasks for worker in scene.workers):
+        text = f"it is held because no worker knew task {task!r}, and one does now"
+        step = "lift what has no cause: penstock doctor --mend; the leader does so each minute"
+        return Reason(code=Code.NO_CAUSE, text=text, next_step=step)
+    known = {each for worker in scene.workers for each in worker.tasks}
+    text = f"it is held until a worker joins that knows task {task!r}: none does now"
+    return replace(staff.unknown(scene, known), code=Code.UNKNOWN_TASK, text=text)
+
+
+# --- its queue ----------------------------------------------------------------------------------
+
+
+def _paused(scene: Scene) -> list[Reason]:
+    if not scene.settings.paused:
+        return []
+    queue, note = scene.job.queue, scene.settings.note
+    text = f"queue {queue!r} is paused" + (f": {note}" if note else "")
+    step = f"when that is over: penstock queues resume {queue}"
+    return [Reason(code=Code.PAUSED, text=text, next_step=step)]
+
+
+def _queue(scene: Scene) -> list[Reason]:
+    """Its queue has all running that it may, or has to keep its order."""
+    queue, settings, found = scene.job.queue, scene.settings, []
+    here = [hand for hand in scene.hands if hand.queue == queue]
+    running, most = sum(hand.jobs for hand in here), settings.most
+    if settings.ordered and (scene.standing.blockers or running):
+        first = [*(hand.first for hand in here), *scene.standing.blockers]
+        text = f"queue {queue!r} runs one job after the other, and {listed(first)} has not ended"
+        step = f"look at that one: penstock explain {first[0]}"
+        found.append(Reason(code=Code.ORDERED, text=text, next_step=step))
+    elif most is not None and running >= most:
+        text = f"queue {queue!r} runs {running} of max_running {settings.max_running} jobs"
+        if here:
+            text += f": {listed((hand.first for hand in here), 3)}"
+        step = f"it starts when one ends; for more: penstock queues set {queue} --max-running N"
+        found.append(Reason(code=Code.MAX_RUNNING, text=text, next_step=step))
+    return found
+
+
+# --- its place in line --------------------------------------------------------------------------
+
+
+def _line(scene: Scene) -> list[Reason]:
+    standing = scene.standing
+    if not standing.ahead:
+        return []
+    ahead = number(standing.ahead, "job")
+    if standing.ahead > LINE_LIMIT:
+        ahead = f"more than {number(LINE_LIMIT, 'job')}"
+    text = f"{ahead} of queue {scene.job.queue!r} come before it"
+    if standing.ahead == 1:
+        text = f"1 job of queue {scene.job.queue!r} comes before it"
+    if standing.more_urgent:
+        text += f", {standing.more_urgent:,} of them more urgent"
+    if scene.settings.fair:
+        keys = (f"{key or 'no key'} {jobs:,}" for key, jobs in standing.keys)
+        text += f"; by key: {', '.join(keys)}"
+    step = "start more workers if that is too long; penstock top shows how fast the queue moves"
+    return [Reason(code=Code.LINE, text=text, next_step=step)]
+
+
+def _next(scene: Scene) -> Reason:
+    """Nothing is in its way."""
+    job = scene.job
+    since = ready_at(job)
+    waited = max(0.0, scene.now - since)
+    room = number(len(scene.able), "worker has", "workers have")
+    if job.crashes:
+        return Reason(code=Code.NEXT, text="it is about to run, apart from all others")
+    if waited > PATIENCE:
+        text = f"nothing keeps it from running, and it has been ready for {span(waited)}"
+        step = f"{room} room for it and may be stuck: penstock doctor watches whether they live"
+        return Reason(code=Code.OVERLOOKED, text=text, next_step=step, since_at=since)
+    if job.state is State.SCHEDULED:
+        text = f"it is due and about to run: {room} room for it"
+        return Reason(code=Code.DUE, text=text, since_at=job.run_at)
+    if job.hold is Hold.UNPLACED:
+        text = f"it is about to run: it gets its place in the fair queue {job.queue!r} now"
+        return Reason(code=Code.UNPLACED, text=text)
+    text = f"it is about to run: nobody is before it, and {room} room for it"
+    return Reason(code=Code.NEXT, text=text, since_at=since)
+
+
+def ready_at(job: Job) -> float:
+    """Since when it could have run: as near as what is stored of it tells."""
+    at = max(job.enqueued_at, job.run_at or 0.0, job.claimed_at or 0.0, job.hold_until or 0.0)
+    return max([at, *(error.at for error in job.errors)])
+
+
+# --- what else is good to know ------------------------------------------------------------------
+
+
+def remarks(job: Job, now: float) -> list[Reason]:
+    """What keeps it from nothing, and decides what becomes of it."""
+    found = []
+    if job.expires_at is not None and job.state.is_waiting and job.expires_at > now:
+        text = f"it expires in {span(job.expires_at - now)} if it has not started by then"
+        if job.state is State.SCHEDULED and job.expires_at <= (job.run_at or 0.0):
+            text = f"it expires in {span(job.expires_at - now)}, before it is due: it never runs"
+        found.append(Reason(code=Code.EXPIRES, text=text, until_at=job.expires_at))
+    if job.at_most_once:
+        text = "it runs at most once: if its worker dies with it, it fails and is not run again"
+        found.append(Reason(code=Code.AT_MOST_ONCE, text=text))
+    if job.crashes:
+        times = number(job.crashes, "crash", "crashes")
+        text = f"it was in {times}: it runs alone in a child process, and fails after 3"
+        step = f"read what is known of them: penstock jobs show {job.id}"
+        found.append(Reason(code=Code.CRASHED, text=text, next_step=step))
+    return found

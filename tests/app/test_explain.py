@@ -1,0 +1,683 @@
+"""Every reason a job can have to be where it is, by its text, on each engine."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.steps import bury, claim_one, settle
+from penstock.app import connect
+from penstock.core.job import Draft, ErrorRecord, Hold, Job
+from penstock.engines.engine import Engine
+from penstock.engines.records import Ask, QueueSettings, Report, WorkerInfo
+from penstock.explain import Code, Explanation, explain
+from penstock.explain.words import near, span
+from penstock.testing.clock import FakeClock
+
+START = "start a worker: penstock worker MODULE:APP --queues mail"
+
+
+@pytest.fixture
+async def engine(url: str, clock: FakeClock) -> AsyncIterator[Engine]:
+    """A handle on an empty store that nobody serves."""
+    engine = connect(url, clock)
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+async def put(engine: Engine, id: str = "a", **fields: Any) -> str:
+    draft = Draft(id=id, task=fields.pop("task", "send"), **{"queue": "mail", **fields})
+    await engine.enqueue([draft])
+    return id
+
+
+async def staffed(engine: Engine, id: str = "w", **fields: Any) -> str:
+    """A worker that leads, serves the queue and knows the task, with two threads."""
+    facts: dict[str, Any] = {
+        "queues": ("mail",),
+        "tasks": ("send",),
+        "slots": 2,
+        "rooms": {"sync": 2},
+        "kinds": {"send": "sync"},
+        "lease": 15.0,
+        "host": "ada",
+        "pid": 7,
+    }
+    await engine.join(WorkerInfo(id=id, **{**facts, **fields}))
+    await engine.lead(id, 3600)
+    return id
+
+
+async def taken(engine: Engine, worker: str = "w", want: int = 1, **more: Any) -> list[Job]:
+    ask = Ask(worker=worker, queues=("mail",), want=want, **{"slots": want, **more})
+    return list((await engine.exchange(ask)).jobs)
+
+
+def error(job: Job, message: str = "no route", kind: str = "OSError") -> ErrorRecord:
+    return ErrorRecord(attempt=job.attempt, at=0.0, kind=kind, message=message)
+
+
+def told(found: Explanation, code: str) -> tuple[str, str | None]:
+    """The text and the next step of one reason."""
+    (reason,) = [reason for reason in found.reasons if reason.code == code]
+    return reason.text, reason.next_step
+
+
+# --- it is not there, or has ended --------------------------------------------------------------
+
+
+async def test_an_id_that_was_never_there(engine):
+    found = await explain(engine, "nobody")
+    assert (found.job, found.state, found.codes) == (None, None, (Code.GONE,))
+    assert found.verdict == (
+        "the store does not know this id: it was pruned, purged or never enqueued here"
+    )
+    assert "compare the id and the store" in str(found)
+
+
+async def test_a_job_that_was_pruned_and_is_in_the_ledger(engine, clock):
+    await staffed(engine)
+    await put(engine, remember=3600)
+    await settle(engine, (await taken(engine))[0], "succeeded")
+    clock.advance(60)
+    await engine.prune(1, 10)
+    text, step = told(await explain(engine, "a"), "gone")
+    assert text == "it was here and has been pruned or purged: the ledger still knows its id"
+    assert step is not None
+    assert "the id can be used again from 2025-06-15 16:06:40 UTC on" in step
+
+
+async def test_a_job_that_succeeded(engine, clock):
+    await staffed(engine)
+    await put(engine)
+    await settle(engine, (await taken(engine))[0], "succeeded")
+    clock.advance(90)
+    found = await explain(engine, "a")
+    assert found.verdict == (
+        "succeeded: it succeeded 1m30s ago, at 2025-06-15 15:06:40 UTC, in 1 attempt"
+    )
+
+
+async def test_a_job_that_failed(engine):
+    await staffed(engine)
+    await put(engine)
+    (job,) = await taken(engine)
+    await settle(engine, job, "failed", reason="OSError: no route", error=error(job))
+    text, step = told(await explain(engine, "a"), "failed")
+    assert text == (
+        "it failed 0s ago, at 2025-06-15 15:06:40 UTC, after 1 attempt: OSError: no route"
+    )
+    assert step == ("read its errors: penstock jobs show a; to run it again: penstock jobs retry a")
+
+
+async def test_a_job_whose_reason_is_not_its_last_error(engine):
+    await staffed(engine)
+    await put(engine)
+    (job,) = await taken(engine)
+    await settle(engine, job, "failed", reason="gave up", error=error(job))
+    text, _ = told(await explain(engine, "a"), "failed")
+    assert text.endswith("gave up; its last error was OSError: no route")
+
+
+async def test_a_job_that_may_have_run(engine):
+    await staffed(engine)
+    await put(engine, at_most_once=True)
+    await taken(engine)
+    await bury(engine, "w")
+    text, step = told(await explain(engine, "a"), "failed")
+    assert "after 1 attempt: may have run" in text
+    assert step == "find out whether it did its work; if not: penstock jobs retry a"
+
+
+async def test_a_job_that_was_cancelled(engine):
+    await put(engine)
+    await engine.cancel(["a"], "no longer needed")
+    text, step = told(await explain(engine, "a"), "cancelled")
+    assert text == "it was cancelled 0s ago, at 2025-06-15 15:06:40 UTC: no longer needed"
+    assert step == "to run it again: penstock jobs retry a"
+
+
+async def test_a_job_that_expired(engine, clock):
+    await put(engine, expires_in=10)
+    clock.advance(30)
+    text, step = told(await explain(engine, "a"), "expired")
+    assert text == "it expired 20s ago and does not start any more"
+    assert step == "it ends as cancelled when a worker is there: none has a lease now"
+    await staffed(engine)
+    _, step = told(await explain(engine, "a"), "expired")
+    assert step == "it ends as cancelled when a worker or the leader next looks"
+    await engine.promote(10)
+    text, _ = told(await explain(engine, "a"), "expired")
+    assert text == "it expired 0s ago, at 2025-06-15 15:07:10 UTC: it had not started by then"
+
+
+async def test_a_job_that_was_superseded(engine):
+    await staffed(engine)
+    await put(engine, unique="welcome:7", unique_until="start")
+    (job,) = await taken(engine)
+    await put(engine, "b", unique="welcome:7")
+    await settle(engine, job, "retry", delay=5)
+    text, step = told(await explain(engine, "a"), "superseded")
+    assert text.endswith("UTC: job b has its unique key 'welcome:7'")
+    assert step == "look at that one: penstock explain b"
+
+
+# --- it waits for an instant or a cause of its own ----------------------------------------------
+
+
+async def test_a_job_for_later(engine):
+    await staffed(engine)
+    await put(engine, delay=300)
+    found = await explain(engine, "a")
+    assert found.codes == (Code.SCHEDULED,)
+    assert found.verdict == (
+        "scheduled: it is scheduled for later: it starts in 5m, at 2025-06-15 15:11:40 UTC"
+    )
+    assert found.reasons[0].until_at == found.asked_at + 300
+
+
+async def test_what_will_keep_a_job_for_later_is_said_as_well(engine):
+    await put(engine, delay=300)
+    await engine.set_queue("mail", QueueSettings(paused=True))
+    found = await explain(engine, "a")
+    assert found.codes == (Code.SCHEDULED, Code.PAUSED, Code.NO_WORKER)
+    assert found.verdict.endswith("(and 2 more)")
+
+
+async def test_a_retry_names_the_failure(engine):
+    await staffed(engine)
+    await put(engine)
+    (job,) = await taken(engine)
+    await settle(engine, job, "retry", delay=12, error=error(job))
+    found = await explain(engine, "a")
+    assert found.codes == (Code.RETRY,)
+    assert told(found, "retry")[0] == (
+        "it tries again in 12s, at 2025-06-15 15:06:52 UTC: attempt 1 failed (OSError: no route)"
+    )
+
+
+async def test_a_snooze_names_what_the_task_said(engine):
+    await staffed(engine)
+    await put(engine)
+    await settle(engine, (await taken(engine))[0], "snooze", delay=3600, reason="not yet there")
+    text, _ = told(await explain(engine, "a"), "snoozed")
+    assert text == (
+        "its task asked to sleep (not yet there): it goes on in 1h, at 2025-06-15 16:06:40 UTC"
+    )
+
+
+@pytest.mark.parametrize(
+    ("hold", "words"),
+    [
+        (Hold.LIMIT, "a limit on what may run at once"),
+        (Hold.RATE, "a limit on how many may start in a while"),
+        (Hold.BREAKER, "an open breaker"),
+        (Hold.DEPENDENCY, "what it depends on"),
+        (Hold.OVERLAP, "an earlier run that has not ended"),
+    ],
+)
+async def test_a_hold_names_its_cause_and_its_instant(engine, hold, words):
+    await staffed(engine)
+    await put(engine)
+    held = {"hold": hold, "hold_cause": "the api"}
+    await settle(engine, (await taken(engine))[0], "released", delay=30, **held)
+    found = await explain(engine, "a")
+    assert found.codes == (hold,)
+    assert told(found, hold) == (f"it is held by {words}: the api; for another 30s", None)
+    assert found.reasons[0].until_at == found.asked_at + 30
+
+
+async def test_a_hold_that_nothing_ends(engine):
+    await staffed(engine)
+    await put(engine)
+    await settle(engine, (await taken(engine))[0], "released", hold=Hold.RATE)
+    text, step = told(await explain(engine, "a"), "no_cause")
+    assert text == (
+        "it is held by a limit on how many may start in a while, and nothing will end that"
+    )
+    assert step is not None
+    assert "penstock doctor --mend" in step
+
+
+async def test_a_task_that_nobody_knows(engine):
+    await staffed(engine, tasks=("mail.send", "resize"))
+    await put(engine)
+    held = {"hold": Hold.UNKNOWN_TASK, "hold_cause": "send"}
+    await settle(engine, (await taken(engine))[0], "released", **held)
+    found = await explain(engine, "a")
+    assert found.codes == (Code.UNKNOWN_TASK,)
+    assert told(found, "unknown_task") == (
+        "it is held until a worker joins that knows task 'send': none does now",
+        "they know 'mail.send': was that meant? else start a worker whose code declares 'send'",
+    )
+
+
+async def test_a_hold_whose_cause_has_gone(engine, monkeypatch):
+    await staffed(engine, tasks=())
+    await put(engine)
+    held = {"hold": Hold.UNKNOWN_TASK, "hold_cause": "send"}
+    await settle(engine, (await taken(engine))[0], "released", **held)
+    # No engine leaves one behind: the worker that knows the task is only seen here.
+    inner = engine.workers
+
+    async def workers() -> list[WorkerInfo]:
+        return [*await inner(), WorkerInfo(id="new", queues=("mail",), tasks=("send",))]
+
+    monkeypatch.setattr(engine, "workers", workers)
+    text, step = told(await explain(engine, "a"), "no_cause")
+    assert text == "it is held because no worker knew task 'send', and one does now"
+    assert step is not None
+    assert "penstock doctor --mend" in step
+
+
+# --- nobody is there to run it ------------------------------------------------------------------
+
+
+async def test_a_queue_that_is_paused(engine):
+    await staffed(engine)
+    await put(engine)
+    await engine.set_queue("mail", QueueSettings(paused=True, note="the provider is down"))
+    found = await explain(engine, "a")
+    assert found.codes == (Code.PAUSED,)
+    assert told(found, "paused") == (
+        "queue 'mail' is paused: the provider is down",
+        "when that is over: penstock queues resume mail",
+    )
+    assert str(found) == (
+        "job a: ready: queue 'mail' is paused: the provider is down\n"
+        "- when that is over: penstock queues resume mail"
+    )
+
+
+async def test_no_worker_at_all(engine):
+    await put(engine)
+    found = await explain(engine, "a")
+    assert found.codes == (Code.NO_WORKER,)
+    assert told(found, "no_worker") == ("no worker is there: none has a lease", START)
+
+
+async def test_no_worker_for_the_queue(engine):
+    await staffed(engine, queues=("mails", "bulk"))
+    await put(engine)
+    found = await explain(engine, "a")
+    assert found.codes == (Code.NOT_SERVED,)
+    assert told(found, "not_served") == (
+        "no worker serves queue 'mail': 1 worker is there, for bulk, mails",
+        f"{START}; or was queue 'mails' meant?",
+    )
+
+
+async def test_no_worker_that_knows_the_task(engine):
+    await staffed(engine, tasks=("sendd",))
+    await put(engine)
+    found = await explain(engine, "a")
+    assert told(found, "not_known") == (
+        "worker w, the only one that serves its queue, does not know task 'send'",
+        "they know 'sendd': was that meant? else start a worker whose code declares 'send'",
+    )
+    await staffed(engine, "v", tasks=())
+    await staffed(engine, "w", tasks=())
+    assert told(await explain(engine, "a"), "not_known") == (
+        "none of 2 workers that serve its queue knows task 'send'",
+        "start a worker whose code declares 'send', and see that its module is imported",
+    )
+
+
+# --- it stands in line --------------------------------------------------------------------------
+
+
+async def test_a_job_that_is_about_to_run_is_not_called_stuck(engine):
+    await staffed(engine)
+    await put(engine)
+    found = await explain(engine, "a")
+    assert found.codes == (Code.NEXT,)
+    assert found.verdict == (
+        "ready: it is about to run: nobody is before it, and 1 worker has room for it"
+    )
+
+
+async def test_a_job_that_falls_due_is_about_to_run(engine, clock):
+    await staffed(engine)
+    await put(engine, delay=10)
+    clock.advance(11)
+    found = await explain(engine, "a")
+    assert found.codes == (Code.DUE,)
+    assert found.verdict == "scheduled: it is due and about to run: 1 worker has room for it"
+
+
+async def test_a_job_of_a_fair_queue_gets_its_place_from_who_claims_next(engine):
+    await staffed(engine)
+    await engine.set_queue("mail", QueueSettings(fair=True))
+    await put(engine)
+    assert told(await explain(engine, "a"), "unplaced") == (
+        "it is about to run: it gets its place in the fair queue 'mail' now",
+        None,
+    )
+
+
+async def test_a_job_that_nobody_takes_though_they_could(engine, clock):
+    await staffed(engine)
+    await put(engine)
+    clock.advance(60)
+    found = await explain(engine, "a")
+    assert told(found, "overlooked") == (
+        "nothing keeps it from running, and it has been ready for 1m",
+        "1 worker has room for it and may be stuck: penstock doctor watches whether they live",
+    )
+
+
+async def test_jobs_that_come_before_it(engine):
+    await staffed(engine, rooms={"sync": 9}, slots=9)
+    for number in range(3):
+        await put(engine, f"before-{number}", priority=0 if number else 5)
+    await put(engine)
+    text, step = told(await explain(engine, "a"), "line")
+    assert text == "3 jobs of queue 'mail' come before it, 2 of them more urgent"
+    assert step is not None
+    assert "start more workers" in step
+    assert told(await explain(engine, "before-0"), "line")[0] == (
+        "2 jobs of queue 'mail' come before it, 2 of them more urgent"
+    )
+    assert told(await explain(engine, "before-2"), "line")[0] == (
+        "1 job of queue 'mail' comes before it"
+    )
+
+
+async def test_very_many_jobs_come_before_it(engine, monkeypatch):
+    for module in ("engines.memory_views", "engines.sqlite_views", "explain.waiting"):
+        monkeypatch.setattr(f"penstock.{module}.LINE_LIMIT", 2)
+    await staffed(engine)
+    for number in range(4):
+        await put(engine, f"before-{number}")
+    await put(engine)
+    text, _ = told(await explain(engine, "a"), "line")
+    assert text == "more than 2 jobs of queue 'mail' come before it"
+
+
+async def test_keys_that_come_before_it_in_a_fair_queue(engine):
+    await staffed(engine)
+    await engine.set_queue("mail", QueueSettings(fair=True))
+    for number in range(3):
+        await put(engine, f"big-{number}", key="big")
+    await put(engine, "other")
+    await engine.mend()
+    text, _ = told(await explain(engine, "big-2"), "line")
+    assert text == "3 jobs of queue 'mail' come before it; by key: big 2, no key 1"
+
+
+async def test_max_running_is_reached(engine):
+    await staffed(engine)
+    await engine.set_queue("mail", QueueSettings(max_running=1))
+    await put(engine, "first")
+    await taken(engine)
+    await put(engine)
+    found = await explain(engine, "a")
+    assert found.codes == (Code.MAX_RUNNING,)
+    assert told(found, "max_running") == (
+        "queue 'mail' runs 1 of max_running 1 jobs: first",
+        "it starts when one ends; for more: penstock queues set mail --max-running N",
+    )
+
+
+async def test_an_ordered_queue_waits_for_what_runs_and_for_what_is_open(engine):
+    await staffed(engine)
+    await engine.set_queue("mail", QueueSettings(ordered=True))
+    await put(engine, "first")
+    (job,) = await taken(engine)
+    await put(engine)
+    told_twice = (
+        "queue 'mail' runs one job after the other, and first has not ended",
+        "look at that one: penstock explain first",
+    )
+    assert told(await explain(engine, "a"), "ordered") == told_twice
+    await settle(engine, job, "retry", delay=60, error=error(job))
+    assert told(await explain(engine, "a"), "ordered") == told_twice
+    assert (await explain(engine, "first")).codes == (Code.RETRY,)
+
+
+async def test_all_slots_of_its_kind_are_taken(engine):
+    kinds = {"send": "sync", "resize": "sync", "poll": "async"}
+    await staffed(engine, kinds=kinds, tasks=tuple(kinds), rooms={"sync": 2, "async": 50})
+    await put(engine, "one")
+    await put(engine, "two", task="resize")
+    await taken(engine, want=2)
+    await put(engine)
+    await put(engine, "b", task="poll")
+    found = await explain(engine, "a")
+    assert found.codes == (Code.BUSY,)
+    assert told(found, "busy") == (
+        "no sync slot is free on the 1 worker that could run it: 2 of 2 are taken "
+        "(resize 1, send 1)",
+        "it starts when one ends; for more at once start another worker, or raise --threads",
+    )
+    assert Code.BUSY not in (await explain(engine, "b")).codes
+
+
+async def test_the_free_slots_are_kept_for_more_urgent_jobs(engine):
+    await staffed(engine, reserve={0: 1})
+    await put(engine, "one")
+    await taken(engine)
+    await put(engine)
+    await put(engine, "urgent", priority=0)
+    text, _ = told(await explain(engine, "a"), "busy")
+    assert "1 of 2 are taken (send 1); the others are kept for more urgent jobs" in text
+    assert (await explain(engine, "urgent")).codes == (Code.NEXT,)
+
+
+async def test_a_worker_that_does_not_say_what_room_it_has_is_counted_as_a_whole(engine):
+    await staffed(engine, rooms={}, kinds={}, slots=1)
+    await put(engine, "one")
+    await taken(engine)
+    await put(engine)
+    text, _ = told(await explain(engine, "a"), "busy")
+    assert text.startswith("no slot is free on the 1 worker that could run it: 1 of 1 are taken")
+
+
+# --- a worker has it ----------------------------------------------------------------------------
+
+
+async def test_a_job_that_runs(engine, clock):
+    await staffed(engine)
+    await put(engine)
+    (job,) = await taken(engine)
+    await engine.progress("w", [Report(job="a", attempt=1, fraction=0.5, note="page 3")])
+    clock.advance(12)
+    found = await explain(engine, "a")
+    assert found.codes == (Code.RUNNING,)
+    assert found.verdict == (
+        "running: attempt 1 has been running for 12s on worker w (process 7 on ada), 50% done "
+        "(page 3)"
+    )
+    assert found.reasons[0].since_at == job.claimed_at
+
+
+async def test_a_job_that_waits_in_its_workers_hands(engine, clock):
+    await staffed(engine)
+    await put(engine)
+    await taken(engine, slots=0)
+    clock.advance(2.5)
+    text, _ = told(await explain(engine, "a"), "claimed")
+    assert text == (
+        "worker w (process 7 on ada) has had it for 2.5s and starts it when a slot is free"
+    )
+
+
+async def test_a_cancellation_that_was_not_heard_yet(engine):
+    await staffed(engine)
+    await put(engine)
+    await taken(engine)
+    await engine.cancel(["a"], "enough")
+    found = await explain(engine, "a")
+    assert found.codes == (Code.CANCELLING, Code.RUNNING)
+    text, step = told(found, "cancelling")
+    assert text == "somebody wants it cancelled (enough), and its attempt has not ended"
+    assert step is not None
+    assert "its worker hears of it within a second" in step
+
+
+async def test_a_job_whose_worker_has_no_lease(engine, clock):
+    await staffed(engine)
+    await put(engine)
+    await taken(engine)
+    await engine.leave("w")
+    clock.advance(5)
+    found = await explain(engine, "a")
+    assert found.codes == (Code.NO_LEASE,)
+    assert told(found, "no_lease") == (
+        "worker w has had it for 5s and has no lease any more",
+        "the leader (w) gives it to another worker within seconds",
+    )
+    clock.advance(3600)
+    found = await explain(engine, "a")
+    assert found.codes == (Code.NO_LEASE, Code.NO_LEADER)
+    assert told(found, "no_lease")[1] == (
+        "nobody is there to rescue it: start a worker, and it does"
+    )
+    assert told(found, "no_leader")[0] == (
+        "nobody leads: nobody rescues jobs, and nobody makes due ones ready"
+    )
+
+
+async def watched(engine: Engine, clock: FakeClock, *beats: str, watch: float = 4.0) -> Explanation:
+    """Explain while time passes, and some workers beat."""
+    asked = asyncio.create_task(explain(engine, "a", watch))
+    while not asked.done():
+        # What ends first: the explanation, or a sleep that only a leap of time can end.
+        sleeps = asyncio.create_task(clock.asleep())
+        await asyncio.wait({asked, sleeps}, return_when=asyncio.FIRST_COMPLETED)
+        sleeps.cancel()
+        for worker in beats:
+            await engine.beat(worker)
+        clock.advance(0.5)
+    return await asked
+
+
+async def test_a_worker_that_is_silent_while_it_is_watched(engine, clock):
+    await staffed(engine)
+    await put(engine)
+    await taken(engine)
+    found = await watched(engine, clock)
+    assert found.codes == (Code.SILENT, Code.RUNNING)
+    text, step = told(found, "silent")
+    assert text.startswith("no sign of life from w for ")
+    assert step == "after a lease (15s) the leader gives their jobs to others"
+
+
+async def test_a_worker_that_beats_while_it_is_watched(engine, clock):
+    await staffed(engine)
+    await put(engine)
+    await taken(engine)
+    found = await watched(engine, clock, "w")
+    assert found.codes == (Code.RUNNING,)
+
+
+async def test_all_that_could_run_it_are_silent_and_nobody_leads(engine, clock):
+    await staffed(engine)
+    await put(engine)
+    clock.advance(7200)
+    found = await explain(engine, "a")
+    assert found.codes == (Code.NO_LEADER,)
+    assert told(found, "no_leader") == (
+        "nobody leads, though workers stand for election: 1 worker has a lease and may be dead",
+        "start a worker (without --no-leads); penstock doctor watches whether the others live",
+    )
+    found = await watched(engine, clock)
+    assert found.codes == (Code.SILENT, Code.NO_LEADER)
+    assert told(found, "silent")[1] == (
+        "nobody leads, so nobody takes their jobs: start a worker, and it does"
+    )
+    found = await watched(engine, clock, "w")
+    assert found.codes == (Code.OVERLOOKED,)
+
+
+# --- what else is good to know ------------------------------------------------------------------
+
+
+async def test_a_job_that_expires(engine):
+    await staffed(engine)
+    await put(engine, expires_in=600)
+    text, _ = told(await explain(engine, "a"), "expires")
+    assert text == "it expires in 10m if it has not started by then"
+    await put(engine, "b", expires_in=600, delay=601)
+    text, _ = told(await explain(engine, "b"), "expires")
+    assert text == "it expires in 10m, before it is due: it never runs"
+
+
+async def test_a_job_that_runs_at_most_once(engine):
+    await staffed(engine)
+    await put(engine, at_most_once=True)
+    found = await explain(engine, "a")
+    assert found.codes == (Code.NEXT, Code.AT_MOST_ONCE)
+    assert told(found, "at_most_once")[0] == (
+        "it runs at most once: if its worker dies with it, it fails and is not run again"
+    )
+
+
+async def test_a_job_that_was_in_a_crash_runs_alone(engine):
+    await staffed(engine)
+    await put(engine)
+    await taken(engine)
+    await bury(engine, "w")
+    await staffed(engine, "v")
+    found = await explain(engine, "a")
+    assert found.codes == (Code.NEXT, Code.CRASHED)
+    assert told(found, "next")[0] == "it is about to run, apart from all others"
+    assert told(found, "crashed") == (
+        "it was in 1 crash: it runs alone in a child process, and fails after 3",
+        "read what is known of them: penstock jobs show a",
+    )
+    await claim_one(engine, "mail", worker="v")
+    text, _ = told(await explain(engine, "a"), "claimed")
+    assert text.endswith(
+        "starts it when a slot is free: after a crash a job runs apart from all others"
+    )
+
+
+# --- the app ------------------------------------------------------------------------------------
+
+
+def test_an_app_explains_its_jobs(app):
+    job = app.enqueue("send")
+    found = app.explain(job.id)
+    assert (found.id, found.state, found.codes) == (job.id, "ready", (Code.NO_WORKER,))
+
+
+async def test_an_app_explains_awaited(app):
+    job = await app.aenqueue("send", queue="mail")
+    app_says = await app.aexplain(job.id, watch="1s")
+    assert app_says.reasons[0].next_step == START
+
+
+def test_a_real_worker_says_what_room_it_has(app):
+    send = app.task(name="send")(lambda: None)
+    with app.worker_thread(concurrency=3, threads=2):
+        send.enqueue().result(timeout=60)
+        (info,) = app.workers()
+    assert info.rooms == {"async": 3, "sync": 2, "process": 4}
+    assert (info.kinds, info.lease) == ({"send": "sync"}, 15.0)
+
+
+def test_every_code_is_in_the_guide():
+    guide = Path(__file__).parents[2] / "docs/how-to/find-out-why.md"
+    described = set(re.findall(r"`(\w+)`", guide.read_text()))
+    assert set(Code) <= described
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0s"), (0.0421, "42ms"), (2.54, "2.5s"), (59.6, "1m"), (3700, "1h2m"), (90_000, "1d1h")],
+)
+def test_durations_have_no_more_detail_than_a_person_wants(seconds, words):
+    assert span(seconds) == words
+
+
+def test_what_was_probably_meant_is_the_same_name_elsewhere_or_one_spelt_alike():
+    assert near("shop.send", ["mail.resize", "mail.Send"]) == "mail.Send"
+    assert near("shop.send", ["shop.sent"]) == "shop.sent"
+    assert near("shop.send", ["x"]) is None

@@ -1,0 +1,130 @@
+"""``penstock explain``: what it prints, and what it exits with."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock import Penstock
+
+
+@pytest.fixture
+def app(tmp_path: Path):
+    with Penstock(f"sqlite:///{tmp_path}/jobs.db") as app:
+        yield app
+
+
+def penstock(place: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "penstock", *arguments],
+        cwd=place,
+        env={**os.environ, "PENSTOCK_URL": "sqlite:///jobs.db", **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+def test_it_prints_every_reason_with_its_next_step(app: Penstock, tmp_path: Path) -> None:
+    app.enqueue("send", id="hello", queue="mail")
+    app.pause("mail", "provider is down")
+    done = penstock(tmp_path, "explain", "hello")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "job hello of task send in queue mail is ready\n"
+        "1. queue 'mail' is paused: provider is down\n"
+        "   next: when that is over: penstock queues resume mail\n"
+        "2. no worker is there: none has a lease\n"
+        "   next: start a worker: penstock worker MODULE:APP --queues mail\n"
+    )
+
+
+def test_it_prints_json(app: Penstock, tmp_path: Path) -> None:
+    app.enqueue("send", id="hello", delay="1d")
+    done = penstock(tmp_path, "explain", "hello", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    instant = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
+    assert re.fullmatch(instant, found.pop("asked_at"))
+    scheduled, no_worker = found.pop("reasons")
+    assert re.fullmatch(instant, scheduled.pop("until_at"))
+    assert scheduled.pop("text") in found.pop("verdict")
+    assert scheduled == {"code": "scheduled", "next_step": None, "since_at": None}
+    assert no_worker == {
+        "code": "no_worker",
+        "text": "no worker is there: none has a lease",
+        "next_step": "start a worker: penstock worker MODULE:APP --queues default",
+        "since_at": None,
+        "until_at": None,
+    }
+    assert found == {"id": "hello", "state": "scheduled", "task": "send", "queue": "default"}
+
+
+def test_a_job_that_is_not_there_ends_with_1(app: Penstock, tmp_path: Path) -> None:
+    app.counts()
+    done = penstock(tmp_path, "explain", "nobody")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "Error: job nobody: the store does not know this id: it was pruned, purged or never "
+        "enqueued here; compare the id and the store (--url, PENSTOCK_URL) with those of who "
+        "enqueued it\n"
+    )
+    done = penstock(tmp_path, "explain", "nobody", "--json")
+    assert (done.returncode, done.stderr) == (1, "")
+    found = json.loads(done.stdout)
+    assert (found["state"], found["reasons"][0]["code"]) == (None, "gone")
+
+
+def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    done = penstock(tmp_path, "explain", "hello")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "there is no such file" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_watch_that_is_no_duration_ends_with_2(app: Penstock, tmp_path: Path) -> None:
+    app.enqueue("send", id="hello")
+    done = penstock(tmp_path, "explain", "hello", "--watch", "soon")
+    assert done.returncode == 2
+    assert "'soon' is no duration" in done.stderr
+
+
+def test_a_worker_that_was_killed_is_seen_to_be_silent(app: Penstock, tmp_path: Path) -> None:
+    """A real worker runs a job and is killed; nobody is left to notice but who asks."""
+    (tmp_path / "yard.py").write_text(
+        "import pathlib, threading\n"
+        "from penstock import Penstock\n"
+        "app = Penstock('sqlite:///jobs.db')\n"
+        "@app.task(name='hang')\n"
+        "def hang() -> None:\n"
+        "    pathlib.Path('began').touch()\n"
+        "    threading.Event().wait()\n"
+    )
+    app.enqueue("hang", id="hello")
+    worker = subprocess.Popen(
+        [sys.executable, "-c", "import yard; yard.app.run_worker()"], cwd=tmp_path
+    )
+    try:
+        deadline = 60 * 50
+        while not (tmp_path / "began").exists() and (deadline := deadline - 1):
+            try:
+                worker.wait(0.02)
+            except subprocess.TimeoutExpired:
+                continue
+            raise AssertionError("the worker has ended")
+        alive = penstock(tmp_path, "explain", "hello", "--watch", "60s", "--json")
+        codes = [reason["code"] for reason in json.loads(alive.stdout)["reasons"]]
+        assert codes == ["running"]
+    finally:
+        worker.kill()
+        worker.wait()
+    dead = penstock(tmp_path, "explain", "hello", "--watch", "1s", "--json")
+    found = json.loads(dead.stdout)
+    assert found["reasons"][0]["code"] == "silent"
+    assert found["verdict"].startswith("running: no sign of life from ")
