@@ -121,6 +121,21 @@ async def test_migrating_again_changes_nothing(engine):
     assert (await stored(engine, id)).id == id
 
 
+async def test_the_schema_is_the_newest_once_the_store_is_open(engine):
+    schema = await engine.schema()
+    assert schema.found == schema.newest == await engine.migrate()
+
+
+async def test_asking_for_the_schema_opens_and_makes_nothing(store):
+    """A store that lives in memory needs none."""
+    handle = store.handle()
+    first, second = await handle.schema(), await handle.schema()
+    assert first == second
+    assert first.found in (0, first.newest)
+    with pytest.raises(EngineClosed):
+        await handle.counts()
+
+
 async def test_any_number_of_handles_may_migrate_at_once(store):
     engines = [await store.open() for _ in range(4)]
     versions = await asyncio.gather(*(engine.migrate() for engine in engines))

@@ -147,6 +147,7 @@ CALLS: dict[str, Callable[[Observed], Awaitable[Any]]] = {
     "cell": lambda engine: engine.cell("breaker"),
     "get": lambda engine: engine.get(["a"]),
     "find": lambda engine: engine.find(Filter(), None, 10),
+    "schema": lambda engine: engine.schema(),
     "count": lambda engine: engine.count(Filter()),
     "counts": lambda engine: engine.counts(),
     "loads": lambda engine: engine.loads(["default"]),

@@ -74,6 +74,7 @@ from penstock.engines.records import (
     QueueSettings,
     Receipt,
     Report,
+    Schema,
     Sighting,
     Standing,
     Term,
@@ -107,6 +108,14 @@ class Engine(ABC):
         """Bring the store's schema up to date; return its version.
 
         Atomic per step, under a lock: any number of processes may call it at once. Idempotent.
+        """
+
+    @abstractmethod
+    async def schema(self) -> Schema:
+        """Say which schema the store has, and which one this engine brings it to.
+
+        Changes nothing and makes nothing: it may be asked of a handle that is not open, about a
+        store that does not exist yet.
         """
 
     @abstractmethod

@@ -33,6 +33,7 @@ from penstock.engines.records import (
     QueueSettings,
     Receipt,
     Report,
+    Schema,
     Sighting,
     Standing,
     Term,
@@ -113,6 +114,9 @@ class MemoryEngine(Engine):
 
     async def migrate(self) -> int:
         return 1
+
+    async def schema(self) -> Schema:
+        return Schema(found=1, newest=1)
 
     async def now(self) -> float:
         return self.clock.now()

@@ -7,9 +7,10 @@ been committed and only its reply lost:
 |----------------------------------------|--------------------------------------------------------|
 | open, migrate                          | yes: they end in the same place; without a time limit  |
 | close                                  | no: it is over either way                              |
-| now, held, look, queues, leader, cell, | yes: they only read                                    |
-| get, find, count, counts, workers,     |                                                        |
-| loads, glance, hands, line, version    |                                                        |
+| schema, now, held, look, queues,       | yes: they only read                                    |
+| leader, cell, get, find, count,        |                                                        |
+| counts, loads, glance, workers, hands, |                                                        |
+| line, version                          |                                                        |
 | wait, listen, results                  | yes, for the time that is left; they may sleep so long |
 | enqueue                                | yes: the same id is the same job; see ``_ours``        |
 | join, leave, progress, set_queue,      | yes: the second call changes nothing                   |
@@ -52,6 +53,7 @@ from penstock.engines.records import (
     QueueSettings,
     Receipt,
     Report,
+    Schema,
     Sighting,
     Standing,
     Term,
@@ -153,6 +155,9 @@ class Observed(Engine):
 
     async def migrate(self) -> int:
         return await self._run("migrate", self.inner.migrate, None, again=True)
+
+    async def schema(self) -> Schema:
+        return await self._safely("schema", self.inner.schema)
 
     async def now(self) -> float:
         return await self._safely("now", self.inner.now)

@@ -43,6 +43,15 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """Items a single call should carry at most."""
 
 
+class Schema(msgspec.Struct, frozen=True, kw_only=True):
+    """How the store keeps its data, as a version number."""
+
+    found: int
+    """What the store has; 0: there is none yet."""
+    newest: int
+    """What this Penstock needs, and ``migrate`` brings it to."""
+
+
 class Receipt(msgspec.Struct, frozen=True):
     """What became of one draft."""
 

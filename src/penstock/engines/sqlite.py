@@ -19,7 +19,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 from penstock.clock import Clock, SystemClock
@@ -43,6 +43,7 @@ from penstock.engines.records import (
     QueueSettings,
     Receipt,
     Report,
+    Schema,
     Sighting,
     Standing,
     Term,
@@ -161,6 +162,17 @@ class SqliteEngine(Engine):
     def _migrate(self) -> int:
         with self._writing() as connection:
             return sqlite_schema.migrate(connection, self.traits.name)
+
+    async def schema(self) -> Schema:
+        return await asyncio.to_thread(self._schema)
+
+    def _schema(self) -> Schema:
+        found = 0
+        with named_errors(self.traits.name, self.path):
+            if _identity(self.path) is not None:
+                with closing(self._connect(self._busy_timeout)) as connection:
+                    found = sqlite_schema.version(connection, self.traits.name)
+        return Schema(found=found, newest=sqlite_schema.newest())
 
     async def now(self) -> float:
         return self.clock.now()

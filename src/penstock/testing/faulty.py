@@ -38,6 +38,7 @@ from penstock.engines.records import (
     QueueSettings,
     Receipt,
     Report,
+    Schema,
     Sighting,
     Standing,
     Term,
@@ -229,6 +230,9 @@ class Faulty(Engine):
 
     async def migrate(self) -> int:
         return await self._call("migrate", self.inner.migrate)
+
+    async def schema(self) -> Schema:
+        return await self._call("schema", self.inner.schema)
 
     async def now(self) -> float:
         return await self._call("now", self.inner.now)
