@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextvars import Context as Variables
 from contextvars import copy_context
 from random import random
-from types import MappingProxyType
+from types import CoroutineType, MappingProxyType, coroutine
 from typing import Any, Final, assert_never
 from weakref import WeakSet
 
@@ -74,13 +74,13 @@ class Runner:
         if spec.hooks.middleware or spec.signature.plan.steps:
             passage = Passage(attempt, self.part)
             try:
-                await _Isolated(self, attempt, passage.go)
+                await _isolated(self, attempt, passage.go)
             except BaseException as error:  # its slot was abandoned
                 return self._raised(attempt, error, attempt.ending)
             return self._passed(attempt, passage)
         try:
             args, kwargs = spec.signature.decode(attempt.job.payload, attempt.context)
-            value = await _Isolated(self, attempt, spec.function, args, kwargs)
+            value = await _isolated(self, attempt, spec.function, args, kwargs)
             if self.is_copied:
                 self.part()
         except BaseException as error:
@@ -271,50 +271,38 @@ def _said(error: BaseException) -> str:
     return summary_of(error)
 
 
-class _Isolated:
-    """Awaits a coroutine whose context variables are its own, without a task of its own.
+@coroutine
+def _isolated(
+    runner: Runner,
+    attempt: Attempt,
+    function: Callable[..., Awaitable[Any]],
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] = _NONE,
+) -> Generator[Any, Any, Any]:
+    """Await a coroutine whose context variables are its own, without a task of its own.
 
     Slots are tasks that outlive their attempts: what one handler sets must not be seen by the next.
     """
-
-    __slots__ = ("args", "attempt", "function", "kwargs", "runner")
-
-    def __init__(
-        self,
-        runner: Runner,
-        attempt: Attempt,
-        function: Callable[..., Awaitable[Any]],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] = _NONE,
-    ) -> None:
-        self.runner = runner
-        self.attempt = attempt
-        self.function = function
-        self.args = args
-        self.kwargs = kwargs
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        variables = copy_context()
-        enter = variables.run
-        enter(CURRENT.set, self.attempt.context)
-        handler = enter(self.function, *self.args, **self.kwargs)
-        if not asyncio.iscoroutine(handler):
-            handler = _awaited(handler)
-        step, sent = handler.send, None
-        while True:
-            try:
-                future = enter(step, sent)
-            except StopIteration as end:
-                return end.value
-            self.runner.part()
-            try:
-                sent = yield future
-                step = handler.send
-            except BaseException as error:
-                if self.attempt.is_abandoned:
-                    _close(handler)
-                    raise
-                sent, step = error, handler.throw
+    enter = copy_context().run
+    enter(CURRENT.set, attempt.context)
+    handler = enter(function, *args, **kwargs)
+    if type(handler) is not CoroutineType and not asyncio.iscoroutine(handler):
+        handler = _awaited(handler)
+    step, sent = handler.send, None
+    while True:
+        try:
+            future = enter(step, sent)
+        except StopIteration as end:
+            return end.value
+        runner.part()
+        try:
+            sent = yield future
+            step = handler.send
+        except BaseException as error:
+            if attempt.is_abandoned:
+                _close(handler)
+                raise
+            sent, step = error, handler.throw
 
 
 def _close(handler: Coroutine[Any, Any, Any]) -> None:

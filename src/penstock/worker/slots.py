@@ -58,18 +58,17 @@ class Slots:
 
     def put_first(self, attempt: Attempt) -> None:
         """Let an attempt run before all others."""
-        self._line.add_first(attempt)
+        self._line.appendleft(attempt)
         self.pump()
 
     def pump(self) -> None:
         """See whether the head of the line can start; call it when the gate may have opened."""
-        if self._idle and self._has_next:
+        if self._idle and self._has_next():
             self._wake(1)
 
-    @property
     def _has_next(self) -> bool:
         """The head of the line may start now."""
-        if not self._line or not self._gate.admits(head := self._line.head):
+        if not self._line or not self._gate.admits(head := self._line[0]):
             return False
         return self._reserve is None or self._reserve.admits(head.job.priority)
 
@@ -82,7 +81,7 @@ class Slots:
 
     def discard(self, attempt: Attempt) -> None:
         """Forget an attempt that somebody else has seized."""
-        self._line.remove(attempt)
+        self._line.withdraw(attempt)
 
     def interrupt(self, attempt: Attempt) -> None:
         """Cancel the handler of a running attempt; ``attempt.ending`` says why."""
@@ -108,11 +107,11 @@ class Slots:
         since = self._clock.monotonic()
         while not self._is_closed:
             try:
-                if not self._has_next:
+                if not self._has_next():
                     await self._rest()
                     since = self._clock.monotonic()
                     continue
-                attempt = self._line.take()
+                attempt = self._line.popleft()
                 if attempt.seize():
                     await self._run(attempt, slot)
                 if (now := self._clock.monotonic()) - since > SLICE:

@@ -101,7 +101,7 @@ class Suspects:
 
     def put_first(self, attempt: Attempt) -> None:
         """Let this one be the next."""
-        self._line.add_first(attempt)
+        self._line.appendleft(attempt)
         self.pump()
 
     def pump(self) -> None:
@@ -111,11 +111,11 @@ class Suspects:
     def withdraw(self, attempt: Attempt) -> bool:
         """Take out an attempt that waits; False: it has started."""
         waits_alone = attempt in self._taken and attempt.started_at is None
-        return waits_alone or self._line.remove(attempt)
+        return waits_alone or self._line.withdraw(attempt)
 
     def discard(self, attempt: Attempt) -> None:
         """Forget an attempt that waits here and that somebody else has seized."""
-        self._line.remove(attempt)
+        self._line.withdraw(attempt)
         self.pump()
 
     def interrupt(self, attempt: Attempt) -> None:
@@ -149,9 +149,9 @@ class Suspects:
     async def serve(self) -> None:
         """Run suspects, one after the other; called once for each of ``size``."""
         while True:
-            while not self._line or not self._gate.admits(self._line.head):
+            while not self._line or not self._gate.admits(self._line[0]):
                 await self._rest()
-            attempt = self._line.take()
+            attempt = self._line.popleft()
             self._taken.add(attempt)
             try:
                 unfit = await self._run_in_child(attempt)

@@ -68,15 +68,15 @@ class Threads:
 
     def put_first(self, attempt: Attempt) -> None:
         """Let an attempt run before all others in the line."""
-        self._line.add_first(attempt)
+        self._line.appendleft(attempt)
         self.pump()
 
     def pump(self) -> None:
         """Hand the line to the threads, as far as the gate and the reserve admit it."""
-        while self._line and self._gate.admits(self._line.head):
-            if not self._makes_room(self._line.head):
+        while self._line and self._gate.admits(self._line[0]):
+            if not self._makes_room(self._line[0]):
                 return
-            attempt = self._line.take()
+            attempt = self._line.popleft()
             self._inside[attempt] = None
             self._inbox.put(attempt)
             if len(self._threads) < min(self.size, len(self._inside)):
@@ -100,7 +100,7 @@ class Threads:
 
     def discard(self, attempt: Attempt) -> None:
         """Forget an attempt that somebody else has seized."""
-        if not self._line.remove(attempt):
+        if not self._line.withdraw(attempt):
             self._forget(attempt)
 
     def _forget(self, attempt: Attempt) -> bool:
