@@ -25,6 +25,7 @@ def path(tmp_path: Path) -> Path:
 async def watched(path: Path) -> AsyncIterator[tuple[FileEvents, asyncio.Event]]:
     changed = asyncio.Event()
     events = FileEvents(str(path), changed.set)
+    events.watch()
     yield events, changed
     events.close()
     events.close()
@@ -36,6 +37,22 @@ async def test_a_write_is_told(path: Path, watched: tuple[FileEvents, asyncio.Ev
     with open(path, "ab") as file:
         file.write(b"commit")
     await soon(changed.wait())
+
+
+async def test_who_rests_is_told_of_a_write_when_it_watches_again(
+    path: Path, watched: tuple[FileEvents, asyncio.Event]
+) -> None:
+    events, changed = watched
+    seen_beside = asyncio.Event()
+    beside = FileEvents(str(path), seen_beside.set)
+    beside.watch()
+    events.rest()
+    path.write_bytes(b"commit")
+    await soon(seen_beside.wait())
+    assert not changed.is_set()
+    events.watch()
+    await soon(changed.wait())
+    beside.close()
 
 
 async def test_a_file_that_is_replaced_is_watched_again(

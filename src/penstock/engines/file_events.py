@@ -22,7 +22,9 @@ _HEADER: Final = 16
 
 
 class FileEvents:
-    """Calls ``changed`` on the running loop after each write to a file."""
+    """Calls ``changed`` on the running loop after each write to a file, between ``watch`` and
+    ``rest``.
+    """
 
     def __init__(self, path: str, changed: Callable[[], None]) -> None:
         self._path = os.fsencode(path)
@@ -30,15 +32,28 @@ class FileEvents:
         self._loop = asyncio.get_running_loop()
         self._libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
         self._inotify = -1
+        self._is_reading = False
         self.watching = False
         if self._libc is not None:
             self._inotify = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        if self._inotify >= 0:
-            self._loop.add_reader(self._inotify, self._read)
-            self.watch()
+        self._notice()
 
     def watch(self) -> None:
-        """Begin to watch the file, if it is there and not watched yet."""
+        """Begin to tell of writes, also of those since ``rest``, if the file is there."""
+        self._notice()
+        if self._inotify >= 0 and not self._is_reading:
+            self._is_reading = True
+            self._loop.add_reader(self._inotify, self._read)
+
+    def rest(self) -> None:
+        """Tell of nothing until ``watch``. The system keeps one event for all writes until then:
+        a busy writer does not wake a loop where nobody listens.
+        """
+        if self._is_reading:
+            self._is_reading = False
+            self._loop.remove_reader(self._inotify)
+
+    def _notice(self) -> None:
         if self._inotify >= 0 and not self.watching and self._libc is not None:
             mask = _MODIFY | _DELETE_SELF | _MOVE_SELF
             self.watching = self._libc.inotify_add_watch(self._inotify, self._path, mask) >= 0
@@ -49,13 +64,13 @@ class FileEvents:
             if _tells_of_the_end(events):
                 # The file is another one now, or will be when somebody makes it.
                 self.watching = False
-                self.watch()
+                self._notice()
             self._changed()
 
     def close(self) -> None:
         """Stop watching."""
+        self.rest()
         if self._inotify >= 0:
-            self._loop.remove_reader(self._inotify)
             os.close(self._inotify)
             self._inotify = -1
             self.watching = False

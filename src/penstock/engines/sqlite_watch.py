@@ -67,13 +67,16 @@ class DataVersionWatch:
     async def _watch(self) -> None:
         """Look whenever there may be something to see, while somebody listens."""
         pauses = iter(LOOKS)
-        while self._listeners:
-            self._events.watch()
-            pause = next(pauses, BACKSTOP) if self._events.watching else INTERVAL
-            if await _set_within(self._written, pause):
-                self._written.clear()
-                pauses = iter(LOOKS)
-            self._look()
+        try:
+            while self._listeners:
+                self._events.watch()
+                pause = next(pauses, BACKSTOP) if self._events.watching else INTERVAL
+                if await _set_within(self._written, pause):
+                    self._written.clear()
+                    pauses = iter(LOOKS)
+                self._look()
+        finally:
+            self._events.rest()
 
     def _look(self) -> None:
         number = self._read()
