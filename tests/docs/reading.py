@@ -1,0 +1,188 @@
+"""A reader of a page: saves its files, runs its code, types its commands into a real terminal.
+
+The terminal is a pseudo-terminal with a shell in it, and a screen on which escape sequences do what
+they do on any other. What a page shows is compared with that screen line by line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pexpect  # type: ignore[import-untyped]
+import pyte
+
+from docs.pages import ANOTHER_TERMINAL, Block, Command, blocks, commands
+
+PATIENCE: Final = 100.0
+"""Seconds after which a command counts as hung."""
+
+COLUMNS: Final = 110
+_PROMPT: Final = re.compile(r"@(\d+)@ready@")
+_SET_UP: Final = re.compile(r"git clone|cd |make |python3 -m venv|\. venv/|pip install")
+"""What prepares a machine: done already where the tests run."""
+
+
+class Terminal:
+    """A shell in a terminal, in one directory."""
+
+    def __init__(self, place: Path, environment: Mapping[str, str]) -> None:
+        self._shell: Any = pexpect.spawn(
+            "bash",
+            ["--norc", "--noprofile", "--noediting"],
+            cwd=str(place),
+            env=dict(environment),
+            dimensions=(40, COLUMNS),
+            encoding="utf-8",
+            codec_errors="replace",
+            timeout=PATIENCE,
+        )
+        self._is_busy = False
+        self._shell.sendline("PS2= PS1='@$?''@ready@'; stty -echo; bind 2>/dev/null")
+        self._shell.expect(_PROMPT)
+
+    def type(self, command: str) -> tuple[int, list[str]]:
+        """Run a command to its end: how it exits, and what is on the screen."""
+        self._shell.sendline(command)
+        return self._finish()
+
+    def leave_running(self, command: Command) -> None:
+        """Start a command and wait until it has shown what the page says."""
+        self._shell.sendline(command.typed)
+        self._is_busy = True
+        seen = ""
+        while not shows(command.shown, screen(seen), whole=False):
+            found = self._shell.expect([r"\n", _PROMPT, pexpect.TIMEOUT, pexpect.EOF])
+            seen += self._shell.before + "\n"
+            if found:
+                raise AssertionError(f"{command.typed} has ended, or hangs, and shows:\n{seen}")
+
+    def interrupt(self) -> tuple[int, list[str]]:
+        """Press Ctrl-C and wait for the end of what runs."""
+        self._shell.sendintr()
+        return self._finish()
+
+    def close(self) -> None:
+        """End what runs as a reader would, then the shell."""
+        if self._is_busy:
+            code, seen = self.interrupt()
+            assert code in (0, 130), "\n".join(seen)
+        self._shell.close(force=True)
+
+    def _finish(self) -> tuple[int, list[str]]:
+        try:
+            self._shell.expect(_PROMPT)
+        except (pexpect.TIMEOUT, pexpect.EOF):
+            raise AssertionError(f"it hangs after this:\n{self._shell.before}") from None
+        self._is_busy = False
+        return int(self._shell.match[1]), screen(self._shell.before)
+
+
+def screen(raw: str) -> list[str]:
+    """What a terminal shows after it was sent this: the lines that are not empty at the end."""
+    shown: Any = pyte.Screen(COLUMNS, 1000)
+    pyte.Stream(shown).feed(raw)
+    lines = [line.rstrip() for line in shown.display]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def shows(expected: Sequence[str], actual: Sequence[str], *, whole: bool = True) -> bool:
+    """Whether the page is right: ``...`` stands for anything in a line, alone for any lines.
+
+    How many blanks there are between two words is not compared: columns are as wide as what is in
+    them.
+    """
+    pattern = ""
+    for line in expected:
+        if line.strip() == "...":
+            pattern += r"(?:[^\n]*\n)*?"
+        elif line.strip():
+            parts = [r"\s+".join(map(re.escape, part.split())) for part in line.split("...")]
+            pattern += r" *" + r"[^\n]*?".join(parts) + r"[ \t]*\n"
+    text = "".join(f"{line}\n" for line in actual if line.strip())
+    found = re.fullmatch(pattern, text) if whole else re.search(pattern, text)
+    return found is not None
+
+
+def read(
+    page: Path, place: Path, environment: Mapping[str, str] | None = None, *, is_new: bool = False
+) -> None:
+    """Do all that a page says, in ``place``; ``is_new``: on a machine that has nothing yet."""
+    environment = environment or surroundings()
+    with contextlib.ExitStack() as terminals:
+        main = terminals.enter_context(_terminal(place, environment))
+        for block in blocks(page):
+            if block.file_name is not None:
+                (place / block.file_name).write_text(block.body)
+            elif block.language == "python":
+                run(block.body, place, environment)
+            elif block.language == "console":
+                here = main
+                if ANOTHER_TERMINAL in block.options:
+                    here = terminals.enter_context(_terminal(place, environment))
+                _follow(block, here, is_new=is_new)
+
+
+def _follow(block: Block, terminal: Terminal, *, is_new: bool) -> None:
+    steps = [each for each in commands(block) if is_new or not _SET_UP.match(each.typed)]
+    for step in steps:
+        is_last = step is steps[-1]
+        if is_last and ANOTHER_TERMINAL in block.options and "^C" not in step.shown:
+            terminal.leave_running(step)
+            continue
+        expected = list(step.shown)
+        if "^C" in step.shown:
+            before = step.shown[: step.shown.index("^C")]
+            expected = expected[len(before) + 1 :]
+            terminal.leave_running(Command(step.typed, before))
+            code, seen = terminal.interrupt()
+        else:
+            code, seen = terminal.type(step.typed)
+        told = f"line {block.line}: {step.typed}\nexits {code} and shows:\n" + "\n".join(seen)
+        assert code == (block.code if is_last else 0), told
+        assert not expected or shows(expected, seen), told
+
+
+@contextlib.contextmanager
+def _terminal(place: Path, environment: Mapping[str, str]) -> Iterator[Terminal]:
+    terminal = Terminal(place, environment)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def run(code: str, place: Path, environment: Mapping[str, str] | None = None) -> str:
+    """Run a block of Python as a reader would; return what it prints."""
+    environment = environment or surroundings()
+    paths = [str(place), *filter(None, [environment.get("PYTHONPATH")])]
+    done = subprocess.run(
+        ["python", "-c", code],
+        cwd=place,
+        env={**environment, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, f"{code}\n{done.stderr}"
+    return done.stdout
+
+
+def surroundings() -> dict[str, str]:
+    """The environment of a reader: none of ours, and none of the tests'."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PENSTOCK_", "PYTEST_", "PIP_", "COV_"))
+        and name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "MAKEFLAGS", "MFLAGS")
+    }
+    path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
+    return {**kept, "PATH": path, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
