@@ -41,8 +41,10 @@ bench: setup ## Run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
 	$(BIN)/python -m benchmarks.overhead
 
-docs: setup ## Run every example in the documentation
-	$(BIN)/python -m pytest tests/docs $(ARGS)
+docs: setup ## Build the documentation into build/site and run every example in it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/docs $(ARGS)
+	@echo "To read it: $(BIN)/python -m http.server --directory build/site"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(find_python); $(make_venv)
