@@ -14,7 +14,7 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from penstock.cli import explain, top, worker
+from penstock.cli import demo, explain, top, worker
 from penstock.cli.dialogue import fail
 from penstock.errors import PenstockError, UsageError
 
@@ -25,6 +25,7 @@ INTERRUPTED: Final = 130
 UNREAD: Final = 141
 
 app = typer.Typer(name=NAME, pretty_exceptions_enable=False, rich_markup_mode=None)
+app.command("demo", epilog=demo.EPILOG)(demo.demo)
 app.command("worker", epilog=worker.EPILOG)(worker.worker)
 app.command("explain", epilog=explain.EPILOG)(explain.explain)
 app.command("top", epilog=top.EPILOG)(top.top)

@@ -195,8 +195,11 @@ class Member:
                 self.is_done = True
 
 
-def spawn(orders: Orders, heard: Callable[[], None], now: float) -> Member:
-    """Start a worker process and give it its orders.
+def spawn(
+    orders: Orders, heard: Callable[[], None], now: float, output: int | None = None
+) -> Member:
+    """Start a worker process and give it its orders; what it prints goes to ``output``, a file by
+    its number, else where the supervisor prints.
 
     On failure: ``OSError``: there is no room for another process.
     """
@@ -207,6 +210,8 @@ def spawn(orders: Orders, heard: Callable[[], None], now: float) -> Member:
             process = subprocess.Popen(
                 _command(theirs.fileno(), orders.app),
                 stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
                 pass_fds=(theirs.fileno(),),
                 env=environment,
                 start_new_session=True,

@@ -1,0 +1,205 @@
+"""Running the demo: open the shop, let two processes work, show it, sum it up.
+
+| if this happens                    | then                                                       |
+|------------------------------------|------------------------------------------------------------|
+| all jobs have ended                | the workers end, the summary is printed, 0                 |
+| q                                  | the same, with what has ended by then                      |
+| Ctrl-C, SIGTERM                    | the workers give back what runs and end; one line, 130     |
+| a worker is killed                 | its supervisor starts another, and the jobs run again      |
+| the demo itself is killed          | its workers see that their sockets close, and end          |
+| the store says no                  | the workers end, and the named error is told, 1            |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, cast
+
+from penstock.app import Penstock, connect
+from penstock.cli.output import print_line
+from penstock.cli.top.view import View
+from penstock.cli.top.watch import Beats
+from penstock.clock import Clock, SystemClock
+from penstock.demo.book import Book, Entry
+from penstock.demo.day import EVERY, Wish, opening, orders
+from penstock.demo.place import Place
+from penstock.demo.show import Moment, Show, suited
+from penstock.demo.staff import Staff
+from penstock.demo.summary import print_summary
+from penstock.engines.engine import Engine
+from penstock.errors import CannotHost, EngineReplaced, EngineUnavailable, ProcessFailed
+from penstock.options import EnqueueOptions
+
+REFRESH: Final = 0.15
+WINDOW: Final = 5.0
+"""Seconds that the rate is taken over."""
+PROBE: Final = "demo"
+"""A cell that is written now and then, to hear from the store if it can be."""
+
+
+def run(place: Place, *, stays: bool) -> str | None:
+    """Run the demo in a folder of its own; return who has stopped it, None: it was over.
+
+    On failure: ``KeyboardInterrupt`` before there was anything to stop, or a ``PenstockError``.
+    """
+    if os.name != "posix":
+        raise CannotHost("penstock demo", "Windows has no supervisor; try it under WSL")
+    clock = SystemClock()
+    print_line(f"Penstock demo: two worker processes on {place.url}")
+    sys.stdout.flush()
+    with _environment(place.url), open(place.log, "w", encoding="utf-8") as log:
+        demo = Demo(place, suited(), clock, stays=stays)
+        asyncio.run(demo.run(lambda told: Staff(log, clock, told)))
+    if demo.told is None:
+        print_summary(demo.book, place, demo.passed)
+    return demo.told
+
+
+@contextmanager
+def _environment(url: str) -> Iterator[None]:
+    """Only what the demo says counts, in its processes too."""
+    before = dict(os.environ)
+    for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
+        del os.environ[name]
+    os.environ["PENSTOCK_URL"] = url
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+class Demo:
+    """One run of the demo. Belongs to one loop."""
+
+    def __init__(self, place: Place, show: Show, clock: Clock, *, stays: bool) -> None:
+        self.book = Book()
+        self.passed = 0.0
+        """Seconds from its beginning to its end."""
+        self.told: str | None = None
+        """Who has stopped it; None: it has ended by itself, or was quit."""
+        self._place = place
+        self._show = show
+        self._clock = clock
+        self._stays = stays
+        self._is_sold = False
+        self._error: Exception | None = None
+        self._over = asyncio.Event()
+        self._news = asyncio.Event()
+
+    async def run(self, hire: Callable[[Callable[[str], None]], Staff]) -> None:
+        """Show the shop at work until all is done, or until somebody stops it."""
+        from penstock.demo.shop import app  # it reads the store's place when it is imported
+
+        began = self._clock.monotonic()
+        engine = connect(self._place.url, self._clock)
+        try:
+            async with app:
+                await self._enqueue(app, opening())
+                await engine.open()
+                staff = hire(self._stopped)
+                with self._show.on(self._hear):
+                    await self._work(staff, app, engine, began)
+        finally:
+            await engine.close()
+        if self._error is not None:
+            raise self._error
+
+    async def _work(self, staff: Staff, app: Penstock, engine: Engine, began: float) -> None:
+        async with asyncio.TaskGroup() as group:
+            working = group.create_task(self._guarded(self._employ(staff)))
+            selling = group.create_task(self._guarded(self._sell(app, engine)))
+            watching = group.create_task(self._guarded(self._watch(engine, began)))
+            await self._over.wait()
+            self.passed = self._clock.monotonic() - began
+            selling.cancel()
+            if self.told is None:
+                staff.finish()
+            await working
+            watching.cancel()
+
+    async def _guarded(self, part: Coroutine[None, None, None]) -> None:
+        """Let a part that fails end the demo in order, instead of at once."""
+        try:
+            await part
+        except Exception as error:
+            self._error = self._error or error
+            self._over.set()
+
+    async def _employ(self, staff: Staff) -> None:
+        code = await staff.run()
+        if not self._over.is_set():
+            said = f"the worker processes gave up ({code}); they say why in {self._place.log}"
+            raise ProcessFailed(said)
+
+    async def _sell(self, app: Penstock, engine: Engine) -> None:
+        """Let orders come in; then ask the store now and then if it can still be written."""
+        for caused in orders(without_end=self._stays):
+            await self._clock.sleep(EVERY)
+            await self._enqueue(app, caused)
+        self._is_sold = True
+        while True:
+            await self._clock.sleep(2.0)
+            with _passing_faults():
+                known = await engine.cell(PROBE)
+                await engine.set_cell(PROBE, None, known.version)
+
+    async def _enqueue(self, app: Penstock, wishes: Sequence[Wish]) -> None:
+        enqueued = (
+            app.aenqueue(wish.task, wish.args, **cast(EnqueueOptions, dict(wish.options)))
+            for wish in wishes
+        )
+        self.book.add(handle.id for handle in await asyncio.gather(*enqueued))
+
+    async def _watch(self, engine: Engine, began: float) -> None:
+        """Look at everything again and again, and show it."""
+        beats = Beats()
+        while True:
+            self._news.clear()
+            with _passing_faults():
+                view, news = await self._look(engine, beats)
+                passed = self._clock.monotonic() - began
+                is_over = self._over.is_set()
+                self._show.show(Moment(view, self.book, news, passed, self._stays, is_over))
+            if self._is_sold and not self.book.open:
+                self._over.set()
+            await self._clock.wait(self._news, REFRESH)
+
+    async def _look(self, engine: Engine, beats: Beats) -> tuple[View, list[Entry]]:
+        glance = await engine.glance(WINDOW, 100)
+        jobs = await engine.get(list(self.book.open))
+        pids = {info.id: info.pid for info in glance.workers}
+        news = self.book.note_workers(pids, glance.now) + self.book.note(jobs)
+        term = await engine.leader()
+        view = View(
+            store=self._place.url,
+            glance=glance,
+            window=WINDOW,
+            leader=None if term is None else term.holder,
+            stillness=beats.note(glance.workers, self._clock.monotonic()),
+        )
+        return view, news
+
+    def _stopped(self, why: str) -> None:
+        self.told = self.told or why
+        self._over.set()
+
+    def _hear(self, key: str) -> None:
+        if key in ("q", "Q", "escape"):
+            self._over.set()
+        self._news.set()
+
+
+@contextmanager
+def _passing_faults() -> Iterator[None]:
+    """Let a store that is busy just now be asked again; one that was replaced is gone for good."""
+    try:
+        yield
+    except EngineReplaced:
+        raise
+    except EngineUnavailable:
+        pass
