@@ -602,12 +602,12 @@ class StoreMissing(EngineError, LookupError):
     place: str
     why: str
     source: str
-    """What named the place."""
+    """Where the place is named."""
 
     def __str__(self) -> str:
         return (
-            f"there is no store at {self.place!r}, which {self.source} names: {self.why}; name "
-            "another with --url, PENSTOCK_URL or url in penstock.toml, or make one by enqueuing"
+            f"there is no store at {self.place!r} ({self.source}): {self.why}; name it with --url, "
+            "PENSTOCK_URL or url in penstock.toml; it is made by the first job or worker"
         )
 
 

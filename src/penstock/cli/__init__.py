@@ -14,7 +14,7 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from penstock.cli import demo, explain, top, worker
+from penstock.cli import demo, enqueue, explain, jobs, migrate, queues, top, worker
 from penstock.cli.dialogue import fail
 from penstock.errors import PenstockError, UsageError
 
@@ -27,8 +27,12 @@ UNREAD: Final = 141
 app = typer.Typer(name=NAME, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command("demo", epilog=demo.EPILOG)(demo.demo)
 app.command("worker", epilog=worker.EPILOG)(worker.worker)
+app.command("enqueue", epilog=enqueue.EPILOG)(enqueue.enqueue)
+app.add_typer(jobs.app)
+app.add_typer(queues.app)
 app.command("explain", epilog=explain.EPILOG)(explain.explain)
 app.command("top", epilog=top.EPILOG)(top.top)
+app.command("migrate", epilog=migrate.EPILOG)(migrate.migrate)
 
 
 def _show_version(wanted: bool) -> None:

@@ -60,6 +60,14 @@ def progress(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    bar = Progress(
+        *columns,
+        console=Console(stderr=True),
+        transient=True,
+        # Else what is printed meanwhile would go where the bar is.
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    with bar:
         task = bar.add_task(title, total=total)
         yield lambda more: bar.advance(task, more)

@@ -81,26 +81,59 @@ def _encoded(value: object, indent: int) -> str:
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
     """Print rows under their titles."""
-    clean = [[visible(cell) for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        _print_fitted(columns, clean)
-    else:
-        write(plain(columns, clean))
+    Table(columns).print(rows)
 
 
-def plain(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
-    """The table in full, as lines of text."""
-    lines = [[column.title for column in columns], *rows]
-    widths = [max(_width(line[index]) for line in lines) for index in range(len(columns))]
-    return "".join(f"{_line(columns, widths, line)}\n" for line in lines)
+class Table:
+    """A table that is printed piece by piece: its titles once, its columns never narrower."""
 
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        self._widths = [0] * len(columns)
+        self._is_titled = False
 
-def _line(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str]) -> str:
-    padded = []
-    for column, width, cell in zip(columns, widths, cells, strict=True):
-        space = " " * (width - _width(cell))
-        padded.append(cell + space if column.align == "left" else space + cell)
-    return _GAP.join(padded).rstrip()
+    def print(self, rows: Iterable[Sequence[str]]) -> None:
+        """Print some more rows."""
+        lines = [[visible(cell) for cell in row] for row in rows]
+        titles = [] if self._is_titled else [[column.title for column in self._columns]]
+        for line in titles + lines:
+            self._widths = [
+                max(*pair) for pair in zip(self._widths, map(_width, line), strict=True)
+            ]
+        if sys.stdout.isatty():
+            self._print_fitted(lines)
+        else:
+            write("".join(f"{self._line(line)}\n" for line in titles + lines))
+        self._is_titled = True
+
+    def _line(self, cells: Sequence[str]) -> str:
+        padded = []
+        for column, width, cell in zip(self._columns, self._widths, cells, strict=True):
+            space = " " * (width - _width(cell))
+            padded.append(cell + space if column.align == "left" else space + cell)
+        return _GAP.join(padded).rstrip()
+
+    def _print_fitted(self, rows: Sequence[Sequence[str]]) -> None:
+        from rich.console import Console
+        from rich.table import Table as Grid
+        from rich.text import Text
+
+        grid = Grid(box=None, pad_edge=False, header_style="bold", show_header=not self._is_titled)
+        grid.padding = (0, len(_GAP), 0, 0)
+        for column, width in zip(self._columns, self._widths, strict=True):
+            # A text that must not wrap in a column that may is cut with an ellipsis.
+            least = None if column.shrink else width
+            grid.add_column(
+                column.title, justify=column.align, no_wrap=not column.shrink, min_width=least
+            )
+        for row in rows:
+            grid.add_row(
+                *(
+                    Text(cell, column.styles.get(cell, ""), no_wrap=True, overflow="ellipsis")
+                    for column, cell in zip(self._columns, row, strict=True)
+                )
+            )
+        Console().print(grid)
 
 
 def _width(text: str) -> int:
@@ -110,25 +143,6 @@ def _width(text: str) -> int:
     from rich.cells import cell_len
 
     return cell_len(text)
-
-
-def _print_fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, len(_GAP), 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column.title, justify=column.align, no_wrap=not column.shrink)
-    for row in rows:
-        # A text that must not wrap in a column that may is cut with an ellipsis.
-        table.add_row(
-            *(
-                Text(cell, column.styles.get(cell, ""), no_wrap=True, overflow="ellipsis")
-                for column, cell in zip(columns, row, strict=True)
-            )
-        )
-    Console().print(table)
 
 
 def print_facts(facts: Iterable[tuple[str, str | None]]) -> None:

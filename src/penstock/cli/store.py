@@ -66,11 +66,11 @@ def _check_file(path: str, url: str | None) -> None:
 
 
 def _source(url: str | None) -> str:
-    """What named the store."""
+    """Where the store is named."""
     if url is not None:
-        return "--url"
+        return "from --url"
     if os.environ.get(f"{PREFIX}URL"):
-        return f"{PREFIX}URL"
+        return f"from {PREFIX}URL"
     if Penstock().settings.url != Settings().url:
-        return "the configuration file"
-    return "nothing but the default"
+        return "from the configuration file"
+    return "the default, for nothing names one"

@@ -1,0 +1,246 @@
+"""``penstock jobs retry``, ``cancel`` and ``purge``: of jobs by their ids, or of all that fit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import typer
+
+from penstock.app import Penstock
+from penstock.cli.dialogue import DryRun, Yes, confirm, progress, say
+from penstock.cli.filters import HELP, filtered
+from penstock.cli.output import AsJson, Column, print_json, print_line, print_table
+from penstock.cli.store import Url, opened
+from penstock.core.job import FINAL, Job, State
+from penstock.engines.records import Control
+from penstock.errors import UsageError
+from penstock.handle import BY_A_PERSON
+from penstock.operations import Which
+
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ID]...", help="The jobs; - reads ids from the input, one a line."),
+]
+All = Annotated[bool, typer.Option("--all", help="All jobs, if nothing else chooses.")]
+
+_ASKS: Final = "It asks before it acts on jobs that options choose, and says how many they are."
+
+RETRY_EPILOG = f"""\
+{_ASKS} Without --state, these are failed jobs only. A job
+that is sent back has all its retries again.
+
+{HELP}
+Exit codes: 0 all of it went as told; 1 an id is unknown or its job could not be sent back, no job
+fits, or the answer was no; 2 it was called in a wrong way, or nobody could be asked.
+
+Example: penstock jobs retry --task shop.send --since 2h
+"""
+CANCEL_EPILOG = f"""\
+{_ASKS} Without --state, these are scheduled, ready and running jobs.
+
+{HELP}
+Exit codes: 0 all of it went as told; 1 an id is unknown or its job has ended otherwise, no job
+fits, or the answer was no; 2 it was called in a wrong way, or nobody could be asked.
+
+Example: penstock jobs cancel --queue mail --state scheduled
+"""
+PURGE_EPILOG = f"""\
+It asks first, and says how many they are. Running jobs stay. An id that a person chose stays in the
+ledger, so that it cannot be used again too early.
+
+{HELP}
+Exit codes: 0 they are deleted; 1 an id is unknown or its job runs, no job fits, or the answer was
+no; 2 it was called in a wrong way, or nobody could be asked.
+
+Example: penstock jobs purge --state succeeded --until 30d
+"""
+
+
+@filtered
+def retry(
+    which: Which,
+    ids: Ids = None,
+    all_jobs: All = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    url: Url = None,
+) -> None:
+    """Send failed or cancelled jobs back to run again."""
+    named = _chosen(ids, which, all_jobs)
+    with opened(url) as store:
+        if named:
+            can = {State.FAILED, State.CANCELLED}
+            answers = _rehearsed(store, named, can) if dry_run else store.retry_many(named)
+            _tell_each(answers, "would be retried" if dry_run else "retried", as_json, as_told=())
+            return
+        which.setdefault("state", [State.FAILED])
+        if _may(store, which, "Retry {}?", "{} would be retried.", yes, dry_run, as_json):
+            with progress("Retrying", store.count(**which)) as told:
+                changed = store.retry_all(told=told, **which)
+            _tell_all(changed, "retried", as_json)
+
+
+@filtered
+def cancel(
+    which: Which,
+    ids: Ids = None,
+    all_jobs: All = False,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Why, for the next person.")
+    ] = BY_A_PERSON,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    url: Url = None,
+) -> None:
+    """Cancel waiting jobs, and ask running ones to end."""
+    named = _chosen(ids, which, all_jobs)
+    with opened(url) as store:
+        if named:
+            can = set(State) - FINAL
+            answers = _rehearsed(store, named, can) if dry_run else store.cancel_many(named, reason)
+            verb = "would be cancelled" if dry_run else "cancelled"
+            _tell_each(answers, verb, as_json, as_told=(State.CANCELLED, State.RUNNING))
+            return
+        which.setdefault("state", [State.SCHEDULED, State.READY, State.RUNNING])
+        if _may(store, which, "Cancel {}?", "{} would be cancelled.", yes, dry_run, as_json):
+            with progress("Cancelling", store.count(**which)) as told:
+                changed = store.cancel_all(reason, told=told, **which)
+            _tell_all(changed, "cancelled", as_json)
+
+
+@filtered
+def purge(
+    which: Which,
+    ids: Ids = None,
+    all_jobs: All = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    url: Url = None,
+) -> None:
+    """Delete jobs that do not run, with their results."""
+    named = _chosen(ids, which, all_jobs)
+    if named:
+        which["id"] = named
+    wanted = which.get("state") or list(State)
+    which["state"] = [state for state in wanted if state != State.RUNNING]
+    if not which["state"]:
+        raise UsageError("running jobs are not deleted; cancel them first: penstock jobs cancel")
+    with opened(url) as store:
+        if not _may(store, which, "Delete {}?", "{} would be deleted.", yes, dry_run, as_json):
+            return
+        with progress("Deleting", store.count(**which)) as told:
+            purged = store.purge(told=told, **which)
+    _tell_all(purged, "deleted", as_json)
+    if purged < len(named):
+        say(f"{_jobs(len(named) - purged)} of those named run, or are not in the store.")
+        raise typer.Exit(1)
+
+
+# --- which --------------------------------------------------------------------------------------
+
+
+def _chosen(ids: Sequence[str] | None, which: Which, all_jobs: bool) -> list[str]:
+    """The ids that are named, each once; none if it is options that choose."""
+    named = [each for id in ids or () for each in (_read_ids() if id == "-" else [id])]
+    if named and (which or all_jobs):
+        raise UsageError("ids are named and options choose as well; give one or the other")
+    if which and all_jobs:
+        raise UsageError("options choose and --all is given as well; give one or the other")
+    if ids and not named:
+        raise UsageError("the input has no ids; write one a line")
+    if not (named or which or all_jobs):
+        raise UsageError("no job is named or chosen; give ids, options such as --queue, or --all")
+    return list(dict.fromkeys(named))
+
+
+def _read_ids() -> list[str]:
+    return [line.strip() for line in sys.stdin if line.strip()]
+
+
+def _may(
+    store: Penstock,
+    which: Which,
+    question: str,
+    forecast: str,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> bool:
+    """Whether to go on with the jobs that fit. Exits if there are none, or the answer is no."""
+    count = store.count(**which)
+    if dry_run or not count:
+        if as_json:
+            print_json({"fit": count, "changed": 0})
+        elif count:
+            print_line(forecast.format(_jobs(count)))
+        else:
+            say("No job fits.")
+        if not count:
+            raise typer.Exit(1)
+        return False
+    if not confirm(question.format(_jobs(count)), yes=yes):
+        raise typer.Exit(1)
+    return True
+
+
+def _rehearsed(store: Penstock, ids: Sequence[str], can: set[State]) -> list[Control]:
+    """What would become of each id, as far as its state decides."""
+    found: dict[str, Job] = {}
+    for start in range(0, len(ids), 500):
+        some = list(ids[start : start + 500])
+        found |= {job.id: job for job in store.find(limit=len(some), id=some).jobs}
+    states = {id: job.state for id, job in found.items()}
+    return [Control(id, states.get(id) in can, states.get(id)) for id in ids]
+
+
+# --- what became of them ------------------------------------------------------------------------
+
+
+def _tell_all(changed: int, verb: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"changed": changed})
+    else:
+        print_line(f"{_jobs(changed)} {verb}.")
+
+
+def _tell_each(
+    answers: Sequence[Control], verb: str, as_json: bool, *, as_told: Sequence[State]
+) -> None:
+    """Say what became of each id; exit 1 unless all are as told, now or since before."""
+    if as_json:
+        print_json({"jobs": [_record(each) for each in answers]})
+    else:
+        columns = (Column("ID"), Column("OUTCOME", shrink=True))
+        print_table(columns, [(each.id, _outcome(each, verb)) for each in answers])
+    if not all(each.changed or each.state in as_told for each in answers):
+        raise typer.Exit(1)
+
+
+def _record(answer: Control) -> dict[str, Any]:
+    return {
+        "id": answer.id,
+        "changed": answer.changed,
+        "state": answer.state,
+        "owner": answer.owner,
+    }
+
+
+def _outcome(answer: Control, verb: str) -> str:
+    if answer.state is None:
+        return "not in the store"
+    if answer.owner is not None:
+        return f"not {verb}: job {answer.owner} has its unique key"
+    if not answer.changed:
+        return f"not {verb}: it is {answer.state}"
+    if answer.state is State.RUNNING:
+        return "asked to end"
+    return verb
+
+
+def _jobs(count: int) -> str:
+    return f"{count:,} job{'' if count == 1 else 's'}"

@@ -1,0 +1,55 @@
+"""What a shell may offer where a word is to be written.
+
+A person who presses the tab key waits, and did not ask for anything to happen: names come from a
+store only if it is there, from one read, and any trouble means that nothing is offered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import typer
+
+from penstock.core.job import Hold, State
+
+
+def states(incomplete: str) -> list[str]:
+    """The states of a job."""
+    return _fitting(State, incomplete)
+
+
+def holds(incomplete: str) -> list[str]:
+    """The causes for which a job waits."""
+    return _fitting(Hold, incomplete)
+
+
+def queues(context: typer.Context, incomplete: str) -> list[str]:
+    """The queues that the store knows."""
+    from penstock.app import Penstock
+
+    return _known(context, incomplete, Penstock.queues)
+
+
+def tasks(context: typer.Context, incomplete: str) -> list[str]:
+    """The tasks of the workers, and of the latest jobs."""
+    from penstock.app import Penstock
+
+    def names(app: Penstock) -> set[str]:
+        known = {task for worker in app.workers() for task in worker.tasks}
+        return known | {job.task for job in app.find(limit=100).jobs}
+
+    return _known(context, incomplete, names)
+
+
+def _known(context: typer.Context, incomplete: str, ask: Callable[..., Iterable[str]]) -> list[str]:
+    from penstock.cli.store import opened
+
+    try:
+        with opened(context.params.get("url")) as app:
+            return _fitting(ask(app), incomplete)
+    except Exception:
+        return []
+
+
+def _fitting(words: Iterable[str], incomplete: str) -> list[str]:
+    return sorted(str(word) for word in words if word.startswith(incomplete))

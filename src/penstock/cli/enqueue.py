@@ -1,0 +1,230 @@
+"""``penstock enqueue``: store jobs from a shell, one or a whole file of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from penstock.app import Penstock
+from penstock.cli import completion
+from penstock.cli.calls import Line, arguments, batches, named
+from penstock.cli.calls import options as typed
+from penstock.cli.dialogue import progress, say
+from penstock.cli.output import AsJson, print_block, print_json, print_json_line, print_line
+from penstock.cli.store import Url, check_shared, shared
+from penstock.core.duration import seconds
+from penstock.errors import BadItem, UsageError
+from penstock.handle import Handle
+from penstock.locate import VARIABLE, locate
+
+EPILOG = """\
+Arguments are one JSON object, or NAME=TEXT and NAME:=JSON one by one. With - for the arguments,
+the input has one such object a line. With - for the task, each line is an object with task, args
+and any of the options, named as in Python: {"task": "shop.send", "args": {"to": "ada"}, "delay":
+"5m"}.
+
+With --app, the application checks the arguments of its tasks and adds their options. Without, the
+job waits for a worker that knows the task. The id of each job is printed; with --wait, its result.
+
+A DURATION is written 500ms, 90s or 1h30m.
+
+Exit codes: 0 it is stored, and with --wait it has succeeded; 1 the store did not take it, or with
+--wait it did not succeed, or not in time; 2 it was called in a wrong way.
+
+Example: penstock enqueue shop.send to=ada@example.com count:=3 --app shop:app --delay 5m
+"""
+
+_WHAT: Final[Mapping[str | None, str]] = MappingProxyType({"id": "id", "unique": "unique key"})
+
+
+def enqueue(
+    task: Annotated[
+        str,
+        typer.Argument(
+            metavar="TASK|-", help="The task, by its name.", autocompletion=completion.tasks
+        ),
+    ],
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[JSON | NAME=TEXT | NAME:=JSON | -]...", help="Its arguments."),
+    ] = None,
+    app: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:APP", help="The application; else PENSTOCK_APP, unless --url is given."
+        ),
+    ] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(metavar="QUEUE", help="The queue.", autocompletion=completion.queues),
+    ] = None,
+    priority: Annotated[
+        str | None,
+        typer.Option(metavar="PRIORITY", help="high, normal, low, your own label, or a number."),
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How long to wait first.")
+    ] = None,
+    run_at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="When to run: 2026-11-16T03:20+00:00.")
+    ] = None,
+    expires_in: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How long it may wait.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The tenant or resource it belongs to.")
+    ] = None,
+    id: Annotated[
+        str | None,
+        typer.Option("--id", metavar="ID", help="An id of your own; twice does nothing."),
+    ] = None,
+    unique: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="While another job has this key, nothing is done."),
+    ] = None,
+    unique_until: Annotated[
+        str | None, typer.Option(metavar="done|start", help="When the key is free again.")
+    ] = None,
+    unique_for: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How long the key stays taken.")
+    ] = None,
+    at_most_once: Annotated[
+        bool, typer.Option("--at-most-once", help="Rather not at all than twice.")
+    ] = False,
+    tag: Annotated[
+        list[str] | None, typer.Option(metavar="TAG", help="A tag; give it several times.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What people call this job.")
+    ] = None,
+    correlation_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="What it belongs to.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How long to wait at most.")
+    ] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+) -> None:
+    """Store jobs; print their ids."""
+    options = {
+        "queue": queue,
+        "priority": priority,
+        "delay": delay,
+        "run_at": run_at,
+        "expires_in": expires_in,
+        "key": key,
+        "id": id,
+        "unique": unique,
+        "unique_until": unique_until,
+        "unique_for": unique_for,
+        "at_most_once": at_most_once or None,
+        "tags": tag or None,
+        "name": name,
+        "correlation_id": correlation_id,
+    }
+    if timeout is not None and not wait:
+        raise UsageError("--timeout says how long to wait; give --wait as well")
+    limit = None if timeout is None else seconds(timeout, name="--timeout")
+    with _application(app, url) as store:
+        if task == "-" or args == ["-"]:
+            if task == "-" and args:
+                raise UsageError("the lines of the input have the arguments; give none beside -")
+            handles = _store_lines(store, None if task == "-" else task, options, as_json, wait)
+        else:
+            call = arguments(task, args or ())
+            _warn_of_typo(store, task)
+            handles = [store.enqueue(task, call, **typed(options))]
+            _tell(handles, as_json=as_json, wait=wait, is_one=True)
+        for handle in handles if wait else ():
+            _wait(handle, limit, as_json=as_json, is_one=len(handles) == 1)
+
+
+@contextmanager
+def _application(target: str | None, url: str | None) -> Iterator[Penstock]:
+    """The application that is named, or one without tasks on the store that is."""
+    if target and url:
+        raise UsageError("--app names a store of its own; give --app or --url")
+    target = target or (None if url else os.environ.get(VARIABLE))
+    with locate(target) if target else shared(url) as app:
+        check_shared(app)
+        yield app
+
+
+def _store_lines(
+    store: Penstock, task: str | None, options: Mapping[str, Any], as_json: bool, wait: bool
+) -> list[Handle[Any]]:
+    """Store what the input says, batch by batch; return the handles if somebody waits for them."""
+    kept: list[Handle[Any]] = []
+    stored = 0
+    # A bar among the ids, on the same screen, would be in their way.
+    bar = nullcontext(lambda _: None) if sys.stdout.isatty() else progress("Enqueuing", None)
+    with bar as told:
+        for batch in batches(sys.stdin, task, options):
+            handles = _store_batch(store, batch, stored)
+            stored += len(handles)
+            _tell(handles, as_json=as_json, wait=wait, is_one=False)
+            told(len(handles))
+            kept += handles if wait else ()
+    if not stored:
+        say("The input has no jobs.")
+    return kept
+
+
+def _store_batch(store: Penstock, batch: Sequence[Line], stored: int) -> list[Handle[Any]]:
+    try:
+        return store.enqueue_many(line.call for line in batch)
+    except BadItem as error:
+        with named(batch[error.index].number, stored):
+            raise
+
+
+def _tell(handles: Sequence[Handle[Any]], *, as_json: bool, wait: bool, is_one: bool) -> None:
+    """Print the ids, unless what they are awaited for will say them."""
+    for handle in handles:
+        if not handle.created and not as_json:
+            say(f"Job {handle.id} was there already, with the same {_WHAT[handle.because]}.")
+        if wait:
+            continue
+        if not as_json:
+            print_line(handle.id)
+        elif is_one:
+            print_json(_record(handle))
+        else:
+            print_json_line(_record(handle))
+
+
+def _wait(handle: Handle[Any], limit: float | None, *, as_json: bool, is_one: bool) -> None:
+    """Print the result as soon as it is there."""
+    if not as_json:
+        say(f"Waiting for job {handle.id}; Ctrl-C leaves it to its worker.")
+    handle.result(limit)
+    result = msgspec.Raw(handle.status().result or b"null")
+    if not as_json:
+        print_block(msgspec.json.format(bytes(result), indent=2).decode())
+    elif is_one:
+        print_json({**_record(handle), "result": result})
+    else:
+        print_json_line({**_record(handle), "result": result})
+
+
+def _record(handle: Handle[Any]) -> dict[str, Any]:
+    return {"id": handle.id, "created": handle.created, "because": handle.because}
+
+
+def _warn_of_typo(store: Penstock, task: str) -> None:
+    """A task that the application does not have may be another's; most often it is not."""
+    if store.tasks and task not in store.tasks:
+        near = get_close_matches(task, store.tasks, 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        told = "the application has no such task; the job waits for a worker that has it."
+        say(f"Warning: {task!r}: {told}{hint}")

@@ -1,0 +1,125 @@
+"""The options that choose jobs, alike for every command that takes them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import shlex
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Annotated, Any, Final, cast, get_type_hints
+
+import typer
+
+from penstock.cli import completion
+from penstock.clock import SystemClock
+from penstock.core.duration import seconds
+from penstock.errors import BadDuration, BadOption
+from penstock.operations import Which
+
+Texts = list[str] | None
+
+_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "state": Annotated[
+            Texts,
+            typer.Option(
+                metavar="STATE",
+                help="scheduled, ready, running, succeeded, failed, cancelled.",
+                autocompletion=completion.states,
+            ),
+        ],
+        "queue": Annotated[
+            Texts,
+            typer.Option(metavar="QUEUE", help="Of this queue.", autocompletion=completion.queues),
+        ],
+        "task": Annotated[
+            Texts,
+            typer.Option(metavar="TASK", help="Of this task.", autocompletion=completion.tasks),
+        ],
+        "key": Annotated[Texts, typer.Option(metavar="KEY", help="Of this tenant or resource.")],
+        "hold": Annotated[
+            Texts,
+            typer.Option(
+                metavar="HOLD", help="That wait for this cause.", autocompletion=completion.holds
+            ),
+        ],
+        "tag": Annotated[str | None, typer.Option(metavar="TAG", help="With this tag.")],
+        "correlation_id": Annotated[
+            str | None, typer.Option(metavar="ID", help="That belong to this.")
+        ],
+        "since": Annotated[
+            str | None,
+            typer.Option(metavar="WHEN", help="Enqueued then or later: 2h (ago), or a date."),
+        ],
+        "until": Annotated[str | None, typer.Option(metavar="WHEN", help="Enqueued before then.")],
+    }
+)
+
+HELP: Final = """\
+--state, --queue, --task, --key and --hold may be given several times: any of them fits, and all
+that are given must. WHEN is a duration before now, such as 90s, 2h or 3d, or a date and time, such
+as 2026-11-16T03:20, in UTC unless it says otherwise.
+"""
+
+
+def filtered(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that choose jobs; it gets what was chosen as ``which``."""
+    hints = get_type_hints(command, include_extras=True)
+    own = [
+        each.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[each.name])
+        for each in inspect.signature(command).parameters.values()
+        if each.name != "which"
+    ]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in _OPTIONS.items()
+    ]
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        chosen = {name: given.pop(name) for name in _OPTIONS}
+        command(which=_which(chosen), **given)
+
+    parameters = own + added
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    return called
+
+
+def as_options(which: Which) -> str:
+    """The options that choose these jobs, as a person would write them."""
+    words: list[str] = []
+    for name, value in which.items():
+        option = f"--{name.replace('_', '-')}"
+        for each in value if isinstance(value, list) else [value]:
+            words += [option, _iso(each) if isinstance(each, float) else str(each)]
+    return shlex.join(words)
+
+
+def _which(given: Mapping[str, Any]) -> Which:
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value}
+    for name in ("since", "until"):
+        if name in chosen:
+            chosen[name] = _instant(f"--{name}", chosen[name])
+    return cast(Which, chosen)
+
+
+def _instant(option: str, text: str) -> float:
+    """An instant from a date, or from how long ago it was."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is not None:
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    try:
+        return SystemClock().now() - seconds(text, name=option)
+    except BadDuration:
+        why = "give how long ago, such as 2h, or a date and time, such as 2026-11-16T03:20"
+        raise BadOption(option, text, why) from None
+
+
+def _iso(instant: float) -> str:
+    return datetime.fromtimestamp(instant, UTC).isoformat()
