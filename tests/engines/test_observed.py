@@ -162,6 +162,7 @@ CALLS: dict[str, Callable[[Observed], Awaitable[Any]]] = {
 
 ONCE: dict[str, Callable[[Observed], Awaitable[Any]]] = {
     "close": lambda engine: engine.close(),
+    "checkup": lambda engine: engine.checkup(),
     "exchange": lambda engine: engine.exchange(wanting()),
     "retry": lambda engine: engine.retry(["a"]),
     "purge": lambda engine: engine.purge(Filter(), 10),

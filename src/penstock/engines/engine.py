@@ -57,6 +57,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from penstock.clock import Clock
+from penstock.core.finding import Finding
 from penstock.core.job import Draft, Job, Verdict
 from penstock.engines.records import (
     Ask,
@@ -121,6 +122,14 @@ class Engine(ABC):
     @abstractmethod
     async def now(self) -> float:
         """Return the store's instant: the one that decides what is due."""
+
+    @abstractmethod
+    async def checkup(self, *, thorough: bool = False) -> list[Finding]:
+        """Say how the place is where the jobs live: whether it can be reached, its version, room
+        and safety. With ``thorough``, also whether all of it is sound, which may take long.
+
+        Open or not: nothing is made, migrated or changed. On failure: what is wrong is a finding.
+        """
 
     # --- in ------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
 from penstock.clock import Clock, SystemClock
+from penstock.core.finding import Finding, Level
 from penstock.core.job import Draft, Job, Verdict
 from penstock.engines.engine import Engine
 from penstock.engines.memory_glance import by_age, glance
@@ -120,6 +121,10 @@ class MemoryEngine(Engine):
 
     async def now(self) -> float:
         return self.clock.now()
+
+    async def checkup(self, *, thorough: bool = False) -> list[Finding]:
+        text = "the jobs live in the memory of this process, and end with it"
+        return [Finding(check="memory", level=Level.NOTE, text=text)]
 
     def _step(
         self,

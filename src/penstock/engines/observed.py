@@ -7,6 +7,7 @@ been committed and only its reply lost:
 |----------------------------------------|--------------------------------------------------------|
 | open, migrate                          | yes: they end in the same place; without a time limit  |
 | close                                  | no: it is over either way                              |
+| checkup                                | no: that it fails is what it is asked for              |
 | schema, now, held, look, queues,       | yes: they only read                                    |
 | leader, cell, get, find, count,        |                                                        |
 | counts, loads, glance, workers, hands, |                                                        |
@@ -33,6 +34,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+from penstock.core.finding import Finding
 from penstock.core.job import Draft, Job, Verdict
 from penstock.engines.engine import Engine
 from penstock.engines.narrator import Narrator
@@ -158,6 +160,9 @@ class Observed(Engine):
 
     async def schema(self) -> Schema:
         return await self._safely("schema", self.inner.schema)
+
+    async def checkup(self, *, thorough: bool = False) -> list[Finding]:
+        return await self.inner.checkup(thorough=thorough)
 
     async def now(self) -> float:
         return await self._safely("now", self.inner.now)

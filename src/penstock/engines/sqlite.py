@@ -23,6 +23,7 @@ from contextlib import closing, contextmanager
 from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 from penstock.clock import Clock, SystemClock
+from penstock.core.finding import Finding
 from penstock.core.job import Draft, Job, Verdict
 from penstock.engines import sqlite_schema
 from penstock.engines.engine import Engine
@@ -176,6 +177,11 @@ class SqliteEngine(Engine):
 
     async def now(self) -> float:
         return self.clock.now()
+
+    async def checkup(self, *, thorough: bool = False) -> list[Finding]:
+        from penstock.engines.sqlite_checkup import checkup
+
+        return await asyncio.to_thread(checkup, self.path, self.clock, thorough=thorough)
 
     # --- how a step runs -----------------------------------------------------------------------
 

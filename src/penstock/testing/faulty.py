@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, ParamSpec, TypeVar
 
+from penstock.core.finding import Finding
 from penstock.core.job import Draft, Job, Outcome, Verdict
 from penstock.engines.engine import Engine
 from penstock.engines.records import (
@@ -91,19 +92,33 @@ class _Fault:
     times: float
 
 
-class Faulty(Engine):
-    """A store whose faults are scripted; without any it behaves as the engine inside."""
+class _Script:
+    """What is still to go wrong, and what was called so far."""
 
-    def __init__(self, inner: Engine) -> None:
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.faults: defaultdict[str, list[_Fault]] = defaultdict(list)
+        self.gates: list[Gate] = []
+        self.refusals: list[Callable[[Any], bool]] = []
+        self.is_down = False
+
+
+class Faulty(Engine):
+    """A store whose faults are scripted; without any it behaves as the engine inside.
+
+    Made ``like`` another handle, it shares that one's script.
+    """
+
+    def __init__(self, inner: Engine, like: Faulty | None = None) -> None:
         self.inner = inner
         self.traits = inner.traits
         self.clock = inner.clock
-        self.calls: list[Call] = []
+        self._script: _Script = _Script() if like is None else like._script
+
+    @property
+    def calls(self) -> list[Call]:
         """Every call in the order they came in, also those that failed."""
-        self._faults: defaultdict[str, list[_Fault]] = defaultdict(list)
-        self._gates: list[Gate] = []
-        self._refusals: list[Callable[[Any], bool]] = []
-        self._is_down = False
+        return self._script.calls
 
     # --- what a test does ----------------------------------------------------------------------
 
@@ -129,28 +144,28 @@ class Faulty(Engine):
         """Stop the next calls at a gate; the test opens it."""
         gate = Gate()
         self._add(verb, gate, when, times)
-        self._gates.append(gate)
+        self._script.gates.append(gate)
         return gate
 
     def refuse(self, predicate: Callable[[Any], bool]) -> None:
         """Refuse each batch that holds a draft or an outcome which fits, until ``clear``."""
-        self._refusals.append(predicate)
+        self._script.refusals.append(predicate)
 
     def down(self) -> None:
         """Be unreachable: each call fails, and those under way lose their reply."""
-        self._is_down = True
+        self._script.is_down = True
 
     def up(self) -> None:
         """Be reachable again."""
-        self._is_down = False
+        self._script.is_down = False
 
     def clear(self) -> None:
         """Forget every fault that is still to come; who stands at a gate goes on."""
-        for gate in self._gates:
+        for gate in self._script.gates:
             gate.open()
-        self._gates.clear()
-        self._faults.clear()
-        self._refusals.clear()
+        self._script.gates.clear()
+        self._script.faults.clear()
+        self._script.refusals.clear()
         self.up()
 
     @property
@@ -165,7 +180,9 @@ class Faulty(Engine):
     ) -> None:
         if verb not in VERBS:
             raise BadOption("verb", verb, f"no such verb; use one of {', '.join(sorted(VERBS))}")
-        self._faults[verb].append(_Fault(what, when, float("inf") if times is None else times))
+        self._script.faults[verb].append(
+            _Fault(what, when, float("inf") if times is None else times)
+        )
 
     async def _call(
         self,
@@ -185,11 +202,15 @@ class Faulty(Engine):
         """Take the first delay, gate and failure that are left for this verb."""
         due = []
         for kind in (float | int, Gate, BaseException):
-            fault = next((each for each in self._faults[verb] if isinstance(each.what, kind)), None)
+            fault = next(
+                (each for each in self._script.faults[verb] if isinstance(each.what, kind)), None
+            )
             if fault is not None:
                 due.append(fault)
                 fault.times -= 1
-        self._faults[verb] = [fault for fault in self._faults[verb] if fault.times > 0]
+        self._script.faults[verb] = [
+            fault for fault in self._script.faults[verb] if fault.times > 0
+        ]
         return due
 
     async def _happen(self, verb: str, faults: Sequence[_Fault], when: When) -> None:
@@ -203,12 +224,12 @@ class Faulty(Engine):
                     await fault.what._pass()
                 case seconds:
                     await self.clock.sleep(seconds)
-        if self._is_down and verb != "close":
+        if self._script.is_down and verb != "close":
             raise EngineUnavailable(self.traits.name, "the test took it down")
 
     def _check(self, items: Sequence[Draft | Outcome]) -> None:
         for item in items:
-            if any(predicate(item) for predicate in self._refusals):
+            if any(predicate(item) for predicate in self._script.refusals):
                 id = item.id if isinstance(item, Draft) else item.job
                 raise ItemRefused(self.traits.name, f"the test refuses {id}")
 
@@ -233,6 +254,9 @@ class Faulty(Engine):
 
     async def schema(self) -> Schema:
         return await self._call("schema", self.inner.schema)
+
+    async def checkup(self, *, thorough: bool = False) -> list[Finding]:
+        return await self._call("checkup", self.inner.checkup, thorough=thorough)
 
     async def now(self) -> float:
         return await self._call("now", self.inner.now)
