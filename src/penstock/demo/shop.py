@@ -38,7 +38,7 @@ def shrink(photo: str, ctx: Context) -> str:
     rows: list[bytes] = []
     for first in range(0, picture.height, BAND):
         rows += (picture.row(number) for number in range(first, first + BAND))
-        ctx.progress(len(rows) / picture.height, f"row {len(rows)} of {picture.height}")
+        ctx.progress(len(rows) / picture.height, f"{photo}, row {len(rows)} of {picture.height}")
         threading.Event().wait(luck(photo, first).uniform(0.02, 0.12))
     folder = Path(app.url.location).parent / "pictures"
     folder.mkdir(exist_ok=True)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from penstock.cli.output import print_line
 from penstock.cli.screen import Screen, can_show, standard
 from penstock.cli.top.paint import running, sides, workers
-from penstock.cli.top.panels import Field, Panel, bar, cell, number, stacked
+from penstock.cli.top.panels import Field, Panel, Size, bar, cell, number, page
 from penstock.cli.top.view import View
 from penstock.core.job import State
 from penstock.demo.book import Book, Entry
@@ -100,8 +100,8 @@ def frame(moment: Moment, width: int, height: int, *, is_plain: bool) -> Rendera
         lately(book),
         workers(view, is_plain=is_plain),
     ]
-    body = stacked(panels, width, max(2, height - 4))
-    return Group(_header(moment, width), "", body, "", _footer(moment, width))
+    header, footer = _header(moment, width), _footer(moment, width)
+    return page([header], panels, footer, Size(width, height))
 
 
 def _header(moment: Moment, width: int) -> RenderableType:
@@ -164,7 +164,7 @@ def lately(book: Book) -> Panel:
         )
         for entry in reversed(book.lately)
     ]
-    return Panel(fields, rows, "nothing yet")
+    return Panel(fields, rows, "nothing yet", counts_rest=False)
 
 
 def _time(entry: Entry) -> str:

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Final, Literal
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.output import visible
 from penstock.cli.times import rough
-from penstock.cli.top.panels import Field, Panel, bar, cell, number, rate, stacked
+from penstock.cli.top.panels import Field, Panel, Size, age, bar, cell, number, page, rate
 from penstock.cli.top.view import View, WorkerRow, why_failed
 from penstock.core.job import Job
 
@@ -55,25 +55,23 @@ def frame(view: View, look: Look) -> RenderableType:
         "failed": failed(view),
     }
     chosen = list(panels.values()) if look.part == "all" else [panels[look.part]]
-    top = [header(view, look.width)]
+    top: list[RenderableType] = [header(view, look.width)]
     if look.trouble is not None:
         top.append(Text(visible(look.trouble), "bold red", no_wrap=True, overflow="ellipsis"))
-    room = look.height - len(top) - 3  # two empty lines and the footer
-    body = stacked(chosen, look.width, max(2, room))
-    return Group(*top, "", body, "", footer(look))
+    return page(top, chosen, footer(look), Size(look.width, look.height))
 
 
 def header(view: View, width: int) -> RenderableType:
     """Where, how fast, when."""
     total = view.total
     at = datetime.fromtimestamp(view.glance.now, UTC)
-    speed = Text.assemble(
-        (f"{view.rate(total.succeeded):.1f}", "bold green"),
-        " done/s  ",
-        (f"{view.rate(total.failed):.1f}", "bold red" if total.failed else "bold"),
-        " failed/s  ",
-        (f"{at:%H:%M:%S} UTC", "dim"),
-    )
+    speed = Text.assemble((f"{view.rate(total.succeeded):.1f}", "bold green"), " done/s")
+    if width >= 50:
+        failing = "bold red" if total.failed else "bold"
+        speed.append_text(Text.assemble("  ", (f"{view.rate(total.failed):.1f}", failing)))
+        speed.append(" failed/s")
+    if width >= 70:
+        speed.append(f"  {at:%H:%M:%S} UTC", "dim")
     name = Text.assemble(("penstock", "bold"), "  ", (visible(view.store), "dim"))
     return sides(name, speed, width)
 
@@ -139,26 +137,26 @@ def queues(view: View) -> Panel:
 
 
 def running(view: View, width: int, *, is_plain: bool) -> Panel:
-    """One row per running job, the longest first."""
+    """One row per running job, the longest first, and then those that have yet to start."""
     has_keys = any(job.key for job in view.glance.running)
     fields = (
         Field("RUNNING", is_wide=True),
         Field("KEY", needs=90 if has_keys else 10_000, width=12),
-        Field("ID", needs=110, width=20),
+        Field("ID", needs=120),
         Field("FOR", "right", width=4),
-        Field("PROGRESS", width=16 if width < 100 else 25),
+        Field("PROGRESS", width=16 if width < 100 else 20),
         Field("", is_wide=True, needs=70),
     )
-    length = 10 if width < 100 else 19
+    length = 10 if width < 100 else 14
     rows = []
-    for job in view.glance.running:
+    for job in sorted(view.glance.running, key=lambda job: not job.started):
         since = view.glance.now - (job.claimed_at or view.glance.now)
         rows.append(
             (
                 _task(job),
                 cell(job.key or ""),
                 cell(job.id, "dim"),
-                Text(rough(max(0.0, since))),
+                age(since),
                 _progress(job, length, is_plain=is_plain),
                 cell(job.note or "", "dim"),
             )
@@ -214,7 +212,7 @@ def failed(view: View) -> Panel:
     """One row per failed job, the latest first."""
     fields = (
         Field("FAILED"),
-        Field("ID", needs=110, width=20),
+        Field("ID", needs=100),
         Field("AGO", "right", width=4),
         Field("ERROR", is_wide=True),
     )
@@ -225,7 +223,7 @@ def failed(view: View) -> Panel:
             (
                 cell(job.task),
                 cell(job.id, "dim"),
-                Text(rough(max(0.0, ago))),
+                age(ago),
                 cell(why_failed(job), "red"),
             )
         )

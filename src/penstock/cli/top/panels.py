@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.output import visible
+from penstock.cli.times import rough
+
+LEAST: Final = 3
+"""Lines below which a panel is not worth its room, unless it has less to show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ class Panel:
     rows: Sequence[Sequence[Text]]
     empty: str
     """What stands there if there are no rows."""
+    counts_rest: bool = True
+    """Its last line says how many rows are not shown."""
 
     @property
     def wanted(self) -> int:
@@ -63,28 +69,43 @@ class Panel:
     def _fitting(self, lines: int) -> Sequence[Sequence[Text]]:
         if not self.rows:
             return [(Text(self.empty, "dim"),)]
-        if len(self.rows) <= lines:
-            return self.rows
+        if len(self.rows) <= lines or lines == 1 or not self.counts_rest:
+            return self.rows[:lines]
         left = len(self.rows) - lines + 1
         return [*self.rows[: lines - 1], (Text(f"… {left} more", "dim"),)]
 
 
-def stacked(panels: Sequence[Panel], width: int, lines: int) -> RenderableType:
-    """Panels one below the other, with an empty line between them; the last ones go first when
-    there is no room.
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The columns and lines of a screen."""
+
+    width: int
+    height: int
+
+
+def page(
+    top: Sequence[RenderableType], panels: Sequence[Panel], bottom: RenderableType, size: Size
+) -> RenderableType:
+    """A whole screen: lines at its top, panels one below the other, a line at its bottom.
+
+    There is an empty line between any two of them. The last panels are left out when there is no
+    room.
     """
+    lines = size.height - len(top) - 3
     shown = list(panels)
-    while len(shown) > 1 and 3 * len(shown) - 1 > lines:
+    while len(shown) > 1 and sum(min(LEAST, panel.wanted) + 1 for panel in shown) - 1 > lines:
         shown.pop()
-    parts: list[RenderableType] = []
-    for panel, room in zip(shown, shares(shown, lines - len(shown) + 1), strict=True):
-        parts += [panel.table(width, room), ""]
-    return Group(*parts[:-1])
+    given = shares(shown, lines - len(shown) + 1)
+    parts: list[RenderableType] = [*top, ""]
+    for panel, room in zip(shown, given, strict=True):
+        parts += [panel.table(size.width, room), ""]
+    parts += [""] * (lines - sum(given) - len(shown) + 1)
+    return Group(*parts, bottom)
 
 
 def shares(panels: Sequence[Panel], lines: int) -> list[int]:
-    """Lines for each: two at first, then in turns to whoever wants more."""
-    given = [min(2, panel.wanted) for panel in panels]
+    """Lines for each: a few at first, then in turns to whoever wants more."""
+    given = [min(LEAST, panel.wanted) for panel in panels]
     while sum(given) < lines:
         hungry = [index for index, panel in enumerate(panels) if given[index] < panel.wanted]
         if not hungry:
@@ -113,10 +134,15 @@ def rate(value: float, style: str = "") -> Text:
 
 def bar(fraction: float, width: int, *, is_plain: bool, style: str = "cyan") -> Text:
     """How much of the whole, as a line."""
-    full, half, empty = ("#", "", "-") if is_plain else ("━", "╸", "━")
+    full, half, empty = ("#", "", "-") if is_plain else ("━", "╸", "─")
     exact = min(1.0, max(0.0, fraction)) * width
     filled = int(exact)
     drawn = full * filled
     if half and exact - filled >= 0.5:
         drawn += half
     return Text(drawn, style) + Text(empty * (width - len(drawn)), "bright_black")
+
+
+def age(seconds: float) -> Text:
+    """How long, in four letters."""
+    return Text(rough(seconds) if seconds >= 1 else "0s")
