@@ -8,11 +8,12 @@
     $ penstock jobs list         by it, with "..." for what differs from time to time
     ...
 
-    ```console title="another terminal"      its last command stays until the page ends
+    ```console title="another terminal"      its last command goes on while the page does
 
-A line "^C" among what a command shows is where the reader presses Ctrl-C. ``<!-- exits 1 -->``
-above a block says how its last command ends. A block in ``sh`` is for the operating system alone:
-what it needs, such as root or a network, is not there in a test.
+A line "^C" is where the reader presses Ctrl-C: among what a command shows, or first in a block, for
+what still runs in that terminal. ``<!-- exits 1 -->`` above a block says how its last command ends.
+A block in ``sh`` is for the operating system alone: what it needs, such as root or a network, is
+not there in a test.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ README: Final = ROOT / "README.md"
 TUTORIAL: Final = DOCS / "tutorial.md"
 PAGES: Final = tuple(sorted([README, ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]))
 
+INTERRUPT: Final = "^C"
 ANOTHER_TERMINAL: Final = 'title="another terminal"'
 
 _BLOCK: Final = re.compile(
@@ -90,8 +92,8 @@ def commands(block: Block) -> list[Command]:
     typed: list[list[str]] = []
     shown: list[list[str]] = []
     for line in block.body.splitlines():
-        if line.startswith("$ "):
-            typed.append([line[2:]])
+        if line.startswith("$ ") or (line == INTERRUPT and not typed):
+            typed.append([line.removeprefix("$ ")])
             shown.append([])
         elif line.startswith("> ") and typed and not shown[-1]:
             typed[-1].append(line[2:])

@@ -11,14 +11,17 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import pexpect  # type: ignore[import-untyped]
 import pyte
 
-from docs.pages import ANOTHER_TERMINAL, Block, Command, blocks, commands
+from docs.pages import ANOTHER_TERMINAL, INTERRUPT, Block, Command, blocks, commands
 
 PATIENCE: Final = 100.0
 """Seconds after which a command counts as hung."""
@@ -44,7 +47,7 @@ class Terminal:
             timeout=PATIENCE,
         )
         self._is_busy = False
-        self._shell.sendline("PS2= PS1='@$?''@ready@'; stty -echo; bind 2>/dev/null")
+        self._shell.sendline("PS2= PS1='@$?''@ready@'; stty -echo")
         self._shell.expect(_PROMPT)
 
     def type(self, command: str) -> tuple[int, list[str]]:
@@ -56,12 +59,12 @@ class Terminal:
         """Start a command and wait until it has shown what the page says."""
         self._shell.sendline(command.typed)
         self._is_busy = True
-        seen = ""
+        seen, patience = "", time.monotonic() + PATIENCE
         while not shows(command.shown, screen(seen), whole=False):
-            found = self._shell.expect([r"\n", _PROMPT, pexpect.TIMEOUT, pexpect.EOF])
-            seen += self._shell.before + "\n"
-            if found:
+            if _PROMPT.search(seen) or time.monotonic() > patience:
                 raise AssertionError(f"{command.typed} has ended, or hangs, and shows:\n{seen}")
+            with contextlib.suppress(pexpect.TIMEOUT):
+                seen += self._shell.read_nonblocking(4096, timeout=1)
 
     def interrupt(self) -> tuple[int, list[str]]:
         """Press Ctrl-C and wait for the end of what runs."""
@@ -113,42 +116,56 @@ def shows(expected: Sequence[str], actual: Sequence[str], *, whole: bool = True)
 
 
 def read(
-    page: Path, place: Path, environment: Mapping[str, str] | None = None, *, is_new: bool = False
+    page: Path,
+    place: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    is_new: bool = False,
+    instead: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Do all that a page says, in ``place``; ``is_new``: on a machine that has nothing yet."""
+    """Do all that a page says, in ``place``; ``is_new``: on a machine that has nothing yet.
+
+    ``instead`` has other words for what a test cannot type as it is written.
+    """
     environment = environment or surroundings()
     with contextlib.ExitStack() as terminals:
-        main = terminals.enter_context(_terminal(place, environment))
+        main, other = (terminals.enter_context(_terminal(place, environment)) for _ in range(2))
         for block in blocks(page):
             if block.file_name is not None:
                 (place / block.file_name).write_text(block.body)
             elif block.language == "python":
                 run(block.body, place, environment)
             elif block.language == "console":
-                here = main
-                if ANOTHER_TERMINAL in block.options:
-                    here = terminals.enter_context(_terminal(place, environment))
-                _follow(block, here, is_new=is_new)
+                here = other if ANOTHER_TERMINAL in block.options else main
+                _follow(_reworded(block, instead), here, is_new=is_new)
 
 
 def _follow(block: Block, terminal: Terminal, *, is_new: bool) -> None:
     steps = [each for each in commands(block) if is_new or not _SET_UP.match(each.typed)]
     for step in steps:
-        is_last = step is steps[-1]
-        if is_last and ANOTHER_TERMINAL in block.options and "^C" not in step.shown:
+        is_last, expected = step is steps[-1], step.shown
+        if step.typed == INTERRUPT:
+            code, seen = terminal.interrupt()
+        elif INTERRUPT in step.shown:
+            split = step.shown.index(INTERRUPT)
+            terminal.leave_running(Command(step.typed, step.shown[:split]))
+            code, seen = terminal.interrupt()
+            expected = step.shown[split + 1 :]
+        elif is_last and ANOTHER_TERMINAL in block.options:
             terminal.leave_running(step)
             continue
-        expected = list(step.shown)
-        if "^C" in step.shown:
-            before = step.shown[: step.shown.index("^C")]
-            expected = expected[len(before) + 1 :]
-            terminal.leave_running(Command(step.typed, before))
-            code, seen = terminal.interrupt()
         else:
             code, seen = terminal.type(step.typed)
         told = f"line {block.line}: {step.typed}\nexits {code} and shows:\n" + "\n".join(seen)
         assert code == (block.code if is_last else 0), told
         assert not expected or shows(expected, seen), told
+
+
+def _reworded(block: Block, instead: Mapping[str, str]) -> Block:
+    body = block.body
+    for written, typed in instead.items():
+        body = body.replace(f"$ {written}", f"$ {typed}")
+    return replace(block, body=body)
 
 
 @contextlib.contextmanager
