@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Final, NoReturn
 
 import typer
 
-from penstock.cli import demo, enqueue, explain, jobs, migrate, queues, top, worker
+from penstock.cli.commands import LazyGroup
 from penstock.cli.dialogue import fail
 from penstock.errors import PenstockError, UsageError
 
@@ -24,15 +23,7 @@ MISUSED: Final = 2
 INTERRUPTED: Final = 130
 UNREAD: Final = 141
 
-app = typer.Typer(name=NAME, pretty_exceptions_enable=False, rich_markup_mode=None)
-app.command("demo", epilog=demo.EPILOG)(demo.demo)
-app.command("worker", epilog=worker.EPILOG)(worker.worker)
-app.command("enqueue", epilog=enqueue.EPILOG)(enqueue.enqueue)
-app.add_typer(jobs.app)
-app.add_typer(queues.app)
-app.command("explain", epilog=explain.EPILOG)(explain.explain)
-app.command("top", epilog=top.EPILOG)(top.top)
-app.command("migrate", epilog=migrate.EPILOG)(migrate.migrate)
+app = typer.Typer(name=NAME, cls=LazyGroup, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 def _show_version(wanted: bool) -> None:
@@ -42,6 +33,8 @@ def _show_version(wanted: bool) -> None:
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("penstock")
     except PackageNotFoundError:

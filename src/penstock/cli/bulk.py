@@ -21,7 +21,7 @@ from penstock.operations import Which
 
 Ids = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[ID]...", help="The jobs; - reads ids from the input, one a line."),
+    typer.Argument(metavar="ID", help="The jobs; - reads ids from the input, one a line."),
 ]
 All = Annotated[bool, typer.Option("--all", help="All jobs, if nothing else chooses.")]
 

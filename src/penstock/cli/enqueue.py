@@ -49,12 +49,14 @@ def enqueue(
     task: Annotated[
         str,
         typer.Argument(
-            metavar="TASK|-", help="The task, by its name.", autocompletion=completion.tasks
+            metavar="TASK",
+            help="The task, by its name; - reads jobs from the input.",
+            autocompletion=completion.tasks,
         ),
     ],
     args: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[JSON | NAME=TEXT | NAME:=JSON | -]...", help="Its arguments."),
+        typer.Argument(metavar="ARGS", help="Its arguments: JSON, NAME=TEXT, NAME:=JSON, or -."),
     ] = None,
     app: Annotated[
         str | None,

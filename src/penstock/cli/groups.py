@@ -12,6 +12,7 @@ def group(name: str, help: str) -> typer.Typer:
         help=help,
         callback=show_help,
         invoke_without_command=True,
+        add_completion=False,
         rich_markup_mode=None,
     )
 
