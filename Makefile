@@ -26,7 +26,7 @@ help: ## List the commands
 setup: $(STAMP) ## Make .venv with everything needed to work on Penstock
 
 demo: setup ## Show Penstock at work, in one terminal
-	$(BIN)/python -m penstock.demo
+	@$(BIN)/penstock demo $(ARGS)
 
 test: check ## Check, then run every test (WORKERS=2, ARGS="-k name")
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
@@ -37,9 +37,8 @@ check: setup ## Lint, format, types and import rules, without running anything
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports --no-logo --no-cache
 
-bench: setup ## Run the benchmarks
+bench: setup ## Run the benchmarks (ARGS="--quick", "--only NAME", "--list")
 	$(BIN)/python -m benchmarks $(ARGS)
-	$(BIN)/python -m benchmarks.overhead
 
 docs: setup ## Build the documentation into build/site and run every example in it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
