@@ -1,0 +1,65 @@
+"""How fast Penstock's worker drains the next jobs of a line, however long the line is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from benchmarks.fill import multiply
+from penstock import Penstock
+
+
+class Meter:
+    """A store with a task that counts, and notes when the first and the last of some jobs ran."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.app = Penstock(f"sqlite:///{path}")
+        self._count = 0
+        self._first = 0
+        self._last = 0
+        self._began_at = 0.0
+        self._ended_at = 0.0
+        self._is_over = threading.Event()
+
+        @self.app.task(name="count")
+        async def count(number: int) -> None:
+            self._tick()
+
+        self._task = count
+
+    def fill(self, count: int) -> None:
+        """Let so many jobs wait."""
+        multiply(self.path, self._task.enqueue(1).id, count)
+
+    def fill_history(self, count: int) -> None:
+        """Let so many jobs have succeeded."""
+        job = self._task.enqueue(1)
+        with self.app.worker_thread():
+            job.result(timeout=60)
+        self.app.close()
+        multiply(self.path, job.id, count)
+
+    def rate(self, count: int) -> float:
+        """Let a worker run ``count`` waiting jobs; return jobs per second.
+
+        The first tenth warms up: what is measured is how fast it goes, not how it starts.
+        """
+        self._count, self._first, self._last = 0, max(1, count // 10), count
+        self._is_over.clear()
+        with self.app.worker_thread():
+            assert self._is_over.wait(600), f"{self._count} of {count} jobs in ten minutes"
+        return (self._last - self._first) / (self._ended_at - self._began_at)
+
+    def _tick(self) -> None:
+        self._count += 1
+        if self._count == self._first:
+            self._began_at = time.perf_counter()
+        elif self._count == self._last:
+            self._ended_at = time.perf_counter()
+            self._is_over.set()
+
+    def close(self) -> None:
+        """Let the store go."""
+        self.app.close()

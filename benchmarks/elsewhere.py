@@ -1,0 +1,78 @@
+"""A worker in another process, and the pipe by which its jobs tell when they started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.contenders.contender import Contender
+
+_PIPE = "BENCHMARK_PIPE"
+
+
+def answer() -> None:
+    """Called by a job: tell when it started. All processes of a machine have one clock."""
+    os.write(int(os.environ[_PIPE]), f"{time.time()}\n".encode())
+
+
+class Elsewhere:
+    """The other process."""
+
+    def __init__(self, contender: Contender) -> None:
+        read, write = os.pipe()
+        about = (contender.engine, contender.name, str(contender.place), contender.kind)
+        self._worker = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.serve", *about],
+            pass_fds=[write],
+            env={**os.environ, _PIPE: str(write)},
+        )
+        os.close(write)
+        self._answers = os.fdopen(read)
+        self.pid = self._worker.pid
+
+    def started_at(self) -> float:
+        """Wait for a job to start, and return when it did."""
+        line = self._answers.readline()
+        assert line, "the worker has ended"
+        return float(line)
+
+    def close(self) -> None:
+        """End it."""
+        self._worker.terminate()
+        self._worker.wait()
+        self._answers.close()
+
+    # --- what it uses, as Linux tells ----------------------------------------------------------
+
+    def memory(self) -> float:
+        """MiB of memory that are its own or shared, now."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+    def cpu(self) -> float:
+        """Seconds that it has computed so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def working_elsewhere(contender: Contender) -> Iterator[Elsewhere]:
+    """A worker that has run its first job and fallen asleep."""
+    other = Elsewhere(contender)
+    try:
+        contender.enqueue_stamp()
+        other.started_at()
+        rest()
+        yield other
+    finally:
+        other.close()
+
+
+def rest() -> None:
+    """Let a worker fall asleep."""
+    time.sleep(0.02)

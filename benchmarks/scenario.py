@@ -1,0 +1,75 @@
+"""What a scenario is: a measurement with named figures, and what they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.contenders.contender import Contender, Kind
+
+Figures = Mapping[str, Any]
+"""Figures by name; what is no declared figure is a detail that is only kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a figure should be; one of the three."""
+
+    times: float | None = None
+    """At least so many times as good as the peer's."""
+    least: float | None = None
+    most: float | None = None
+
+    def __str__(self) -> str:
+        if self.times is not None:
+            return f"≥ {self.times:g}x"
+        return f"≥ {self.least:,g}" if self.least is not None else f"≤ {self.most:,g}"
+
+    def is_met(self, value: float, ratio: float | None) -> bool:
+        """The figure is as it should be; without a peer in the run, no ratio is reached."""
+        if self.times is not None:
+            return ratio is not None and ratio >= self.times
+        return value >= self.least if self.least is not None else value <= (self.most or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number that a scenario brings."""
+
+    name: str
+    unit: str
+    goal: Goal | None = None
+    less_is_better: bool = False
+
+    def ratio(self, ours: float, theirs: float) -> float | None:
+        """How many times better ours is."""
+        better, worse = (theirs, ours) if self.less_is_better else (ours, theirs)
+        return better / worse if worse > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much of a measurement is made: 1 is all of it."""
+
+    factor: float = 1.0
+
+    def jobs(self, count: int, least: int = 20) -> int:
+        return max(min(count, least), int(count * self.factor))
+
+    def seconds(self, seconds: float, least: float = 1.0) -> float:
+        return max(min(seconds, least), seconds * self.factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One measurement. ``run`` makes it, in a process of its own, on an empty store."""
+
+    about: str
+    figures: tuple[Figure, ...]
+    run: Callable[[Contender, Scale], Figures]
+    kind: Kind = "async"
+    """The kind of task that the contender's jobs are of."""
+    contenders: tuple[str, ...] = ("penstock", "huey")
+    rounds: int | None = None
+    """How often it is measured at most; it takes long, or repeats itself."""

@@ -1,0 +1,33 @@
+"""What is measured: one scenario per file, in the order they are run."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final
+
+from benchmarks.scenario import Scenario
+
+NAMES: Final = (
+    "enqueue_single",
+    "enqueue_threads",
+    "enqueue_async",
+    "enqueue_many",
+    "drain_async",
+    "drain_threads",
+    "latency",
+    "delayed",
+    "backlog",
+    "history",
+    "steady",
+    "import_time",
+    "memory",
+    "idle",
+    "overhead",
+)
+
+
+def loaded(name: str) -> Scenario:
+    """The scenario of this name."""
+    module: Any = import_module(f"benchmarks.scenarios.{name}")
+    scenario: Scenario = module.SCENARIO
+    return scenario

@@ -1,0 +1,29 @@
+"""What a worker with nothing to do costs: the share of one core that it computes while asleep."""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.contenders.contender import Contender
+from benchmarks.elsewhere import working_elsewhere
+from benchmarks.scenario import Figure, Figures, Scale, Scenario
+
+SECONDS = 15.0
+
+
+def measure(contender: Contender, scale: Scale) -> Figures:
+    """Percent of one core."""
+    with working_elsewhere(contender) as other:
+        time.sleep(1.0)  # what follows a start is not idleness
+        before, began_at = other.cpu(), time.perf_counter()
+        time.sleep(scale.seconds(SECONDS))
+        used, passed = other.cpu() - before, time.perf_counter() - began_at
+    return {"cpu": used / passed * 100}
+
+
+SCENARIO = Scenario(
+    about="processor time of an idle worker",
+    figures=(Figure("cpu", "%", less_is_better=True),),
+    run=measure,
+    rounds=1,
+)

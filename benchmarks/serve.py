@@ -1,0 +1,18 @@
+"""``python -m benchmarks.serve ENGINE CONTENDER PLACE KIND``: be a contender's worker."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import cast
+
+from benchmarks.contenders import opened
+from benchmarks.contenders.contender import Kind
+
+
+def main(engine: str, name: str, place: str, kind: str) -> None:
+    opened(engine, name, Path(place), cast(Kind, kind)).serve()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
