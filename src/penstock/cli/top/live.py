@@ -9,7 +9,7 @@ from typing import Final
 
 from penstock.cli.output import print_json_line
 from penstock.cli.screen import Screen, can_show, standard
-from penstock.cli.times import iso
+from penstock.cli.times import iso, rough
 from penstock.cli.top.document import document, print_once
 from penstock.cli.top.paint import PARTS, Look, frame
 from penstock.cli.top.view import View
@@ -19,6 +19,9 @@ from penstock.errors import PenstockError
 
 SHARE: Final = 10
 """A look that took long is followed by a pause so many times as long: watching must not burden."""
+
+SILENCE: Final = 3.0
+"""Seconds without an answer that are worth a word."""
 
 
 def watch_store(url: str | None, every: float, *, once: bool, as_json: bool) -> None:
@@ -79,6 +82,8 @@ class Top:
         self._ended: str | None = None
         self._view: View | None = None
         self._trouble: str | None = None
+        self._asked_at: float | None = None
+        """Since when an answer of the store is awaited."""
         self._news = asyncio.Event()
 
     async def run(self) -> str:
@@ -116,10 +121,16 @@ class Top:
                     is_paused=self._is_paused,
                     is_plain=self._screen.is_plain,
                     has_keys=self._screen.has_keys,
-                    trouble=self._trouble,
+                    trouble=self._trouble or self._silence(),
                 )
                 self._screen.show(frame(self._view, look))
-            await self._news.wait()
+            await self._clock.wait(self._news, self._every)
+
+    def _silence(self) -> str | None:
+        """What to say of a store that lets us wait."""
+        since = self._asked_at
+        waited = 0.0 if since is None else self._clock.monotonic() - since
+        return f"the store has not answered for {rough(waited)}" if waited > SILENCE else None
 
     async def _look(self) -> None:
         """Look at the store again and again; while it is away, say so and go on."""
@@ -128,13 +139,13 @@ class Top:
             await self._clock.sleep(pause(self._every, took))
             if self._is_paused:
                 continue
-            began = self._clock.monotonic()
+            began = self._asked_at = self._clock.monotonic()
             try:
                 self._view = await self._watch.look()
                 self._trouble = None
             except PenstockError as error:
-                self._trouble = f"{error}; looking again"
-            took = self._clock.monotonic() - began
+                self._trouble = f"looking again: {error}"
+            took, self._asked_at = self._clock.monotonic() - began, None
             self._news.set()
 
     def _hear(self, key: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from textwrap import wrap
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -57,7 +58,8 @@ def frame(view: View, look: Look) -> RenderableType:
     chosen = list(panels.values()) if look.part == "all" else [panels[look.part]]
     top: list[RenderableType] = [header(view, look.width)]
     if look.trouble is not None:
-        top.append(Text(visible(look.trouble), "bold red", no_wrap=True, overflow="ellipsis"))
+        lines = wrap(visible(look.trouble), look.width, max_lines=3, placeholder=" …")
+        top += [Text(line, "bold red") for line in lines]
     return page(top, chosen, footer(look), Size(look.width, look.height))
 
 
