@@ -10,6 +10,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
+from msgspec.structs import replace as copied
+
+from penstock.clock import SystemClock
 from penstock.config import Settings
 from penstock.context import CURRENT
 from penstock.core.job import Draft, new_id
@@ -52,6 +55,14 @@ def _parameters(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)
 
 
+def drafter(task: str, options: Options, settings: Settings) -> Callable[[bytes], Draft]:
+    """What makes the drafts of many jobs that differ in their payloads only."""
+    first, at = draft(task, b"", options, settings), SystemClock.now()
+    if options.id is not None:
+        return lambda payload: copied(first, payload=payload)
+    return lambda payload: copied(first, id=new_id(at), payload=payload)
+
+
 def draft(task: str, payload: bytes, options: Options, settings: Settings) -> Draft:
     """The draft of one job. Its id is made here, so that repeating the call is safe."""
     running = CURRENT.get(None)
@@ -59,7 +70,7 @@ def draft(task: str, payload: bytes, options: Options, settings: Settings) -> Dr
     if correlation_id is None and running is not None:
         correlation_id = running.correlation_id
     return Draft(
-        id=options.id or new_id(),
+        id=options.id or new_id(SystemClock.now()),
         remember=settings.remember if options.id else 0.0,
         task=task,
         payload=payload,

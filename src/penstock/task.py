@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import update_wrapper
 from typing import Any, Final, Generic, ParamSpec, TypeVar, Unpack, cast
 
@@ -10,7 +10,7 @@ from penstock.config import Settings
 from penstock.context import current
 from penstock.core.job import Draft, Job
 from penstock.core.spec import Spec
-from penstock.draft import decided, draft
+from penstock.draft import decided, draft, drafter
 from penstock.engines.records import Receipt
 from penstock.errors import BadArguments, BadItem, BadOption, UsageError
 from penstock.handle import Handle
@@ -118,13 +118,18 @@ class Sender(Generic[P, R]):
         return draft(self.spec.name, payload, options, self._settings)
 
     def _drafts(self, items: Iterable[Item]) -> list[Draft]:
-        jobs = []
+        jobs: list[Draft] = []
         if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
             why = f"enqueue_many takes a list of tuples or dicts, one per job, not {items!r}"
             raise BadArguments(self.name, why)
+        drafted: Callable[[bytes], Draft] = self._drafted
+        if not self.options.hooks:
+            drafted = drafter(self.spec.name, self.options, self._settings)
+        encode = self.spec.signature.encode
         for index, item in enumerate(items):
             try:
-                jobs.append(self._draft(*self._call(item)))
+                args, kwargs = self._call(item)
+                jobs.append(drafted(encode(args, kwargs, self._settings.max_payload)))
             except UsageError as error:
                 raise BadItem(self.name, index, error) from error
             except Exception as error:

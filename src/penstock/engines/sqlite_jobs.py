@@ -7,7 +7,7 @@ may happen to a job is decided in ``core.life``; the statements are in ``sql/sql
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -33,13 +33,12 @@ from penstock.engines.records import (
     WorkerInfo,
     reasons,
 )
+from penstock.engines.sqlite_entry import SqliteEntry
 from penstock.engines.sqlite_keys import SqliteKeys
 from penstock.engines.sqlite_places import SqlitePlaces
 from penstock.engines.sqlite_rows import (
-    Row,
     is_quick_success,
     json_text,
-    to_insert,
     to_job,
     to_jobs,
     to_save,
@@ -62,6 +61,7 @@ class SqliteJobs(SqliteViews):
 
     def __init__(self, connection: sqlite3.Connection, now: float) -> None:
         super().__init__(connection, now)
+        self._connection = connection
         self._keys = SqliteKeys(self._run, self._sql, now)
         self._places = SqlitePlaces(self._run, self._run_many, self._sql)
 
@@ -69,50 +69,8 @@ class SqliteJobs(SqliteViews):
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
         """See the contract."""
-        settings = self.settings()
-        if all(draft.remember <= 0 and draft.unique is None for draft in drafts):
-            rows = [
-                to_insert(job) for job in self._born(drafts, self._tickets(len(drafts)), settings)
-            ]
-            if self._insert_all(rows):
-                return [Receipt(draft.id, True) for draft in drafts]
-        return [self._enqueue(draft, settings) for draft in drafts]
-
-    def _insert_all(self, rows: Sequence[Row]) -> bool:
-        """Insert all, or nothing if one of the ids is known."""
-        if len(rows) == 1:
-            return self._run(self._sql["insert"], rows[0]).rowcount == 1
-        self._run("SAVEPOINT batch")
-        if self._run_many(self._sql["insert"], rows).rowcount == len(rows):
-            self._run("RELEASE batch")
-            return True
-        self._run("ROLLBACK TO batch")
-        self._run("RELEASE batch")
-        return False
-
-    def _enqueue(self, draft: Draft, settings: dict[str, QueueSettings]) -> Receipt:
-        forgets_at = self.now if draft.remember > 0 else float("inf")
-        if self._run(self._sql["known"], (draft.id, draft.id, forgets_at)).fetchone():
-            return Receipt(draft.id, False, "id")
-        if draft.unique is not None:
-            owner = self._keys.taken(draft.unique, draft.id)
-            if owner is not None:
-                return Receipt(owner, False, "unique")
-            self._keys.take(draft.unique, draft.id, self.now + draft.unique_for)
-        if draft.remember > 0:
-            self._run(self._sql["remember"], (draft.id, self.now + draft.remember))
-        (job,) = self._born([draft], self._tickets(1), settings)
-        self._run(self._sql["insert"], to_insert(job))
-        return Receipt(draft.id, True)
-
-    def _born(
-        self, drafts: Iterable[Draft], seq: int, settings: dict[str, QueueSettings]
-    ) -> Iterable[Job]:
-        for offset, draft in enumerate(drafts):
-            job = replace(life.born(draft, self.now), seq=seq + offset)
-            if job.state is State.READY and is_fair(settings, job.queue):
-                job = replace(job, hold=Hold.UNPLACED, hold_cause=job.queue)
-            yield job
+        entry = SqliteEntry(self._connection, self._sql, self._tickets, self._keys, self.now)
+        return entry.enqueue(drafts, self.settings())
 
     # --- work ----------------------------------------------------------------------------------
 

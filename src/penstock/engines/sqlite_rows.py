@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.core.job import ErrorRecord, Hold, Job, Outcome, OutcomeKind, State
+from penstock.core.job import Draft, ErrorRecord, Hold, Job, Outcome, OutcomeKind, State
 
 Row = tuple[Any, ...]
 
@@ -77,8 +77,9 @@ def to_job(row: Row) -> Job:
 
 
 def to_insert(job: Job) -> Row:
-    """The parameters of ``insert``."""
+    """The parameters of ``insert``; a job's entry is its first ticket."""
     return (
+        job.seq,
         job.id,
         job.task,
         job.payload,
@@ -99,6 +100,38 @@ def to_insert(job: Job) -> Row:
         job.name,
         json_text(job.tags) if job.tags else None,
         job.correlation_id,
+    )
+
+
+def is_plain(draft: Draft) -> bool:
+    """The draft says no more than which task to run, in which queue, how urgently and with what."""
+    return (
+        draft.delay <= 0
+        and draft.run_at is None
+        and draft.expires_in is None
+        and draft.key is None
+        and draft.correlation_id is None
+        and not draft.tags
+        and draft.name is None
+        and not draft.at_most_once
+        and draft.unique is None
+        and draft.unique_until == "done"
+        and draft.remember <= 0
+    )
+
+
+def to_insert_plain(draft: Draft, seq: int, now: float) -> Row:
+    """The parameters of ``insert_plain``, for one that is."""
+    return (
+        seq,
+        draft.id,
+        draft.task,
+        draft.payload,
+        draft.queue,
+        draft.priority,
+        now,
+        draft.enqueued_by,
+        seq,
     )
 
 

@@ -29,7 +29,7 @@ def check_drafts(name: str, drafts: Iterable[Draft]) -> None:
             raise ItemRefused(name, f"job {draft.id!r} has a time that is not a finite number")
         if draft.priority not in INTEGERS:
             raise ItemRefused(name, f"priority {draft.priority} has more than 64 bits")
-        if any("\0" in text for text in _texts(draft)):
+        if "\0" in _text(draft):
             raise ItemRefused(name, f"job {draft.id!r} has a text with a NUL character")
 
 
@@ -56,8 +56,7 @@ def check_given(name: str, given: object) -> None:
         raise ItemRefused(name, str(error)) from error
 
 
-def _texts(draft: Draft) -> Iterable[str]:
-    yield from (draft.id, draft.task, draft.queue, draft.enqueued_by, *draft.tags)
-    for text in (draft.key, draft.unique, draft.name, draft.correlation_id):
-        if text is not None:
-            yield text
+def _text(draft: Draft) -> str:
+    """All the texts of a draft as one, which is quicker to search."""
+    always = f"{draft.id}{draft.task}{draft.queue}{draft.enqueued_by}{draft.key}{draft.unique}"
+    return f"{always}{draft.name}{draft.correlation_id}{''.join(draft.tags)}"

@@ -4,7 +4,7 @@
 -- moving it, and every index is partial, so that a finished job costs the hot paths nothing.
 
 CREATE TABLE job (
-  entry          INTEGER PRIMARY KEY AUTOINCREMENT,  -- order of entry; never used twice
+  entry          INTEGER PRIMARY KEY,                -- its first ticket, so none is used twice
   id             TEXT    NOT NULL UNIQUE,
   task           TEXT    NOT NULL,
   queue          TEXT    NOT NULL,
