@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
@@ -27,7 +29,11 @@ from penstock.options import instant, several, word
 from penstock.sync import Facade, blocking
 
 if TYPE_CHECKING:
+    from penstock.config import Settings
+    from penstock.core.finding import Finding
     from penstock.explain import Explanation
+    from penstock.source import Source
+    from penstock.task import Sender
 
 Names = str | Iterable[str]
 E = TypeVar("E", bound=StrEnum)
@@ -70,7 +76,10 @@ class QueueChanges(TypedDict, total=False):
 class Operations:
     """The verbs on a store as a whole. Each has an async form, whose name begins with ``a``."""
 
+    settings: Settings
     _facade: Facade
+    _source: Source
+    _tasks: dict[str, Sender[..., Any]]
 
     async def aset_queue(self, queue: str, **changes: Unpack[QueueChanges]) -> QueueSettings:
         """Change what is decided about a queue; return all of it.
@@ -224,6 +233,33 @@ class Operations:
 
         chosen, limit = word("id", id), seconds(watch, name="watch")
         return await self._facade.ask(lambda client: explain(client.engine, chosen, limit))
+
+    async def adoctor(
+        self, *, watch: Duration | None = None, thorough: bool = False, mend: bool = False
+    ) -> tuple[Finding, ...]:
+        """Look at the store, its workers and its queues; say what is found, and what to do.
+
+        Nothing is changed, made or migrated, unless it is told to ``mend`` what a lost step may
+        have left. ``watch`` is how long each worker may take to give a sign of life, by default a
+        little longer than it should; ``thorough`` reads every page of the store.
+        """
+        from penstock.doctor import Expected, examine
+
+        queues = {name: task.options.queue for name, task in self._tasks.items()}
+        expected = Expected(self.settings.lease, self.settings.keep_finished, queues)
+        limit = None if watch is None else seconds(watch, name="watch")
+        return await examine(
+            self._source.connect, expected, watch=limit, thorough=thorough, mend=mend
+        )
+
+    def doctor(
+        self, *, watch: Duration | None = None, thorough: bool = False, mend: bool = False
+    ) -> tuple[Finding, ...]:
+        """The same, while this thread waits."""
+        asked = self.adoctor(watch=watch, thorough=thorough, mend=mend)
+        # Not on the façade's loop: that would open the store before anybody looks at it.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, asked).result()
 
     explain = blocking(aexplain)
     set_queue = blocking(aset_queue)

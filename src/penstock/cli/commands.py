@@ -21,6 +21,7 @@ SUMMARIES: Final = MappingProxyType(
         "jobs": "See jobs, send them back to run, cancel or delete them.",
         "queues": "See, pause and resume queues, decide about them.",
         "explain": "Say why a job has not run, and what to do.",
+        "doctor": "Say what is wrong with a store, and what to do.",
         "top": "Show how the store does, live.",
         "migrate": "Bring the schema of a store up to date.",
     }

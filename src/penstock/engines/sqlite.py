@@ -181,7 +181,7 @@ class SqliteEngine(Engine):
     async def checkup(self, *, thorough: bool = False) -> list[Finding]:
         from penstock.engines.sqlite_checkup import checkup
 
-        return await asyncio.to_thread(checkup, self.path, self.clock, thorough=thorough)
+        return await asyncio.to_thread(checkup, self.path, thorough=thorough)
 
     # --- how a step runs -----------------------------------------------------------------------
 

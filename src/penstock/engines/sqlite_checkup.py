@@ -17,7 +17,6 @@ from contextlib import closing
 from typing import Any, Final
 from urllib.parse import quote
 
-from penstock.clock import Clock
 from penstock.core.finding import Finding, Level
 from penstock.engines import sqlite_schema
 from penstock.engines.file_system import file_system
@@ -30,18 +29,19 @@ LITTLE_ROOM: Final = 500 * MEGABYTE
 NO_ROOM: Final = 20 * MEGABYTE
 LOCK_PATIENCE: Final = 2.0
 """Seconds after which a write lock that stays taken is worth a finding."""
+LOCK_PAUSE: Final = 0.01
 SAFE_LOG: Final = (3, 51, 3)
 """The first SQLite without the fault described at https://sqlite.org/wal.html#walresetbug."""
 
 
-def checkup(path: str, clock: Clock, *, thorough: bool) -> list[Finding]:
+def checkup(path: str, *, thorough: bool) -> list[Finding]:
     """Everything there is to say; blocks."""
     found = [_library()]
     missing = _missing(path)
     if missing is not None:
         return [*found, missing]
     found += [file_system(path), _disk(path), *_permissions(path), _log(path)]
-    lock = _lock(path, clock)
+    lock = _lock(path)
     try:
         with closing(_connect(path)) as connection:
             found += _inside(path, connection, thorough=thorough)
@@ -92,7 +92,7 @@ def _disk(path: str) -> Finding:
 def room(free: int, size: int) -> Finding:
     """What is said of a disk with so many bytes free, under a store of this size."""
     facts = {"free_bytes": free, "file_bytes": size}
-    text = f"{_megabytes(free)} are free on the disk, the store has {_megabytes(size)}"
+    text = f"{_bytes(free)} are free on the disk, the store has {_bytes(size)}"
     if free >= LITTLE_ROOM:
         return Finding(check="disk", text=text, facts=facts)
     step = "free space, or lower keep_finished; when it is full, no job can be enqueued or settled"
@@ -107,11 +107,11 @@ def _log(path: str) -> Finding:
         size = 0
     facts = {"wal_bytes": size}
     if size < LARGE_LOG:
-        return Finding(check="wal", text=f"the log has {_megabytes(size)}", facts=facts)
+        return Finding(check="wal", text=f"the log has {_bytes(size)}", facts=facts)
     return Finding(
         check="wal",
         level=Level.WARNING,
-        text=f"the log has {_megabytes(size)} and is not folded in: a reader keeps it open",
+        text=f"the log has {_bytes(size)} and is not folded in: a reader keeps it open",
         next_step=f"find the program that reads for long (lsof {path}-wal), such as a backup or a "
         "database browser, and end it",
         facts=facts,
@@ -156,7 +156,7 @@ def _beside(path: str) -> list[str]:
     return [name for name in names if os.path.exists(name)]
 
 
-def _lock(path: str, clock: Clock) -> Finding | None:
+def _lock(path: str) -> Finding | None:
     """Whether the write lock is free at least now and then."""
     name = f"{os.path.realpath(path)}-main"
     try:
@@ -164,14 +164,13 @@ def _lock(path: str, clock: Clock) -> Finding | None:
     except OSError:
         return None  # nobody has ever written, or may not: other findings say so
     try:
-        deadline = clock.monotonic() + LOCK_PATIENCE
-        while not _is_free(lock):
-            if clock.monotonic() >= deadline:
-                return _locked(name)
-            threading.Event().wait(0.01)
+        for _ in range(round(LOCK_PATIENCE / LOCK_PAUSE)):
+            if _is_free(lock):
+                return Finding(check="lock", text="writers have their turns")
+            threading.Event().wait(LOCK_PAUSE)
     finally:
         os.close(lock)
-    return Finding(check="lock", text="writers have their turns")
+    return _locked(name)
 
 
 def _is_free(lock: int) -> bool:
@@ -238,7 +237,7 @@ def _inside(path: str, connection: sqlite3.Connection, *, thorough: bool) -> Ite
         yield Finding(check="schema", level=Level.ERROR, text=text, next_step=step, facts=facts)
         return
     yield _schema(found, newest)
-    yield _journal(connection.execute("PRAGMA journal_mode").fetchone()[0])
+    yield _journal(path, connection)
     if thorough:
         yield _integrity(connection)
 
@@ -256,7 +255,11 @@ def _schema(found: int, newest: int) -> Finding:
     )
 
 
-def _journal(mode: str) -> Finding:
+def _journal(path: str, connection: sqlite3.Connection) -> Finding:
+    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+    if not os.path.exists(f"{path}-wal"):
+        # Read as it is, SQLite takes any file for one without a log; the header has its two marks.
+        mode = "wal" if _header(path)[18:20] == b"\x02\x02" else mode
     if mode == "wal":
         return Finding(check="journal", text="journal mode wal", facts={"journal_mode": mode})
     return Finding(
@@ -266,6 +269,11 @@ def _journal(mode: str) -> Finding:
         next_step="it is set right when the store is next opened: restart one worker",
         facts={"journal_mode": mode},
     )
+
+
+def _header(path: str) -> bytes:
+    with open(path, "rb") as file:  # nobody has a lock on it: see ``_connect``
+        return file.read(100)
 
 
 def _integrity(connection: sqlite3.Connection) -> Finding:
@@ -291,5 +299,8 @@ def _unreadable(path: str, error: sqlite3.Error) -> Finding:
     return Finding(check="store", level=Level.ERROR, text=text, next_step=step)
 
 
-def _megabytes(size: int) -> str:
-    return f"{size / MEGABYTE:,.1f} MB" if size < 1000 * MEGABYTE else f"{size / 1e9:,.1f} GB"
+def _bytes(size: int) -> str:
+    for below, unit, name in ((1e6, 1e3, "kB"), (1e9, 1e6, "MB"), (1e12, 1e9, "GB")):
+        if size < below:
+            return f"{size / unit:,.1f} {name}"
+    return f"{size / 1e12:,.1f} TB"

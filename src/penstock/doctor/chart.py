@@ -1,0 +1,138 @@
+"""The chart: what was read of a store, once before a while passed and once after."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.core.job import FINAL, WAITING, Hold, Job, State
+from penstock.engines.engine import Engine
+from penstock.engines.records import (
+    Count,
+    Filter,
+    Hand,
+    Mended,
+    QueueSettings,
+    Term,
+    WorkerInfo,
+)
+
+SAMPLE: Final = 1000
+"""Jobs of a kind that are read at most, the newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the store said at one moment."""
+
+    now: float
+    """The store's instant."""
+    workers: tuple[WorkerInfo, ...] = ()
+    hands: tuple[Hand, ...] = ()
+    leader: Term | None = None
+
+    @property
+    def beats(self) -> dict[str, int]:
+        """The beat of each worker."""
+        return {worker.id: worker.beat for worker in self.workers}
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What this application goes by; its tasks are known if its code was given."""
+
+    lease: float
+    keep_finished: float
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    """The queue of each task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Everything that the checks look at."""
+
+    before: Reading
+    after: Reading
+    watched: float
+    """Seconds between the two."""
+    skew: float
+    """How far the store's clock is ahead of this process's."""
+    expected: Expected
+    queues: Mapping[str, QueueSettings]
+    counts: tuple[Count, ...]
+    waiting: tuple[Job, ...]
+    """A sample."""
+    scheduled: tuple[Job, ...]
+    """A sample."""
+    unknown: tuple[Job, ...]
+    """A sample of those that are held for their task."""
+    old: tuple[Job, ...]
+    """A sample of those that were enqueued longer ago than finished jobs are kept, and ended."""
+    newest: Job | None
+    mended: Mended
+    has_mended: bool
+    """It was repaired, not only looked at."""
+
+    @property
+    def now(self) -> float:
+        return self.after.now
+
+    @property
+    def workers(self) -> tuple[WorkerInfo, ...]:
+        return self.after.workers
+
+    @property
+    def silent(self) -> list[WorkerInfo]:
+        """Workers whose beat stood still."""
+        before = self.before.beats
+        return [worker for worker in self.workers if before.get(worker.id) == worker.beat]
+
+    def total(self, *states: State, hold: Hold | None = None) -> Counter[str]:
+        """How many jobs of each queue are in these states, under this hold if one is named."""
+        found = Counter[str]()
+        for count in self.counts:
+            if count.state in states and (hold is None or count.hold is hold):
+                found[count.queue] += count.jobs
+        return found
+
+
+async def read(engine: Engine) -> Reading:
+    """Read what a while may change."""
+    return Reading(
+        await engine.now(),
+        tuple(await engine.workers()),
+        tuple(await engine.hands()),
+        await engine.leader(),
+    )
+
+
+async def chart(
+    engine: Engine, before: Reading, watched: float, expected: Expected, *, mend: bool
+) -> Chart:
+    """Read the rest, after the while has passed."""
+    asked = engine.clock.now()
+    after = await read(engine)
+
+    async def some(which: Filter) -> tuple[Job, ...]:
+        return (await engine.find(which, None, SAMPLE)).jobs
+
+    kept_since = after.now - expected.keep_finished
+    newest = await engine.find(Filter(), None, 1)
+    return Chart(
+        before=before,
+        after=after,
+        watched=watched,
+        skew=after.now - asked,
+        expected=expected,
+        queues=await engine.queues(),
+        counts=tuple(await engine.counts()),
+        waiting=await some(Filter(states=tuple(WAITING))),
+        scheduled=await some(Filter(states=(State.SCHEDULED,))),
+        unknown=await some(Filter(holds=(Hold.UNKNOWN_TASK,))),
+        old=await some(Filter(states=tuple(FINAL), until=kept_since)),
+        newest=newest.jobs[0] if newest.jobs else None,
+        mended=await engine.mend(rehearse=not mend),
+        has_mended=mend,
+    )

@@ -1,0 +1,56 @@
+"""Checks of the clocks: whoever writes an instant into the store must agree with all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.core.finding import Finding, Level
+from penstock.doctor.chart import Chart
+from penstock.explain.words import span
+
+TOLERANCE: Final = 1.0
+"""Seconds that clocks may differ before jobs visibly start too early or too late."""
+
+_STEP: Final = "let NTP set the clocks of all machines (timedatectl), or correct this one by hand"
+
+
+def checks(chart: Chart) -> Iterator[Finding]:
+    """Everything about time."""
+    found = [*_server(chart), *_future(chart)]
+    yield from found or [Finding(check="clock", text="the clocks agree")]
+
+
+def _server(chart: Chart) -> Iterator[Finding]:
+    """The store has a clock of its own."""
+    if abs(chart.skew) > TOLERANCE:
+        way = "ahead of" if chart.skew > 0 else "behind"
+        yield Finding(
+            check="clock",
+            level=Level.WARNING,
+            text=f"the store's clock is {span(abs(chart.skew))} {way} the one here",
+            next_step=_STEP,
+            facts={"skew": chart.skew},
+        )
+
+
+def _future(chart: Chart) -> Iterator[Finding]:
+    """Something was written at an instant that is yet to come."""
+    latest = 0.0
+    who = ""
+    if chart.newest is not None and chart.newest.enqueued_at > latest:
+        latest = chart.newest.enqueued_at
+        who = f"job {chart.newest.id} was enqueued"
+    for worker in chart.workers:
+        if worker.joined_at > latest:
+            latest, who = worker.joined_at, f"worker {worker.id} joined"
+    ahead = latest - chart.now
+    if ahead > TOLERANCE:
+        yield Finding(
+            check="clock",
+            level=Level.WARNING,
+            text=f"{who} {span(ahead)} in the future: another machine's clock is ahead, or this "
+            "one was set back",
+            next_step=f"{_STEP}; until then delays are {span(ahead)} longer or shorter",
+            facts={"skew": ahead},
+        )

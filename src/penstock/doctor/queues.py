@@ -1,0 +1,193 @@
+"""Checks of the jobs: what stands still, what nobody knows, what has ended and stays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.core.finding import Finding, Level
+from penstock.core.job import FINAL, Hold, State
+from penstock.doctor.chart import SAMPLE, Chart
+from penstock.explain.words import listed, moment, near, number, span
+
+OVERDUE: Final = 10.0
+"""Seconds that a due job may wait to be made ready before promotion counts as stalled."""
+LATE_PRUNING: Final = 3600.0
+MUCH_HISTORY: Final = 1_000_000
+
+
+def checks(chart: Chart) -> Iterator[Finding]:
+    """Everything about jobs and queues."""
+    yield from _paused(chart)
+    yield from _overdue(chart)
+    yield from _unknown(chart)
+    yield from _undeclared(chart)
+    yield from _old_code(chart)
+    yield from _holds(chart)
+    yield from _failed(chart)
+    yield _history(chart)
+
+
+def _paused(chart: Chart) -> Iterator[Finding]:
+    waiting = chart.total(State.READY, State.SCHEDULED)
+    for queue, settings in sorted(chart.queues.items()):
+        if settings.paused:
+            jobs = waiting[queue]
+            note = f" ({settings.note})" if settings.note else ""
+            oldest = [job.enqueued_at for job in chart.waiting if job.queue == queue]
+            since = f", the first known since {moment(min(oldest))}" if oldest else ""
+            yield Finding(
+                check="paused",
+                level=Level.WARNING if jobs else Level.NOTE,
+                text=f"queue {queue!r} is paused{note}: "
+                f"{number(jobs, 'job waits', 'jobs wait')}{since}",
+                next_step=f"when that is over: penstock queues resume {queue}",
+                facts={"queue": queue, "jobs": jobs, "note": settings.note},
+            )
+
+
+def _overdue(chart: Chart) -> Iterator[Finding]:
+    """Whoever claims promotes what is due, and the leader does at least each 5 s."""
+    late = [
+        chart.now - job.run_at
+        for job in chart.scheduled
+        if job.run_at is not None and chart.now - job.run_at > OVERDUE
+    ]
+    if not late:
+        return
+    some = "at least " if len(chart.scheduled) >= SAMPLE else ""
+    step = "start a worker that leads (without --no-leads)"
+    if chart.after.leader is not None:
+        step = f"the leader ({chart.after.leader.holder}) does not promote: restart that worker"
+    yield Finding(
+        check="overdue",
+        level=Level.WARNING,
+        text=f"{some}{number(len(late), 'job is', 'jobs are')} due for up to {span(max(late))} and "
+        "not made ready",
+        next_step=step,
+        facts={"jobs": len(late), "late": max(late)},
+    )
+
+
+# --- tasks --------------------------------------------------------------------------------------
+
+
+def _unknown(chart: Chart) -> Iterator[Finding]:
+    """Tasks of jobs that wait, and that no worker knows: held already, or about to be."""
+    known = {task for worker in chart.workers for task in worker.tasks}
+    held = chart.total(State.READY, hold=Hold.UNKNOWN_TASK).total()
+    tasks = Counter(job.task for job in chart.unknown)
+    if chart.workers:
+        others = (job for job in chart.waiting if job.hold is not Hold.UNKNOWN_TASK)
+        tasks += Counter(job.task for job in others if job.task not in known)
+    for task, jobs in sorted(tasks.items()):
+        meant = near(task, sorted(known))
+        hint = f"; workers know {meant!r}: was that meant?" if meant else ""
+        yield Finding(
+            check="unknown_task",
+            level=Level.WARNING,
+            text=f"no worker knows task {task!r}: {number(jobs, 'job waits', 'jobs wait')}",
+            next_step=f"start a worker whose code declares it{hint}",
+            facts={"task": task, "jobs": jobs, "held": held},
+        )
+
+
+def _undeclared(chart: Chart) -> Iterator[Finding]:
+    """Tasks of jobs that wait, and that the application that was given does not have."""
+    declared = chart.expected.tasks
+    known = {task for worker in chart.workers for task in worker.tasks}
+    tasks = Counter(job.task for job in chart.waiting) if declared else Counter[str]()
+    for task, jobs in sorted(tasks.items()):
+        if task in declared or (chart.workers and task not in known):
+            continue
+        meant = near(task, sorted(declared))
+        hint = f"; it has {meant!r}: was that meant?" if meant else ""
+        yield Finding(
+            check="undeclared",
+            level=Level.WARNING,
+            text=f"this application does not declare task {task!r}: "
+            f"{number(jobs, 'job waits', 'jobs wait')}",
+            next_step="keep it under its old name until they are done, or see that its module is "
+            f"imported{hint}",
+            facts={"task": task, "jobs": jobs},
+        )
+
+
+def _old_code(chart: Chart) -> Iterator[Finding]:
+    """Workers that serve a queue of the application and do not know a task of it."""
+    for worker in chart.workers:
+        lacks = [
+            task
+            for task, queue in chart.expected.tasks.items()
+            if queue in worker.queues and task not in worker.tasks
+        ]
+        if lacks:
+            yield Finding(
+                check="old_code",
+                level=Level.WARNING,
+                text=f"worker {worker.id} does not know {listed(lacks)} of this application",
+                next_step="it runs other code: restart it, or send it SIGHUP",
+                facts={"worker": worker.id, "tasks": len(lacks)},
+            )
+
+
+# --- what is left -------------------------------------------------------------------------------
+
+
+def _holds(chart: Chart) -> Iterator[Finding]:
+    mended = chart.mended
+    facts = {"holds": mended.unheld, "keys": mended.keys}
+    if not mended.unheld and not mended.keys:
+        yield Finding(check="mend", text="every hold has a cause", facts=facts)
+        return
+    parts = []
+    if mended.unheld:
+        parts.append(number(mended.unheld, "hold without a cause", "holds without a cause"))
+    if mended.keys:
+        parts.append(
+            number(mended.keys, "unique key that no job needs", "unique keys that no job needs")
+        )
+    what = " and ".join(parts)
+    if chart.has_mended:
+        yield Finding(check="mend", level=Level.NOTE, text=f"mended {what}", facts=facts)
+        return
+    step = "penstock doctor --mend; the leader does so each minute, so look at it, too"
+    yield Finding(
+        check="mend", level=Level.WARNING, text=f"found {what}", next_step=step, facts=facts
+    )
+
+
+def _failed(chart: Chart) -> Iterator[Finding]:
+    failed = chart.total(State.FAILED)
+    if failed.total():
+        have = number(failed.total(), "job has failed and waits", "jobs have failed and wait")
+        by = ", ".join(f"{queue} {jobs:,}" for queue, jobs in failed.most_common(5))
+        yield Finding(
+            check="failed",
+            level=Level.NOTE,
+            text=f"{have} for a person: {by}",
+            next_step="look at them: penstock jobs list --state failed; then retry or purge them",
+            facts={"jobs": failed.total()},
+        )
+
+
+def _history(chart: Chart) -> Finding:
+    keep, ended = chart.expected.keep_finished, chart.total(*FINAL).total()
+    limit = chart.now - keep - LATE_PRUNING
+    late = [job for job in chart.old if job.finished_at is not None and job.finished_at < limit]
+    kept = f"{number(ended, 'finished job is', 'finished jobs are')} kept"
+    facts = {"finished": ended, "keep_finished": keep, "late": len(late)}
+    if late:
+        some = "at least " if len(chart.old) >= SAMPLE else ""
+        return Finding(
+            check="history",
+            level=Level.WARNING,
+            text=f"{kept}, {some}{len(late):,} of them past keep_finished ({span(keep)})",
+            next_step="see that somebody leads, and that workers have this keep_finished",
+            facts=facts,
+        )
+    if ended > MUCH_HISTORY:
+        step = "lower keep_finished if nobody needs them for so long"
+        return Finding(check="history", level=Level.NOTE, text=kept, next_step=step, facts=facts)
+    return Finding(check="history", text=kept, facts=facts)

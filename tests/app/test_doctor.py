@@ -1,0 +1,457 @@
+"""Every finding about workers, queues and clocks, provoked, by its text, on each engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from conformance.steps import settle
+from penstock import Penstock
+from penstock.app import connect
+from penstock.core.job import Draft, Hold, Job
+from penstock.doctor import Expected, Finding, Level, examine
+from penstock.engines.engine import Engine
+from penstock.engines.records import Ask, QueueSettings, WorkerInfo
+from penstock.errors import EngineUnavailable
+from penstock.testing import Faulty
+from penstock.testing.clock import FakeClock
+
+START = "start a worker: penstock worker MODULE:APP"
+EXPECTED = Expected(lease=15.0, keep_finished=3600.0)
+
+
+class Store:
+    """A store, one handle on it that a test may use, and a doctor for it."""
+
+    def __init__(self, url: str, clock: FakeClock) -> None:
+        # Stores in memory are shared by their name.
+        self.url = f"memory://{id(self)}" if url == "memory://" else url
+        self.clock = clock
+        self.engine = connect(self.url, clock)
+
+    async def put(self, id: str = "a", **fields: Any) -> str:
+        draft = Draft(id=id, task=fields.pop("task", "send"), **{"queue": "mail", **fields})
+        await self.engine.enqueue([draft])
+        return id
+
+    async def staffed(self, id: str = "w", *, leads: bool = True, **fields: Any) -> str:
+        facts = {"queues": ("mail",), "tasks": ("send",), "slots": 2, "lease": 15.0}
+        await self.engine.join(WorkerInfo(id=id, **{**facts, **fields}))
+        if leads:
+            await self.engine.lead(id, 3600)
+        return id
+
+    async def taken(self, worker: str = "w") -> Job:
+        ask = Ask(worker=worker, queues=("mail",), want=1, slots=1)
+        (job,) = (await self.engine.exchange(ask)).jobs
+        return job
+
+    async def examined(
+        self,
+        *beats: str,
+        expected: Expected = EXPECTED,
+        handle: Callable[[], Engine] | None = None,
+        **how: Any,
+    ) -> list[Finding]:
+        """Ask the doctor while time passes, and these workers beat."""
+        new = handle or (lambda: connect(self.url, self.clock))
+        asked = asyncio.create_task(examine(new, expected, **how))
+        while not asked.done():
+            sleeps = asyncio.create_task(self.clock.asleep())
+            await asyncio.wait({asked, sleeps}, return_when=asyncio.FIRST_COMPLETED)
+            sleeps.cancel()
+            for worker in beats:
+                await self.engine.beat(worker)
+            self.clock.advance(0.5)
+        return list(await asked)
+
+
+@pytest.fixture
+async def store(url: str, clock: FakeClock) -> AsyncIterator[Store]:
+    store = Store(url, clock)
+    await store.engine.open()
+    yield store
+    await store.engine.close()
+
+
+def told(findings: list[Finding], check: str) -> tuple[str, str, str | None]:
+    """Level, text and next step of the one finding of a check."""
+    (found,) = [finding for finding in findings if finding.check == check]
+    return found.level, found.text, found.next_step
+
+
+def bad(findings: list[Finding]) -> list[str]:
+    """The checks that found something worse than a note."""
+    return [finding.check for finding in findings if finding.level.is_bad]
+
+
+async def test_of_a_store_at_work_there_is_nothing_to_say(store):
+    await store.staffed()
+    await store.put()
+    await settle(store.engine, await store.taken(), "succeeded")
+    found = await store.examined("w")
+    assert bad(found) == []
+    assert told(found, "workers") == ("ok", "1 worker has a lease, with 2 slots", None)
+    assert told(found, "leases")[1].startswith("every worker gave a sign of life within ")
+    assert told(found, "leader") == ("ok", "w leads", None)
+    assert told(found, "clock") == ("ok", "the clocks agree", None)
+    assert told(found, "mend") == ("ok", "every hold has a cause", None)
+    assert told(found, "history") == ("ok", "1 finished job is kept", None)
+    assert told(found, "versions")[1].startswith("Penstock ")
+    assert " answers in 0.0 ms" in told(found, "reach")[1]
+
+
+# --- workers ------------------------------------------------------------------------------------
+
+
+async def test_no_worker_and_nothing_to_do_is_worth_a_note(store):
+    found = await store.examined()
+    assert bad(found) == []
+    assert told(found, "workers") == ("note", "no worker is there, and no job waits", None)
+
+
+async def test_no_worker_and_jobs_that_wait(store):
+    await store.put()
+    await store.put("b", delay=60)
+    found = await store.examined()
+    assert bad(found) == ["workers"]
+    assert told(found, "workers") == ("error", "no worker is there, and 2 jobs wait", START)
+
+
+async def test_a_worker_whose_beat_stands_still(store):
+    await store.staffed()
+    await store.put()
+    await store.taken()
+    await store.staffed("lives", leads=False)
+    await store.engine.resign("w", 1)
+    await store.engine.lead("lives", 3600)
+    found = await store.examined("lives", watch=2)
+    assert bad(found) == ["leases"]
+    level, text, step = told(found, "leases")
+    assert (level, text[:22]) == ("warning", "no sign of life for 2s")
+    assert text.endswith("from w, with 1 running job")
+    assert step is not None
+    assert step.startswith("after 15s without one the leader gives their jobs to others")
+
+
+async def test_a_worker_whose_beat_stands_still_and_nobody_else_leads(store):
+    await store.staffed()
+    found = await store.examined(watch=2)
+    assert bad(found) == ["leases"]
+    assert told(found, "leases")[2] == (
+        f"nobody alive leads, so their jobs stay with them: {START}, and it rescues them"
+    )
+
+
+async def test_nobody_leads(store):
+    await store.staffed(leads=False)
+    found = await store.examined("w")
+    assert bad(found) == ["leader"]
+    assert told(found, "leader") == (
+        "error",
+        "nobody leads: dead workers keep their jobs, and nothing is pruned",
+        f"{START}, without --no-leads; those that are there may be dead",
+    )
+
+
+async def test_a_leader_without_a_lease(store):
+    await store.staffed(leads=False)
+    await store.engine.lead("other", 60)
+    found = await store.examined("w")
+    assert bad(found) == []
+    level, text, _ = told(found, "leader")
+    assert (level, text[:40]) == ("note", "other leads and has no lease; its term e")
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_running_jobs_without_a_lease(store, leads):
+    await store.staffed()
+    await store.put()
+    await store.taken()
+    await store.engine.leave("w")
+    await store.engine.resign("w", 1)
+    await store.staffed("lives", leads=leads)
+    found = await store.examined("lives")
+    level, text, step = told(found, "orphans")
+    assert (level, text) == ("error", "1 job runs with no lease: w went without them")
+    assert step == (
+        "the leader (lives) should rescue them: restart that worker"
+        if leads
+        else f"nobody leads: {START}, and it rescues them"
+    )
+
+
+async def test_a_queue_that_nobody_serves(store):
+    await store.staffed(queues=("mails",))
+    await store.put()
+    found = await store.examined("w")
+    assert bad(found) == ["unserved"]
+    assert told(found, "unserved") == (
+        "warning",
+        "no worker serves queue 'mail', where 1 job waits",
+        f"{START} --queues mail; or was queue 'mails' meant?",
+    )
+
+
+async def test_leases_that_do_not_agree(store):
+    await store.staffed()
+    await store.staffed("v", lease=5.0)
+    found = await store.examined("w", "v")
+    assert bad(found) == ["settings"]
+    assert told(found, "settings") == (
+        "warning",
+        "workers have different leases: 5s: v; 15s: w",
+        "give all the same lease: the leader takes jobs away by its own",
+    )
+
+
+async def test_a_lease_that_is_not_the_applications(store):
+    await store.staffed()
+    expected = Expected(lease=30.0, keep_finished=3600.0, tasks={"send": "mail"})
+    found = await store.examined("w", expected=expected)
+    assert bad(found) == ["settings"]
+    assert told(found, "settings")[1] == ("workers have a lease of 15s, and this application 30s")
+
+
+# --- queues and jobs ----------------------------------------------------------------------------
+
+
+async def test_a_paused_queue(store):
+    await store.staffed()
+    await store.engine.set_queue("mail", QueueSettings(paused=True, note="provider is down"))
+    assert told(await store.examined("w"), "paused")[0] == "note"
+    await store.put()
+    store.clock.advance(3)
+    found = await store.examined("w")
+    assert bad(found) == ["paused"]
+    level, text, step = told(found, "paused")
+    assert level == "warning"
+    assert text.startswith(
+        "queue 'mail' is paused (provider is down): 1 job waits, the first known since 2025-06-15"
+    )
+    assert step == "when that is over: penstock queues resume mail"
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_due_jobs_that_nobody_makes_ready(store, leads):
+    if leads:
+        await store.staffed()
+    await store.put(delay=5)
+    store.clock.advance(65)
+    found = await store.examined("w") if leads else await store.examined()
+    level, text, step = told(found, "overdue")
+    assert level == "warning"
+    assert text.startswith("1 job is due for up to 1m")
+    assert text.endswith(" and not made ready")
+    assert step == (
+        "the leader (w) does not promote: restart that worker"
+        if leads
+        else "start a worker that leads (without --no-leads)"
+    )
+
+
+async def test_a_task_that_no_worker_knows(store):
+    await store.staffed(tasks=("mail.send",))
+    await store.put()
+    held = {"hold": Hold.UNKNOWN_TASK, "hold_cause": "send"}
+    await settle(store.engine, await store.taken(), "released", **held)
+    await store.put("b", task="send")
+    await store.put("c", task="other")
+    found = await store.examined("w")
+    assert bad(found) == ["unknown_task", "unknown_task"]
+    other, send = [each for each in found if each.check == "unknown_task"]
+    assert other.text == "no worker knows task 'other': 1 job waits"
+    assert (send.text, send.next_step) == (
+        "no worker knows task 'send': 2 jobs wait",
+        "start a worker whose code declares it; workers know 'mail.send': was that meant?",
+    )
+
+
+async def test_a_task_that_the_application_does_not_declare(store):
+    await store.staffed(tasks=("send", "deliver"))
+    await store.put()
+    expected = Expected(lease=15.0, keep_finished=3600.0, tasks={"deliver": "mail"})
+    found = await store.examined("w", expected=expected)
+    assert bad(found) == ["undeclared"]
+    assert told(found, "undeclared") == (
+        "warning",
+        "this application does not declare task 'send': 1 job waits",
+        "keep it under its old name until they are done, or see that its module is imported",
+    )
+
+
+async def test_a_worker_that_runs_old_code(store):
+    await store.staffed()
+    tasks = {"send": "mail", "resize": "mail", "elsewhere": "other"}
+    expected = Expected(lease=15.0, keep_finished=3600.0, tasks=tasks)
+    found = await store.examined("w", expected=expected)
+    assert bad(found) == ["old_code"]
+    assert told(found, "old_code") == (
+        "warning",
+        "worker w does not know resize of this application",
+        "it runs other code: restart it, or send it SIGHUP",
+    )
+
+
+async def test_a_hold_without_a_cause_is_found_and_lifted_when_asked(store):
+    await store.staffed()
+    await store.put()
+    await settle(store.engine, await store.taken(), "released", hold=Hold.RATE)
+    for _ in range(2):  # to look changes nothing
+        found = await store.examined("w")
+        assert bad(found) == ["mend"]
+        assert told(found, "mend") == (
+            "warning",
+            "found 1 hold without a cause",
+            "penstock doctor --mend; the leader does so each minute, so look at it, too",
+        )
+    assert told(await store.examined("w", mend=True), "mend") == (
+        "note",
+        "mended 1 hold without a cause",
+        None,
+    )
+    assert bad(await store.examined("w")) == []
+
+
+async def test_dead_letters_are_counted(store):
+    await store.staffed()
+    await store.put()
+    await settle(store.engine, await store.taken(), "failed")
+    found = await store.examined("w")
+    assert bad(found) == []
+    assert told(found, "failed") == (
+        "note",
+        "1 job has failed and waits for a person: mail 1",
+        "look at them: penstock jobs list --state failed; then retry or purge them",
+    )
+
+
+async def test_history_that_nobody_prunes(store):
+    await store.staffed()
+    await store.put()
+    await settle(store.engine, await store.taken(), "succeeded")
+    store.clock.advance(3600 * 3)
+    await store.engine.lead("w", 3600)
+    found = await store.examined("w")
+    assert bad(found) == ["history"]
+    assert told(found, "history") == (
+        "warning",
+        "1 finished job is kept, 1 of them past keep_finished (1h)",
+        "see that somebody leads, and that workers have this keep_finished",
+    )
+
+
+async def test_a_great_history_is_worth_a_note(store, monkeypatch):
+    monkeypatch.setattr("penstock.doctor.queues.MUCH_HISTORY", 0)
+    await store.staffed()
+    await store.put()
+    await settle(store.engine, await store.taken(), "succeeded")
+    found = await store.examined("w")
+    assert told(found, "history") == (
+        "note",
+        "1 finished job is kept",
+        "lower keep_finished if nobody needs them for so long",
+    )
+
+
+# --- clocks and reach ---------------------------------------------------------------------------
+
+
+async def test_a_clock_that_went_back_shows_by_a_job(store):
+    await store.staffed()
+    await store.put()
+    store.clock.jump(-100)
+    await store.engine.lead("w", 3600)
+    found = await store.examined("w")
+    assert bad(found) == ["clock"]
+    level, text, step = told(found, "clock")
+    assert level == "warning"
+    assert text.endswith(
+        "in the future: another machine's clock is ahead, or this one was set back"
+    )
+    assert step is not None
+    assert step.startswith("let NTP set the clocks of all machines (timedatectl)")
+
+
+async def test_a_clock_that_is_behind_shows_by_a_worker(store):
+    store.clock.jump(60)
+    await store.staffed()
+    store.clock.jump(-60)
+    found = await store.examined("w")
+    assert told(found, "clock")[1].startswith("worker w joined ")
+
+
+async def test_a_store_with_a_clock_of_its_own_that_is_ahead(store):
+    class Ahead(Faulty):
+        async def now(self) -> float:
+            return await super().now() + 30
+
+    await store.staffed()
+    found = await store.examined("w", handle=lambda: Ahead(connect(store.url, store.clock)))
+    assert bad(found) == ["clock"]
+    assert told(found, "clock")[1] == "the store's clock is 30s ahead of the one here"
+
+
+async def test_a_store_that_goes_away_while_it_is_looked_at(store):
+    def handle() -> Engine:
+        faulty = Faulty(connect(store.url, store.clock))
+        faulty.fail("counts", EngineUnavailable("the store", "gone"))
+        return faulty
+
+    found = await store.examined(handle=handle)
+    assert bad(found) == ["reach"]
+    assert told(found, "reach")[1].startswith("the store cannot be reached: gone")
+
+
+async def test_a_store_that_answers_slowly(store):
+    def handle() -> Engine:
+        faulty = Faulty(connect(store.url, store.clock))
+        faulty.delay("rescue", 3.0)
+        return faulty
+
+    found = await store.examined(handle=handle)
+    level, text, step = told(found, "reach")
+    assert level == "warning"
+    assert "answers in 3" in text
+    assert step == "look for a writer that keeps the lock for long, or a slow disk or network"
+
+
+# --- the app ------------------------------------------------------------------------------------
+
+
+def test_an_app_has_a_doctor(app):
+    app.enqueue("send")
+    found = app.doctor()
+    assert bad(list(found)) == ["workers"]
+
+
+async def test_an_app_has_a_doctor_that_is_awaited(app):
+    await app.aenqueue("send")
+    assert bad(list(await app.adoctor(watch="1s"))) == ["workers"]
+
+
+def test_the_tasks_of_an_app_are_compared_with_those_of_its_workers(url):
+    shared = "memory://compared" if url == "memory://" else url
+    with Penstock(shared) as app, Penstock(shared) as other:
+        app.task(name="send")(lambda: None)
+        old = other.task(name="old")(lambda: None)
+        with other.worker_thread(lease=2):
+            old.enqueue().result(timeout=60)
+            found = app.doctor()
+    assert {"old_code", "settings"} <= set(bad(list(found)))
+
+
+def test_a_real_worker_is_seen_to_live(app):
+    send = app.task(name="send")(lambda: None)
+    with app.worker_thread(lease=2):
+        send.enqueue().result(timeout=60)
+        found = list(app.doctor(watch="60s"))
+    assert told(found, "leases")[0] == "ok"
+    assert told(found, "leader")[0] == "ok"
+
+
+def test_levels_say_whether_somebody_should_act():
+    assert [level for level in Level if level.is_bad] == [Level.WARNING, Level.ERROR]

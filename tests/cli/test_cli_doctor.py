@@ -1,0 +1,189 @@
+"""``penstock doctor``: what it prints, what it exits with, and real workers that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Penstock
+
+YARD = """
+import pathlib, threading
+from penstock import Penstock
+app = Penstock('sqlite:///jobs.db', lease=2)
+@app.task(name='hang')
+def hang() -> None:
+    pathlib.Path('began').touch()
+    threading.Event().wait()
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[Penstock]:
+    (tmp_path / "yard.py").write_text(YARD)
+    with Penstock(f"sqlite:///{tmp_path}/jobs.db") as app:
+        yield app
+
+
+def penstock(place: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    shell = {"PENSTOCK_URL": "sqlite:///jobs.db", "PENSTOCK_APP": ""}
+    return subprocess.run(
+        [sys.executable, "-m", "penstock", "doctor", *arguments],
+        cwd=place,
+        env={**os.environ, **shell, **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    """What was found, by check."""
+    return {finding["check"]: finding for finding in json.loads(done.stdout)["findings"]}
+
+
+def bad(done: subprocess.CompletedProcess[str]) -> set[str]:
+    found = findings(done).values()
+    return {each["check"] for each in found if each["level"] in ("warning", "error")}
+
+
+@contextmanager
+def busy_worker(place: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A real worker process, while it runs a job that does not end."""
+    worker = subprocess.Popen(
+        [sys.executable, "-c", "import yard; yard.app.run_worker()"], cwd=place
+    )
+    try:
+        tries = 3000
+        while not (place / "began").exists():
+            try:
+                worker.wait(0.02)
+            except subprocess.TimeoutExpired:
+                tries -= 1
+                assert tries, "it did not begin"
+                continue
+            raise AssertionError("the worker has ended")
+        yield worker
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def test_it_prints_the_worst_first_and_what_to_do(app: Penstock, tmp_path: Path) -> None:
+    app.enqueue("send", queue="mail")
+    app.pause("mail")
+    done = penstock(tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = done.stdout.splitlines()
+    assert lines[:2] == [
+        "error    workers: no worker is there, and 1 job waits",
+        "         next: start a worker: penstock worker MODULE:APP",
+    ]
+    assert lines[2].startswith("warning  paused: queue 'mail' is paused: 1 job waits")
+    assert lines[3] == "         next: when that is over: penstock queues resume mail"
+    assert "ok       reach: sqlite file " in done.stdout
+    assert lines[-1].startswith("1 error, 1 warning, ")
+
+
+def test_nothing_worse_than_a_note_ends_with_0(app: Penstock, tmp_path: Path) -> None:
+    app.counts()
+    done = penstock(tmp_path, "--json", "--thorough")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bad(done) == set()
+    assert json.loads(done.stdout)["worst"] == "note"
+    assert findings(done)["integrity"] == {
+        "check": "integrity",
+        "level": "ok",
+        "text": "every page of the file is sound",
+        "next_step": None,
+        "facts": {},
+    }
+    assert findings(done)["workers"]["facts"] == {"workers": 0, "waiting": 0}
+
+
+def test_a_store_that_is_not_there_is_a_finding_and_not_made(tmp_path: Path) -> None:
+    done = penstock(tmp_path, "--json")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert bad(done) == {"store"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_application_is_compared_with_its_store(app: Penstock, tmp_path: Path) -> None:
+    app.enqueue("yard.hang")
+    for done in (
+        penstock(tmp_path, "yard:app", "--json"),
+        penstock(tmp_path, "--json", PENSTOCK_APP="yard", PENSTOCK_URL=""),
+    ):
+        assert bad(done) == {"workers", "undeclared"}
+        assert findings(done)["undeclared"]["next_step"].endswith("it has 'hang': was that meant?")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing:app"], "no application at 'nothing:app'"),
+        (["yard:app", "--url", "sqlite:///jobs.db"], "give one of them"),
+        (["--url", "memory://"], "it lives in one process"),
+        (["--watch", "soon"], "'soon' is no duration"),
+    ],
+)
+def test_it_was_called_in_a_wrong_way(app, tmp_path: Path, arguments, message) -> None:
+    done = penstock(tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+def test_a_worker_that_lives_and_one_that_was_killed(app: Penstock, tmp_path: Path) -> None:
+    app.enqueue("hang", id="hello")
+    with busy_worker(tmp_path):
+        done = penstock(tmp_path, "yard:app", "--json", "--watch", "60s")
+        assert (done.returncode, bad(done)) == (0, set())
+        assert findings(done)["leases"]["level"] == "ok"
+        assert findings(done)["leader"]["level"] == "ok"
+    done = penstock(tmp_path, "--json")
+    assert done.returncode == 1
+    silent = findings(done)["leases"]
+    assert silent["level"] == "error"
+    assert silent["text"].endswith(", with 1 running job")
+    assert silent["facts"] == {"workers": 1, "jobs": 1}
+
+
+def test_a_worker_that_was_stopped(app: Penstock, tmp_path: Path) -> None:
+    """It is seen to be silent, and to be alive again when it goes on."""
+    app.enqueue("hang", id="hello")
+    with busy_worker(tmp_path) as worker:
+        worker.send_signal(signal.SIGSTOP)
+        try:
+            # It may have been stopped with the write lock: that is a finding of its own.
+            assert {"leases", "lock"} & bad(penstock(tmp_path, "--json", "--watch", "2s"))
+        finally:
+            worker.send_signal(signal.SIGCONT)
+        done = penstock(tmp_path, "--json", "--watch", "60s")
+        assert findings(done)["leases"]["level"] == "ok"
+
+
+def test_mending_lifts_what_has_no_cause(app: Penstock, tmp_path: Path) -> None:
+    """A hold is left by hand: no engine leaves one behind."""
+    import sqlite3
+    from contextlib import closing
+
+    app.enqueue("send", id="hello")
+    app.close()
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as other, other:
+        other.execute("UPDATE job SET hold = 'rate', hold_cause = 'the api' WHERE id = 'hello'")
+    done = penstock(tmp_path, "--json")
+    assert bad(done) == {"workers", "mend"}
+    assert findings(done)["mend"]["text"] == "found 1 hold without a cause"
+    done = penstock(tmp_path, "--json", "--mend")
+    assert bad(done) == {"workers"}
+    assert findings(done)["mend"]["text"] == "mended 1 hold without a cause"
+    assert app.job("hello").status().hold is None
