@@ -65,7 +65,8 @@ class Handle(Generic[R_co]):
     async def aresult(self, timeout: Duration | None = None) -> R_co:
         """The same, awaited."""
         limit = None if timeout is None else seconds(timeout, name="timeout")
-        return self._returned(await self._facade.ask(lambda client: client.result(self.id, limit)))
+        job = await self._facade.ask(lambda client: client.result(self.id, limit), what="aresult")
+        return self._returned(job)
 
     async def astatus(self) -> Job:
         """Return the job as it is now; ``JobGone`` if the store does not know it."""

@@ -1,6 +1,8 @@
-"""What tests of Penstock, and of programs that use it, are made of.
+"""What tests of programs that use Penstock are made of.
 
-``FakeClock`` moves only when the test says so; ``Faulty`` is a store that breaks on request.
+``Sandbox`` puts an app on a private store with a virtual clock; ``FakeClock`` and ``Faulty`` are
+the clock and the store that break and move on request; ``interleavings`` runs a test under many
+seeds. With pytest there are the fixtures ``penstock_sandbox`` and ``penstock_seed``.
 """
 
 from __future__ import annotations
@@ -10,13 +12,60 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from penstock.testing.clock import FakeClock
+    from penstock.testing.entries import Entry
+    from penstock.testing.faults import Crash
     from penstock.testing.faulty import Call, Faulty, Gate
+    from penstock.testing.plugin import interleavings
+    from penstock.testing.runs import Drained, Failure, Run
+    from penstock.testing.sandbox import Sandbox
+    from penstock.testing.troubles import (
+        NobodyRuns,
+        NotDue,
+        NotReached,
+        Runaway,
+        SandboxBusy,
+        SandboxClosed,
+        UnseenFailure,
+        UnusedFault,
+        WouldBlock,
+    )
 
-__all__ = ["Call", "FakeClock", "Faulty", "Gate"]
+__all__ = [
+    # an app in a test
+    "Sandbox",
+    "Drained",
+    "Run",
+    "Failure",
+    "Entry",
+    "Crash",
+    "interleavings",
+    # what they are made of
+    "FakeClock",
+    "Faulty",
+    "Call",
+    "Gate",
+    # what can go wrong
+    "NobodyRuns",
+    "NotDue",
+    "NotReached",
+    "Runaway",
+    "SandboxBusy",
+    "SandboxClosed",
+    "UnseenFailure",
+    "UnusedFault",
+    "WouldBlock",
+]
 
 _HOMES: Final = {
     "clock": "FakeClock",
+    "entries": "Entry",
+    "faults": "Crash",
     "faulty": "Call Faulty Gate",
+    "plugin": "interleavings",
+    "runs": "Drained Failure Run",
+    "sandbox": "Sandbox",
+    "troubles": "NobodyRuns NotDue NotReached Runaway SandboxBusy SandboxClosed UnseenFailure "
+    "UnusedFault WouldBlock",
 }
 
 

@@ -87,8 +87,18 @@ class FakeClock(Clock):
         """
         if seconds < 0:
             raise BadOption("seconds", seconds, "time only passes; use jump to set the wall clock")
+        self._leap(seconds, None)
+
+    def advance_to(self, instant: float) -> None:
+        """The same, until the wall clock says exactly ``instant``; one that is over changes
+        nothing.
+        """
+        if instant > self._now:
+            self._leap(instant - self._now, instant)
+
+    def _leap(self, seconds: float, instant: float | None) -> None:
         with self._lock:
-            self._now += seconds
+            self._now = self._now + seconds if instant is None else instant
             self._monotonic += seconds
             due = sorted(filter(self._is_due, self._sleepers), key=lambda each: each.deadline)
             self._sleepers.difference_update(due)

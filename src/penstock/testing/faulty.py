@@ -159,6 +159,11 @@ class Faulty(Engine):
         """Be reachable again."""
         self._script.is_down = False
 
+    @property
+    def is_down(self) -> bool:
+        """The test took it down."""
+        return self._script.is_down
+
     def clear(self) -> None:
         """Forget every fault that is still to come; who stands at a gate goes on."""
         for gate in self._script.gates:

@@ -1,0 +1,247 @@
+"""What a sandbox is made of: a store, the handles on it, and a worker that is told each step."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock import logs
+from penstock.core.job import Job, State
+from penstock.core.spec import Spec
+from penstock.engines.engine import Engine
+from penstock.engines.memory import MemoryEngine, MemoryStore
+from penstock.engines.observed import Observed
+from penstock.events import Bus
+from penstock.testing.clock import FakeClock
+from penstock.testing.faults import Faults
+from penstock.testing.faulty import Faulty
+from penstock.testing.front import Front, Watch
+from penstock.testing.places import Place, stop
+from penstock.testing.runs import Run
+from penstock.testing.stepper import Death, Stepper
+from penstock.testing.troubles import Runaway, SandboxBusy
+from penstock.testing.turnstile import Turnstile
+from penstock.worker.attempt import Attempt, Ending
+from penstock.worker.lifespan import lifespan
+
+RECENT: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is to be worked off."""
+
+    call: str
+    """What the test has called."""
+    queue: str | None = None
+    limit: int | None = None
+    """Attempts after which to stop; None: when nothing is due any more."""
+    until: float | None = None
+    """The instant to come to; None: stay where the clock is."""
+    after: Callable[[Run], bool] | None = None
+    """Told of each run; True: that was the last."""
+
+
+class Bench:
+    """The inside of one sandbox."""
+
+    def __init__(
+        self,
+        specs: Mapping[str, Spec],
+        bus: Bus,
+        clock: FakeClock,
+        watch: Watch,
+        lease: float,
+        max_attempts: int,
+    ) -> None:
+        self.clock = clock
+        self.store = MemoryStore()
+        self.watch = watch
+        self.faults = Faults()
+        self.script = Faulty(MemoryEngine(self.store, clock))
+        """Where a test says what becomes of the app's calls to the store."""
+        self.turnstile: Turnstile | None = None
+        self._specs = specs
+        self._bus = bus
+        self._lease = lease
+        self._max_attempts = max_attempts
+        self._deaths: list[Death] = []
+        self._running: dict[str, Attempt] = {}
+        self._busy = threading.Lock()
+        self._engine = Observed(MemoryEngine(self.store, clock), bus, tries=1)
+        self._stepper = self._new_stepper()
+
+    def connect(self) -> Engine:
+        """A new handle for the app."""
+        front = Front(MemoryEngine(self.store, self.clock), self.watch, self.script)
+        return Observed(front, self._bus, tries=1)
+
+    async def open(self) -> None:
+        """Open the worker's own handle. Nothing that it does ever waits: time limits are over."""
+        await self._engine.open()
+        await self._engine.close()
+        await self._engine.inner.open()
+
+    def jobs(self) -> list[Job]:
+        """All jobs, in the order they were enqueued."""
+        with self.store.lock:
+            entered = self.store.jobs.entered
+            return sorted(self.store.jobs.jobs.values(), key=lambda job: entered[job.id])
+
+    def ask_to_end(self, id: str) -> None:
+        """Somebody cancels a running job."""
+        attempt = self._running.get(id)
+        if attempt is not None:
+            stop(attempt, Ending.CANCEL, hits=False)
+
+    @property
+    def is_busy(self) -> bool:
+        """Jobs run just now."""
+        return self._busy.locked()
+
+    # --- one worker, one attempt after the other -----------------------------------------------
+
+    async def work(self, place: Place, order: Order, runs: list[Run]) -> None:
+        """Be a worker for a while; each attempt is added to ``runs`` as it ends.
+
+        On failure: ``Runaway``, or what a start-up hook raises.
+        """
+        with self._alone(order.call):
+            await self._stepper.join()
+            life = _Life(place, self._specs)
+            try:
+                await self._work(place, order, runs, life)
+            finally:
+                await life.end()
+
+    async def _work(self, place: Place, order: Order, runs: list[Run], life: _Life) -> None:
+        while True:
+            await self._stepper.rescue()
+            while order.limit is None or len(runs) < order.limit:
+                attempt = await self._stepper.claim(order.queue)
+                if attempt is None:
+                    break
+                runs.append(run := await self._run(self._stepper, place, attempt, life))
+                if order.after is not None and order.after(run):
+                    return
+                self._check(runs)
+            next_at = self._next_at()
+            if order.until is None or next_at is None or next_at > order.until:
+                break
+            self.clock.advance_to(next_at)
+        if order.until is not None:
+            self.clock.advance_to(order.until)
+
+    async def _run(self, stepper: Stepper, place: Place, attempt: Attempt, life: _Life) -> Run:
+        try:
+            await life.begin()
+        except BaseException:
+            await stepper.give_back(attempt)
+            raise
+        self._running[attempt.job.id] = attempt
+        try:
+            return await stepper.run(attempt, place)
+        finally:
+            del self._running[attempt.job.id]
+
+    def _check(self, runs: list[Run]) -> None:
+        if len(runs) >= self._max_attempts:
+            recent = deque((run.task for run in runs), RECENT)
+            raise Runaway(len(runs), tuple(dict.fromkeys(recent)))
+
+    def _next_at(self) -> float | None:
+        """The next instant at which something happens by itself."""
+        now, instants = self.clock.now(), [death.rescued_at for death in self._deaths]
+        for job in self.jobs():
+            if job.state.is_waiting:
+                due_at = job.run_at if job.state is State.SCHEDULED else job.hold_until
+                instants += [each for each in (due_at, job.expires_at) if each is not None]
+        return min((instant for instant in instants if instant > now), default=None)
+
+    # --- several workers, step by step ---------------------------------------------------------
+
+    async def interleave(
+        self,
+        place: Place,
+        works: list[Coroutine[Any, Any, object]],
+        workers: int,
+        seed: int,
+        runs: list[Run],
+    ) -> None:
+        """Let coroutines and workers take turns, in the order that ``seed`` decides."""
+        with self._alone("interleave"):
+            await self._stepper.rescue()
+            self.turnstile = turnstile = Turnstile(seed)
+            self.watch.has_company = True
+            life = _Life(place, self._specs)
+            steppers = [self._new_stepper() for _ in range(workers)]
+            try:
+                mine = [self._take_turns(each, place, runs, life) for each in steppers]
+                await turnstile.lead([*works, *mine])
+            finally:
+                self.turnstile = None
+                self.watch.has_company = False
+                for stepper in steppers:
+                    await stepper.leave()
+                await life.end()
+
+    async def _take_turns(
+        self, stepper: Stepper, place: Place, runs: list[Run], life: _Life
+    ) -> None:
+        turnstile = self.turnstile
+        assert turnstile is not None
+        await stepper.join()
+        while True:
+            attempt = await stepper.claim()
+            if attempt is None:
+                if not await turnstile.idle():
+                    return
+                continue
+            await asyncio.sleep(0)  # others may have a turn between a claim and its attempt
+            runs.append(await self._run(stepper, place, attempt, life))
+            self._check(runs)
+            await asyncio.sleep(0)
+
+    # --- what both need ------------------------------------------------------------------------
+
+    def _new_stepper(self) -> Stepper:
+        return Stepper(
+            self._engine, self._specs, self.clock, self._lease, self.faults, self._deaths
+        )
+
+    @contextmanager
+    def _alone(self, call: str) -> Iterator[None]:
+        if not self._busy.acquire(blocking=False):
+            raise SandboxBusy(call)
+        try:
+            with logs.context():
+                yield
+        finally:
+            self._busy.release()
+
+
+class _Life:
+    """The app's start-up and shutdown around the attempts, if there are any."""
+
+    def __init__(self, place: Place, specs: Mapping[str, Spec]) -> None:
+        self._place = place
+        self._specs = specs
+        self._span: AbstractAsyncContextManager[None] | None = None
+
+    async def begin(self) -> None:
+        """Start up, once."""
+        if self._span is None:
+            span = lifespan([spec.hooks for spec in self._specs.values()])
+            await self._place.enter(span)
+            self._span = span
+
+    async def end(self) -> None:
+        """Shut down, if it was started."""
+        span, self._span = self._span, None
+        if span is not None:
+            await self._place.leave(span)

@@ -1,0 +1,73 @@
+"""The ways from an app to its store, while a test has put a sandbox there.
+
+Each call is made as it always is. In the mode ``inline`` jobs that it has enqueued run before it
+returns: not where an attempt runs already, for they run when that one has ended. Between turns of
+an interleaving, a call to the store counts as a wait for something outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from penstock.context import CURRENT
+from penstock.sync import Facade
+
+WAITS: Final = "aresult"
+"""The one call that waits for other jobs, not for the store."""
+
+
+class Detour:
+    """Stands before the calls of one façade, from ``begin`` to ``end``."""
+
+    def __init__(
+        self,
+        facade: Facade,
+        *,
+        outside: Callable[[], None],
+        is_due: Callable[[], bool],
+        run: Callable[[], None],
+        arun: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._facade = facade
+        self._outside = outside
+        self._is_due = is_due
+        self._run = run
+        self._arun = arun
+        self._before: dict[str, Any] = {}
+        self._is_here = False
+
+    def begin(self) -> None:
+        """Stand before the calls."""
+        self._before = {name: getattr(self._facade, name) for name in ("call", "ask")}
+        vars(self._facade).update(call=self.call, ask=self.ask)
+        self._is_here = True
+
+    def end(self) -> None:
+        """Step aside. Where another one came later and is still there, it finds us silent."""
+        self._is_here = False
+        mine = {"call": self.call, "ask": self.ask}
+        for name, before in self._before.items():
+            if vars(self._facade).get(name) == mine[name]:
+                vars(self._facade).pop(name)
+                if getattr(self._facade, name) != before:
+                    vars(self._facade)[name] = before
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """See ``Facade.call``."""
+        answer = self._before["call"](*args, **kwargs)
+        if self._should_run():
+            self._run()
+        return answer
+
+    async def ask(self, *args: Any, **kwargs: Any) -> Any:
+        """See ``Facade.ask``."""
+        if self._is_here and kwargs.get("what") != WAITS:
+            self._outside()
+        answer = await self._before["ask"](*args, **kwargs)
+        if self._should_run():
+            await self._arun()
+        return answer
+
+    def _should_run(self) -> bool:
+        return self._is_here and CURRENT.get(None) is None and self._is_due()

@@ -1,0 +1,82 @@
+"""What happened in a sandbox: each attempt, and each exception as it was raised."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from penstock.core.job import Job, OutcomeKind
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Failure:
+    """An attempt that raised: the exception itself, with its traceback."""
+
+    job: Job
+    """As it was when the attempt began."""
+    error: BaseException
+    is_final: bool
+    """It was the last one: the job is a dead letter."""
+    at: float
+    """The instant by the sandbox's clock."""
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return self.job.task
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt of the job it was."""
+        return self.job.attempt
+
+    def __str__(self) -> str:
+        end = "the job has failed" if self.is_final else "it is tried again"
+        told = f"{type(self.error).__name__}: {self.error}"
+        return f"{self.task}, job {self.job.id}, attempt {self.attempt}: {told} ({end})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """One attempt that ran."""
+
+    job: Job
+    """As it is after the attempt."""
+    outcome: OutcomeKind
+    at: float
+    """The instant by the sandbox's clock."""
+    failure: Failure | None = None
+    is_injected: bool = False
+    """The test asked for what became of it."""
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return self.job.task
+
+    def __str__(self) -> str:
+        return f"{self.task}, job {self.job.id}, attempt {self.job.attempt}: {self.outcome}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drained:
+    """The attempts of one ``drain``, ``advance`` or ``interleave``, in the order they ended."""
+
+    runs: tuple[Run, ...] = ()
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many attempts ended as what: ``{"succeeded": 2, "retry": 1}``."""
+        return dict(Counter(run.outcome.value for run in self.runs))
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks in the order they ran."""
+        return [run.task for run in self.runs]

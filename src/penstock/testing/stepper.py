@@ -1,0 +1,197 @@
+"""A worker that does one thing when it is told: claim, run, settle, die.
+
+It keeps the contract as a real worker does, through the same verbs, and runs attempts with the same
+``Runner``. What it leaves out is what takes time or processes of its own: beats, leading, children.
+If a test lets the process of an attempt die, that one
+
+| is                                     | and the job                                            |
+|----------------------------------------|--------------------------------------------------------|
+| the worker itself                      | is rescued when the lease has run out, by the virtual  |
+|                                        | clock; the worker goes on under another name           |
+| a child, because the job was in a      | is ready again at once, as its worker lives to tell    |
+| crash before or runs isolated          |                                                        |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.clock import Clock
+from penstock.context import Interrupted
+from penstock.core.job import Hold, Job, Outcome, OutcomeKind
+from penstock.core.spec import Spec
+from penstock.engines.engine import Engine
+from penstock.engines.records import Ask, Sighting, WorkerInfo
+from penstock.testing.faults import Crash, Doom, Faults
+from penstock.testing.places import Place
+from penstock.testing.runs import Failure, Run
+from penstock.worker.attempt import Attempt
+from penstock.worker.child.talk import crashed
+from penstock.worker.runner import Runner
+
+RESCUE_BATCH: Final = 1000
+
+_OF_ATTEMPTS: Final = (
+    Exception,
+    asyncio.CancelledError,
+    Crash,
+    GeneratorExit,
+    Interrupted,
+    SystemExit,
+)
+"""What a handler may raise without stopping the test that runs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A worker that died, and when its jobs are rescued."""
+
+    worker: str
+    rescued_at: float
+
+
+class Witness(Runner):
+    """A runner that keeps the exceptions themselves; chance has no say in when a retry comes."""
+
+    def __init__(self, now: Callable[[], float], worker: Callable[[], str]) -> None:
+        super().__init__(now, worker, chance=lambda: 0.0)
+        self.seen: dict[tuple[str, int], tuple[BaseException, OutcomeKind]] = {}
+
+    def _bad(
+        self,
+        attempt: Attempt,
+        error: BaseException,
+        kind: OutcomeKind,
+        reason: str,
+        delay: float = 0.0,
+    ) -> Outcome:
+        self.seen[attempt.key] = (error, kind)
+        return super()._bad(attempt, error, kind, reason, delay)
+
+
+class Stepper:
+    """One such worker on a memory store. ``engine`` must be one whose calls never wait."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        specs: Mapping[str, Spec],
+        clock: Clock,
+        lease: float,
+        faults: Faults,
+        deaths: list[Death],
+    ) -> None:
+        self._engine = engine
+        self._specs = specs
+        self._clock = clock
+        self._lease = lease
+        self._faults = faults
+        self._deaths = deaths
+        self._turn = 0
+        self.worker = _new_name()
+        self._runner = Witness(clock.now, lambda: self.worker)
+
+    async def join(self) -> None:
+        """Have a lease, and say anew what is known here: tasks may be declared at any time."""
+        await self._engine.join(
+            WorkerInfo(id=self.worker, tasks=tuple(self._specs), pid=os.getpid(), slots=1)
+        )
+
+    async def leave(self) -> None:
+        """Give the lease back."""
+        await self._engine.leave(self.worker)
+
+    async def claim(self, queue: str | None = None) -> Attempt | None:
+        """The next attempt that is due, of one queue or of any; None: there is none."""
+        while True:
+            queues = tuple(await self._engine.queues()) if queue is None else (queue,)
+            if not queues:
+                return None
+            self._turn += 1
+            first = self._turn % len(queues)
+            ask = Ask(worker=self.worker, queues=queues[first:] + queues[:first], want=1, slots=1)
+            reply = await self._engine.exchange(ask)
+            if not reply.jobs:
+                return None
+            (job,) = reply.jobs
+            if (spec := self._specs.get(job.task)) is not None:
+                return Attempt(job, spec, self._turn, self._clock.monotonic())
+            await self._settle(
+                Outcome(
+                    job=job.id,
+                    attempt=job.attempt,
+                    kind=OutcomeKind.RELEASED,
+                    hold=Hold.UNKNOWN_TASK,
+                    hold_cause=job.task,
+                )
+            )
+
+    async def run(self, attempt: Attempt, place: Place) -> Run:
+        """Run an attempt to its end, whatever that is, and settle it."""
+        job, at = attempt.job, self._clock.now()
+        if job.crashes > 0:
+            await self._engine.exchange(Ask(worker=self.worker, begun=(attempt.key,)))
+        doom = Doom(self._faults.take(job.task), attempt)
+        if doom.dies_first:
+            return await self._die(attempt, at)
+        attempt.spec = doom.spec()
+        attempt.seize()
+        attempt.started_at = self._clock.monotonic()
+        outcome = await place.run(self._runner, attempt)
+        await self._report(attempt)
+        error, kind = self._runner.seen.pop(attempt.key, (None, None))
+        if doom.died():
+            return await self._die(attempt, at)
+        if error is not None and not isinstance(error, _OF_ATTEMPTS):
+            await self.give_back(attempt)
+            raise error
+        failure = None
+        if error is not None:
+            failure = Failure(job, error, kind is OutcomeKind.FAILED, at)
+        if outcome is None:
+            outcome = attempt.outcome(OutcomeKind.RELEASED)
+        await self._settle(outcome)
+        return Run(await self._now_of(job), outcome.kind, at, failure, doom.is_injected)
+
+    async def give_back(self, attempt: Attempt) -> None:
+        """Release an attempt that has not started."""
+        await self._settle(attempt.outcome(OutcomeKind.RELEASED))
+
+    async def rescue(self) -> None:
+        """Take the jobs of workers that died a lease ago."""
+        now = self._clock.now()
+        over = [death for death in self._deaths if death.rescued_at <= now]
+        for death in over:
+            self._deaths.remove(death)
+            while await self._engine.rescue([Sighting(death.worker, 0)], RESCUE_BATCH):
+                pass
+
+    async def _die(self, attempt: Attempt, at: float) -> Run:
+        if attempt.job.crashes > 0 or attempt.spec.isolation is not None:
+            how = "was killed, because the test says so"
+            await self._settle(crashed(attempt, how, at, self.worker))
+        else:
+            self._deaths.append(Death(self.worker, at + self._lease))
+            self.worker = _new_name()
+            await self.join()
+        return Run(await self._now_of(attempt.job), OutcomeKind.CRASHED, at, None, True)
+
+    async def _report(self, attempt: Attempt) -> None:
+        report = attempt.context.take_report()
+        if report is not None:
+            await self._engine.progress(self.worker, [report])
+
+    async def _settle(self, outcome: Outcome) -> None:
+        await self._engine.exchange(Ask(worker=self.worker, outcomes=(outcome,)))
+
+    async def _now_of(self, job: Job) -> Job:
+        (found,) = await self._engine.get([job.id])
+        return found or job
+
+
+def _new_name() -> str:
+    return f"sandbox-{os.getpid()}-{os.urandom(4).hex()}"
