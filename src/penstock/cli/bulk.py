@@ -74,7 +74,7 @@ def retry(
         if named:
             can = {State.FAILED, State.CANCELLED}
             answers = _rehearsed(store, named, can) if dry_run else store.retry_many(named)
-            _tell_each(answers, "would be retried" if dry_run else "retried", as_json, as_told=())
+            _tell_each(answers, "retried", (), dry_run, as_json)
             return
         which.setdefault("state", [State.FAILED])
         if _may(store, which, "Retry {}?", "{} would be retried.", yes, dry_run, as_json):
@@ -102,8 +102,7 @@ def cancel(
         if named:
             can = set(State) - FINAL
             answers = _rehearsed(store, named, can) if dry_run else store.cancel_many(named, reason)
-            verb = "would be cancelled" if dry_run else "cancelled"
-            _tell_each(answers, verb, as_json, as_told=(State.CANCELLED, State.RUNNING))
+            _tell_each(answers, "cancelled", (State.CANCELLED, State.RUNNING), dry_run, as_json)
             return
         which.setdefault("state", [State.SCHEDULED, State.READY, State.RUNNING])
         if _may(store, which, "Cancel {}?", "{} would be cancelled.", yes, dry_run, as_json):
@@ -137,7 +136,7 @@ def purge(
             purged = store.purge(told=told, **which)
     _tell_all(purged, "deleted", as_json)
     if purged < len(named):
-        say(f"{_jobs(len(named) - purged)} of those named run, or are not in the store.")
+        say(f"Not deleted: {len(named) - purged} of those named, which run or are not there.")
         raise typer.Exit(1)
 
 
@@ -209,14 +208,14 @@ def _tell_all(changed: int, verb: str, as_json: bool) -> None:
 
 
 def _tell_each(
-    answers: Sequence[Control], verb: str, as_json: bool, *, as_told: Sequence[State]
+    answers: Sequence[Control], verb: str, as_told: Sequence[State], dry_run: bool, as_json: bool
 ) -> None:
     """Say what became of each id; exit 1 unless all are as told, now or since before."""
     if as_json:
         print_json({"jobs": [_record(each) for each in answers]})
     else:
         columns = (Column("ID"), Column("OUTCOME", shrink=True))
-        print_table(columns, [(each.id, _outcome(each, verb)) for each in answers])
+        print_table(columns, [(each.id, _outcome(each, verb, dry_run)) for each in answers])
     if not all(each.changed or each.state in as_told for each in answers):
         raise typer.Exit(1)
 
@@ -230,16 +229,15 @@ def _record(answer: Control) -> dict[str, Any]:
     }
 
 
-def _outcome(answer: Control, verb: str) -> str:
+def _outcome(answer: Control, verb: str, dry_run: bool) -> str:
     if answer.state is None:
         return "not in the store"
     if answer.owner is not None:
         return f"not {verb}: job {answer.owner} has its unique key"
     if not answer.changed:
         return f"not {verb}: it is {answer.state}"
-    if answer.state is State.RUNNING:
-        return "asked to end"
-    return verb
+    done = "asked to end" if answer.state is State.RUNNING else verb
+    return f"would be {done}" if dry_run else done
 
 
 def _jobs(count: int) -> str:

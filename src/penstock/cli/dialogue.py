@@ -36,7 +36,7 @@ def confirm(question: str, *, yes: bool) -> bool:
     """
     if yes:
         return True
-    if not sys.stdin or not sys.stdin.isatty():
+    if not sys.stdin.isatty():
         raise Unanswered(question)
     print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()

@@ -21,10 +21,10 @@ COLUMNS: Final = (
     Column("ID"),
     Column("STATE", styles=STATES),
     Column("TASK", shrink=True),
-    Column("QUEUE", shrink=True),
-    Column("KEY", shrink=True),
-    Column("ATTEMPT", align="right"),
-    Column("ENQUEUED", align="right"),
+    Column("ENQUEUED", align="right", optional=True),
+    Column("QUEUE", shrink=True, optional=True),
+    Column("KEY", shrink=True, optional=True),
+    Column("ATTEMPT", align="right", optional=True),
     Column("ABOUT", shrink=True),
 )
 _LABELS: Final = {number: label for label, number in PRIORITIES.items()}
@@ -76,10 +76,10 @@ def row(job: Job, now: float) -> Sequence[str]:
         job.id,
         job.state,
         job.task,
+        relative(job.enqueued_at, now),
         job.queue,
         job.key or "",
         str(job.attempt),
-        relative(job.enqueued_at, now),
         _about(job, now),
     )
 

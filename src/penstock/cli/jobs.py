@@ -91,7 +91,8 @@ def show(
         if as_json:
             print_json(record(job))
         else:
-            print_page(job, store.now(), store.explain(id).verdict)
+            why = None if job.state.is_final else store.explain(id).verdict
+            print_page(job, store.now(), why)
 
 
 app.command("retry", epilog=bulk.RETRY_EPILOG)(bulk.retry)

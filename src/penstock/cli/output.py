@@ -27,6 +27,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing el
 _UNSEEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSEEN_IN_BLOCKS: Final = re.compile(_UNSEEN.pattern.replace(r"\x00-\x1f", r"\x00-\x08\x0b-\x1f"))
 _GAP: Final = "  "
+_LEAST: Final = 14
 
 STATES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -43,13 +44,15 @@ STATES: Final[Mapping[str, str]] = MappingProxyType(
 class Column:
     """One column of a table.
 
-    On a terminal that is too narrow, columns that may ``shrink`` do so first. A text that is in
-    ``styles`` has that colour.
+    On a terminal that is too narrow, texts of columns that may ``shrink`` are cut; if that would
+    leave too little of them, ``optional`` columns are left out, the last one first, and those where
+    there is nothing. A text that is in ``styles`` has that colour.
     """
 
     title: str
     align: Literal["left", "right"] = "left"
     shrink: bool = False
+    optional: bool = False
     styles: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -90,6 +93,7 @@ class Table:
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns
         self._widths = [0] * len(columns)
+        self._shown: list[int] | None = None
         self._is_titled = False
 
     def print(self, rows: Iterable[Sequence[str]]) -> None:
@@ -118,22 +122,44 @@ class Table:
         from rich.table import Table as Grid
         from rich.text import Text
 
+        console = Console()
+        if self._shown is None:
+            self._shown = self._fitting(rows, console.width)
         grid = Grid(box=None, pad_edge=False, header_style="bold", show_header=not self._is_titled)
         grid.padding = (0, len(_GAP), 0, 0)
-        for column, width in zip(self._columns, self._widths, strict=True):
-            # A text that must not wrap in a column that may is cut with an ellipsis.
-            least = None if column.shrink else width
+        for index in self._shown:
+            column = self._columns[index]
+            least = None if column.shrink else self._widths[index]
             grid.add_column(
                 column.title, justify=column.align, no_wrap=not column.shrink, min_width=least
             )
         for row in rows:
-            grid.add_row(
-                *(
-                    Text(cell, column.styles.get(cell, ""), no_wrap=True, overflow="ellipsis")
-                    for column, cell in zip(self._columns, row, strict=True)
-                )
-            )
-        Console().print(grid)
+            # A text that must not wrap in a column that may is cut with an ellipsis.
+            texts = [
+                Text(row[index], self._columns[index].styles.get(row[index], ""), no_wrap=True)
+                for index in self._shown
+            ]
+            for text in texts:
+                text.overflow = "ellipsis"
+            grid.add_row(*texts)
+        console.print(grid)
+
+    def _fitting(self, rows: Sequence[Sequence[str]], width: int) -> list[int]:
+        """The columns for which there is room, decided by the first rows."""
+        shown = [
+            index
+            for index, column in enumerate(self._columns)
+            if not column.optional or any(row[index] for row in rows)
+        ]
+        optional = [index for index in shown if self._columns[index].optional]
+        while optional and sum(map(self._least, shown)) + len(_GAP) * (len(shown) - 1) > width:
+            shown.remove(optional.pop())
+        return shown
+
+    def _least(self, index: int) -> int:
+        """The fewest places in which a column still says something."""
+        width = self._widths[index]
+        return min(width, _LEAST) if self._columns[index].shrink else width
 
 
 def _width(text: str) -> int:

@@ -47,9 +47,9 @@ _COLUMNS: Final = (
     Column("READY", align="right"),
     Column("SCHEDULED", align="right"),
     Column("RUNNING", align="right"),
-    Column("HELD", align="right"),
     Column("FAILED", align="right"),
     Column("WORKERS", align="right"),
+    Column("HELD", align="right", optional=True),
     Column("SETTINGS", shrink=True),
 )
 
@@ -204,7 +204,7 @@ def _settings(settings: QueueSettings) -> dict[str, Any]:
 
 
 def _row(queue: Mapping[str, Any]) -> Sequence[str]:
-    numbers = ("ready", "scheduled", "running", "held", "failed", "workers")
+    numbers = ("ready", "scheduled", "running", "failed", "workers", "held")
     return (queue["name"], *(str(queue[name]) for name in numbers), _words(queue))
 
 

@@ -1,0 +1,69 @@
+"""Commands run here: what they print, what they exit with."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.cli import run
+
+TIME = re.compile(r'"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"')
+PROCESS = re.compile(r'"[^"\s]+:\d+"')
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The JSON that it printed."""
+        return json.loads(self.out)
+
+    @property
+    def steady(self) -> Any:
+        """The same without what differs from run to run."""
+        return json.loads(PROCESS.sub('"PROCESS"', TIME.sub('"TIME"', self.out)))
+
+
+Shell = Callable[..., Answer]
+
+
+@pytest.fixture
+def shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Shell:
+    """Runs ``penstock`` with some arguments in an empty directory, as if its output was a file."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
+        monkeypatch.delenv(name)
+
+    def call(*arguments: str, stdin: str = "") -> Answer:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        capsys.readouterr()
+        code = run(arguments)
+        printed = capsys.readouterr()
+        return Answer(code, printed.out, printed.err)
+
+    return call
+
+
+@pytest.fixture
+def store(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """The same, with a store named in the environment that has one job, ``mine``."""
+    monkeypatch.setenv("PENSTOCK_URL", "sqlite:///jobs.db")
+    assert shell("enqueue", "shop.send", '{"to": "ada"}', "--id", "mine", "--tag", "a").code == 0
+    return shell

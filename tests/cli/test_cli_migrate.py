@@ -1,0 +1,82 @@
+"""``penstock migrate``: from which version to which, and what a check says."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Shell
+from penstock.engines.queries import migrations
+from penstock.engines.sqlite_schema import APPLICATION_ID
+
+NEWEST = len(migrations("sqlite"))
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A store as the first version made it."""
+    path = tmp_path / "old.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(migrations("sqlite")[0])
+        connection.execute("PRAGMA user_version = 1")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    return path
+
+
+def test_a_check_says_what_is_to_be_done_and_does_nothing(shell: Shell, old: Path) -> None:
+    for _ in range(2):
+        checked = shell("migrate", "--check", "--url", "sqlite:///old.db")
+        assert checked.code == 1
+        told = f"sqlite:///old.db: to be migrated from version 1 to {NEWEST}.\n"
+        assert (checked.out, checked.err) == (told, "")
+    assert shell("migrate", "--check", "--json", "--url", "sqlite:///old.db").document == {
+        "url": "sqlite:///old.db",
+        "from": 1,
+        "to": NEWEST,
+        "is": 1,
+    }
+
+
+def test_an_old_store_is_brought_up_to_date(shell: Shell, old: Path) -> None:
+    done = shell("migrate", "--url", "sqlite:///old.db")
+    assert (done.code, done.out) == (
+        0,
+        f"sqlite:///old.db: migrated from version 1 to {NEWEST}.\n",
+    )
+    again = shell("migrate", "--check", "--url", "sqlite:///old.db")
+    assert (again.code, again.out) == (0, f"sqlite:///old.db: up to date, version {NEWEST}.\n")
+    assert shell("jobs", "list", "--url", "sqlite:///old.db").code == 0
+
+
+def test_a_store_that_is_not_there_is_made_but_not_by_a_check(shell: Shell, tmp_path: Path) -> None:
+    checked = shell("migrate", "--check", "--url", "sqlite:///new.db")
+    assert (checked.code, checked.out) == (1, f"sqlite:///new.db: to be made, version {NEWEST}.\n")
+    assert list(tmp_path.iterdir()) == []
+    made = shell("migrate", "--json", "--url", "sqlite:///new.db")
+    assert (made.code, made.document) == (
+        0,
+        {"url": "sqlite:///new.db", "from": 0, "to": NEWEST, "is": NEWEST},
+    )
+
+
+def test_a_store_of_a_later_version_is_refused(shell: Shell, old: Path) -> None:
+    with closing(sqlite3.connect(old)) as connection:
+        connection.execute("PRAGMA user_version = 999")
+    for check in ((), ("--check",)):
+        refused = shell("migrate", *check, "--url", "sqlite:///old.db")
+        assert refused.code == 1
+        assert refused.err == (
+            f"Error: sqlite file {str(old)!r} has schema version 999, this Penstock needs "
+            f"{NEWEST}; upgrade Penstock in this process\n"
+        )
+
+
+def test_the_database_of_another_program_is_refused(shell: Shell, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "other.db")) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+    refused = shell("migrate", "--url", "sqlite:///other.db")
+    assert refused.code == 1
+    assert "no Penstock store: the file is the database of another program" in refused.err
