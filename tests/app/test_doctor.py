@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -455,3 +457,17 @@ def test_a_real_worker_is_seen_to_live(app):
 
 def test_levels_say_whether_somebody_should_act():
     assert [level for level in Level if level.is_bad] == [Level.WARNING, Level.ERROR]
+
+
+def test_every_check_is_in_the_guide():
+    root = Path(__file__).parents[2]
+    modules = [
+        *(root / "src/penstock/doctor").glob("*.py"),
+        *(root / "src/penstock/engines").glob("*.py"),
+    ]
+    checks = {
+        check for module in modules for check in re.findall(r'check="(\w+)"', module.read_text())
+    }
+    guide = (root / "docs/how-to/find-out-why.md").read_text()
+    assert len(checks) > 20
+    assert checks <= set(re.findall(r"`(\w+)`", guide))
