@@ -5,6 +5,7 @@ So its processes end by themselves if the demo is killed. What they print goes t
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from functools import partial
@@ -35,6 +36,7 @@ class Staff(Supervisor):
 
     def __init__(self, log: TextIO, clock: Clock, told: Callable[[str], None]) -> None:
         logs.configure("text", "info", log)
+        logging.raiseExceptions = False  # a log on a full disk must not be told of on the screen
         super().__init__(
             partial(connect, clock=clock),
             Orders(app=APP, options=OPTIONS),
