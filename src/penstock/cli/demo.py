@@ -15,6 +15,8 @@ and says at its end which commands to try on it.
 
 Exit codes: 0 it has ended, by itself or by the key q; 1 something went wrong; 2 it was called in a
 wrong way; 130 Ctrl-C.
+
+Example: penstock demo --stay
 """
 
 INTERRUPTED: Final = 130

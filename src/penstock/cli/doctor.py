@@ -25,6 +25,8 @@ at most after --watch, which is by default a little longer than the pause betwee
 
 Exit codes: 0 nothing is worse than a note; 1 something is, or the store cannot be reached; 2 it was
 called in a wrong way.
+
+Example: penstock doctor shop:app
 """
 
 _WORST_FIRST: Final = (Level.ERROR, Level.WARNING, Level.NOTE, Level.OK)

@@ -18,6 +18,8 @@ as soon as one is seen, and at most after --watch.
 
 Exit codes: 0 the job is there; 1 it is not, or the store cannot be reached; 2 it was called in a
 wrong way.
+
+Example: penstock explain 5f2c09a1b3d4e5f60718
 """
 
 

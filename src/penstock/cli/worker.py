@@ -32,6 +32,8 @@ then. SIGUSR1 shows the status.
 
 Exit codes: 0 it ended as told, also when it was hurried; 1 it gave up, or a process had to be
 killed; 2 it was called in a wrong way.
+
+Example: penstock worker shop:app --processes 2 --queues mail,default
 """
 
 

@@ -17,6 +17,8 @@ Keys: q quits, p pauses the screen, tab and the arrows choose what is listed.
 Rates are of the last 10 seconds, and count jobs that came in or ended for good: an attempt that is
 tried again is none of them. A worker's beat is known once it has been seen to grow, which --once
 does not wait for.
+
+Example: penstock top --interval 500ms
 """
 
 FASTEST: Final = 0.1

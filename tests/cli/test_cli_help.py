@@ -1,0 +1,177 @@
+"""What the command says of itself, and what a shell completes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Shell
+from penstock.cli import app
+from penstock.cli.commands import SUMMARIES, load
+
+GROUPS = {
+    "jobs": ("list", "show", "retry", "cancel", "purge"),
+    "queues": ("list", "pause", "resume", "set"),
+}
+PATHS = [(name,) for name in SUMMARIES] + [
+    (name, each) for name, commands in GROUPS.items() for each in commands
+]
+
+
+def test_alone_it_shows_the_help(shell: Shell) -> None:
+    alone, asked = shell(), shell("--help")
+    assert (alone.code, alone.err) == (asked.code, asked.err) == (0, "")
+    assert alone.out.strip() == asked.out.strip()
+    for name, summary in SUMMARIES.items():
+        assert f"  {name:<7}  {summary}\n" in asked.out
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_alone_shows_its_commands(shell: Shell, group: str) -> None:
+    alone = shell(group)
+    assert (alone.code, alone.err) == (0, "")
+    listed = alone.out.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed] == list(GROUPS[group])
+    assert not any(line.endswith("...") for line in listed)
+
+
+@pytest.mark.parametrize("path", PATHS, ids=" ".join)
+def test_every_command_has_help(shell: Shell, path: tuple[str, ...]) -> None:
+    told = shell(*path, "--help")
+    assert (told.code, told.err) == (0, "")
+    assert told.out.startswith(f"Usage: penstock {' '.join(path)} ")
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in PATHS if path not in {(name,) for name in GROUPS}]
+)
+def test_every_command_has_an_example(shell: Shell, path: tuple[str, ...]) -> None:
+    told = " ".join(shell(*path, "--help").out.split())
+    assert f"Example: penstock {' '.join(path)}" in told
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_a_summary_is_a_sentence_about_a_command_that_is_there(name: str) -> None:
+    assert load(name).name == name
+    assert SUMMARIES[name].endswith(".")
+    if name in GROUPS:
+        assert import_module(f"penstock.cli.{name}").app.info.help == SUMMARIES[name]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("job",), "No such command 'job'. Did you mean 'jobs'?"),
+        (("jobs", "lst"), "No such command 'lst'. Did you mean 'list'?"),
+        (("jobs", "list", "--stat", "x"), "No such option: --stat"),
+        (("jobs", "list", "--limit", "0"), "Invalid value for '--limit'"),
+        (("jobs", "show"), "Missing argument 'ID'."),
+        (("--colour",), "No such option: --colour"),
+    ],
+)
+def test_a_wrong_word_is_refused_and_the_right_one_suggested(
+    shell: Shell, arguments: tuple[str, ...], message: str
+) -> None:
+    refused = shell(*arguments)
+    assert (refused.code, refused.out) == (2, "")
+    assert f"Error: {message}" in refused.err
+    assert "Usage: penstock" in refused.err
+
+
+def test_an_option_that_is_nearly_right_is_suggested(shell: Shell) -> None:
+    assert "--state" in shell("jobs", "list", "--stat", "x").err.partition("Error:")[2]
+
+
+def test_the_version_is_said(shell: Shell) -> None:
+    told = shell("--version")
+    assert (told.code, told.out.split()[0]) == (0, "penstock")
+
+
+def test_as_a_module_it_is_the_same_command(tmp_path: Path) -> None:
+    script = Path(sys.executable).with_name("penstock")
+    answers = [
+        subprocess.run([*command, "job"], cwd=tmp_path, capture_output=True, timeout=100)
+        for command in ([str(script)], [sys.executable, "-m", "penstock"])
+    ]
+    assert answers[0].returncode == answers[1].returncode == 2
+    assert answers[0].stderr == answers[1].stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
+def test_help_waits_for_no_command(arguments: list[str]) -> None:
+    code = (
+        "import sys\n"
+        "from penstock.cli import run\n"
+        f"run({arguments!r})\n"
+        "heavy = {'asyncio', 'rich', 'sqlite3', 'penstock.app', 'penstock.worker'}\n"
+        "print('loaded', sorted(heavy & sys.modules.keys()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "loaded []"
+
+
+# --- completion ---------------------------------------------------------------------------------
+
+
+def completed(place: Path, line: str, **environment: str) -> list[str]:
+    """What bash would offer for the last word."""
+    words = line.split(" ")
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock"],
+        cwd=place,
+        env={
+            **os.environ,
+            **environment,
+            "_PENSTOCK_COMPLETE": "complete_bash",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(words) - 1),
+        },
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.split()
+
+
+def test_a_shell_completes_commands_states_queues_and_tasks(store: Shell, tmp_path: Path) -> None:
+    store("enqueue", "shop.charge", "--queue", "mail")
+    url = {"PENSTOCK_URL": "sqlite:///jobs.db"}
+    assert completed(tmp_path, "penstock jo") == ["jobs"]
+    assert completed(tmp_path, "penstock jobs list --state s") == ["scheduled", "succeeded"]
+    assert completed(tmp_path, "penstock jobs list --hold unp") == ["unplaced"]
+    assert completed(tmp_path, "penstock queues pause ", **url) == ["default", "mail"]
+    assert completed(tmp_path, "penstock jobs list --task shop.c", **url) == ["shop.charge"]
+    named = "penstock jobs list --url sqlite:///jobs.db --queue m"
+    assert completed(tmp_path, named) == ["mail"]
+
+
+def test_completion_makes_no_store_and_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("no database" * 100)
+    for url in ("sqlite:///none.db", "sqlite:///text.db", "memory://", "nonsense"):
+        assert completed(tmp_path, "penstock queues pause ", PENSTOCK_URL=url) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["text.db"]
+
+
+@pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
+def test_a_completion_script_can_be_shown(tmp_path: Path, shell_name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "--show-completion", shell_name],
+        env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "_PENSTOCK_COMPLETE" in done.stdout
+
+
+def test_completion_is_offered() -> None:
+    assert app._add_completion
