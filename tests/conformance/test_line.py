@@ -113,6 +113,14 @@ async def test_an_id_is_known_by_the_ledger_after_the_job_has_gone(engine, store
     assert (await engine.line("mine")).remembered_until is None
 
 
+async def test_what_was_decided_about_the_queue_comes_along(engine):
+    id = await put(engine, queue="mail")
+    assert (await engine.line(id)).settings == QueueSettings()
+    decided = QueueSettings(paused=True, note="later", fair=True)
+    await engine.set_queue("mail", decided)
+    assert (await engine.line(id)).settings == decided
+
+
 async def test_an_unknown_id_stands_nowhere(engine, store):
     assert await engine.line("nobody") == Standing(now=store.clock.now())
 

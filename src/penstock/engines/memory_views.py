@@ -170,6 +170,7 @@ class MemoryViews:
         return Standing(
             now=now,
             job=job,
+            settings=self.settings.get(job.queue, QueueSettings()) if job else QueueSettings(),
             remembered_until=until if until is not None and until > now else None,
             ahead=len(before),
             more_urgent=sum(job is not None and each.priority < job.priority for each in before),

@@ -162,24 +162,6 @@ class Hand(msgspec.Struct, frozen=True, kw_only=True):
     """When that was."""
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one job stands, on one snapshot of the store."""
-
-    now: float
-    """The store's instant."""
-    job: Job | None = None
-    remembered_until: float | None = None
-    """Until when the ledger keeps the id, whether the job is there or not."""
-    ahead: int = 0
-    """Jobs of its queue that come before it, at most ``LINE_LIMIT`` + 1; 0 if it is not in line."""
-    more_urgent: int = 0
-    """Those of them with a more urgent priority."""
-    keys: tuple[tuple[str, int], ...] = ()
-    """The keys that most of them have, and how many of each; "" is no key."""
-    blockers: tuple[str, ...] = ()
-    """Open jobs that wait and have to end first, in an ordered queue: some of them."""
-
-
 def most_common(keys: Iterable[str | None]) -> tuple[tuple[str, int], ...]:
     """The keys that occur most often, and how often; of equals the first by name."""
     counted = Counter(key or "" for key in keys).items()
@@ -240,6 +222,26 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
         if not self.ordered:
             return self.max_running
         return 1 if self.max_running is None else min(1, self.max_running)
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one job stands, on one snapshot of the store."""
+
+    now: float
+    """The store's instant."""
+    job: Job | None = None
+    settings: QueueSettings = msgspec.field(default_factory=QueueSettings)
+    """What was decided about its queue."""
+    remembered_until: float | None = None
+    """Until when the ledger keeps the id, whether the job is there or not."""
+    ahead: int = 0
+    """Jobs of its queue that come before it, at most ``LINE_LIMIT`` + 1; 0 if it is not in line."""
+    more_urgent: int = 0
+    """Those of them with a more urgent priority."""
+    keys: tuple[tuple[str, int], ...] = ()
+    """The keys that most of them have, and how many of each; "" is no key."""
+    blockers: tuple[str, ...] = ()
+    """Open jobs that wait and have to end first, in an ordered queue: some of them."""
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):

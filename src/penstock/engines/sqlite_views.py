@@ -142,7 +142,11 @@ class SqliteViews:
         job = self._job(id)
         row = self._run(self._sql["remembered"], (id, self.now)).fetchone()
         stands = Standing(now=self.now, job=job, remembered_until=None if row is None else row[0])
-        if job is None or not job.state.is_waiting:
+        if job is None:
+            return stands
+        settings = self.settings().get(job.queue, QueueSettings())
+        stands = replace(stands, settings=settings)
+        if not job.state.is_waiting:
             return stands
         ticket = {"priority": job.priority, "place": job.place, "seq": job.seq}
         line = {**ticket, "queue": job.queue, "now": self.now, "limit": LINE_LIMIT + 1}
@@ -150,7 +154,7 @@ class SqliteViews:
         if job.state is State.READY and job.hold is None:
             before = self._run(self._sql["ahead"], line).fetchall()
         blockers: list[tuple[str]] = []
-        if is_ordered(self.settings(), job.queue):
+        if settings.ordered:
             line = {**line, "id": id, "is_open": job.is_open, "limit": SOME}
             blockers = self._run(self._sql["blockers"], line).fetchall()
         return replace(

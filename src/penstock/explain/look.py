@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from penstock.core.job import State
 from penstock.engines.engine import Engine
-from penstock.engines.records import QueueSettings, Standing, WorkerInfo
+from penstock.engines.records import Standing, WorkerInfo
 from penstock.explain import ended, running, waiting
 from penstock.explain.record import REMARKS, Code, Explanation, Reason, Scene
 
@@ -59,11 +59,9 @@ async def _scene(
         return standing
     if job.state.is_final:
         return Scene(job, standing)
-    queues = await engine.queues()
     return Scene(
         job,
         replace(standing, job=None),
-        queues.get(job.queue, QueueSettings()),
         tuple(await engine.workers()),
         tuple(await engine.hands()),
         await engine.leader(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -115,7 +115,6 @@ class Scene:
 
     job: Job
     standing: Standing
-    settings: QueueSettings = field(default_factory=QueueSettings)
     workers: tuple[WorkerInfo, ...] = ()
     hands: tuple[Hand, ...] = ()
     leader: Term | None = None
@@ -126,6 +125,11 @@ class Scene:
     def now(self) -> float:
         """The store's instant."""
         return self.standing.now
+
+    @property
+    def settings(self) -> QueueSettings:
+        """What was decided about its queue."""
+        return self.standing.settings
 
     @property
     def serving(self) -> list[WorkerInfo]:
