@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Annotated, Final
 
 import typer
@@ -48,6 +49,7 @@ def demo(
         raise
     if told is None:
         return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends already
     if stay or keep is not None:
         say(f"Stopped. What was done stays in {place.folder}")
     else:

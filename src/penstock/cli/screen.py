@@ -116,13 +116,18 @@ class Screen:
         heard("resize")
 
     def _take(self) -> None:
-        if self.has_keys and self._keys is not None:
-            import termios
-            import tty
+        import termios
 
-            self._before = termios.tcgetattr(self._keys)
-            tty.setcbreak(self._keys)
+        self._before = termios.tcgetattr(self._out)
+        modes = termios.tcgetattr(self._out)
+        # Else a second Ctrl-C would throw away what is on its way to the terminal, such as the word
+        # that gives it back.
+        modes[3] |= termios.NOFLSH
+        if self.has_keys:
+            modes[3] &= ~(termios.ICANON | termios.ECHO)
+            modes[6][termios.VMIN], modes[6][termios.VTIME] = 1, 0
         self._is_taken = True
+        termios.tcsetattr(self._out, termios.TCSADRAIN, modes)
         self._write(ENTER)
 
     def _give_back(self) -> None:
@@ -133,11 +138,11 @@ class Screen:
             self._write(LEAVE)
         except OSError:
             pass  # nobody looks any more
-        if self._before is not None and self._keys is not None:
+        if self._before is not None:
             import termios
 
             try:
-                termios.tcsetattr(self._keys, termios.TCSADRAIN, self._before)
+                termios.tcsetattr(self._out, termios.TCSADRAIN, self._before)
             except (OSError, termios.error):
                 pass
             self._before = None
