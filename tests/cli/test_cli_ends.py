@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pexpect
 import pytest
@@ -17,6 +19,7 @@ from penstock.options import Call
 PATIENCE = 60
 PENSTOCK = [sys.executable, "-m", "penstock"]
 URL = "sqlite:///jobs.db"
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @pytest.fixture
@@ -63,12 +66,14 @@ def in_shell(place: Path, line: str) -> subprocess.CompletedProcess[str]:
 class Terminal:
     """A command on a terminal of its own."""
 
-    def __init__(self, place: Path, *arguments: str, columns: int = 80, **changes: str) -> None:
+    def __init__(
+        self, place: Path, *arguments: str, columns: int = 80, changes: Mapping[str, str] = NOTHING
+    ) -> None:
         self._process: pexpect.spawn[str] = pexpect.spawn(
             PENSTOCK[0],
             [*PENSTOCK[1:], *arguments],
             cwd=str(place),
-            env=environment(**changes),  # type: ignore[arg-type]
+            env=environment(**changes),
             dimensions=(24, columns),
             encoding="utf-8",
             timeout=PATIENCE,
@@ -174,7 +179,9 @@ def test_a_table_fits_the_terminal(place: Path, columns: int) -> None:
 def test_colours_can_be_switched_off(place: Path, name: str, value: str) -> None:
     Penstock(f"sqlite:///{place}/jobs.db").cancel("job-1999")
     with_colour = Terminal(place, "jobs", "list", "--state", "cancelled").end()[1]
-    without = Terminal(place, "jobs", "list", "--state", "cancelled", **{name: value}).end()[1]
+    without = Terminal(place, "jobs", "list", "--state", "cancelled", changes={name: value}).end()[
+        1
+    ]
     assert "\x1b[35mcancelled\x1b[0m" in with_colour
     assert "\x1b[3" not in without
 

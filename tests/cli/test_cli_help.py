@@ -14,6 +14,7 @@ from cli.conftest import Shell
 from penstock.cli import app
 from penstock.cli.commands import SUMMARIES, load
 
+ROOT = Path(__file__).parent.parent.parent
 GROUPS = {
     "jobs": ("list", "show", "retry", "cancel", "purge"),
     "queues": ("list", "pause", "resume", "set"),
@@ -85,6 +86,16 @@ def test_a_wrong_word_is_refused_and_the_right_one_suggested(
 
 def test_an_option_that_is_nearly_right_is_suggested(shell: Shell) -> None:
     assert "--state" in shell("jobs", "list", "--stat", "x").err.partition("Error:")[2]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=" ".join)
+def test_every_option_is_in_the_reference(path: tuple[str, ...]) -> None:
+    page = (ROOT / "docs/reference/cli.md").read_text()
+    command = load(path[0])
+    for name in path[1:]:
+        command = command.commands[name]
+    options = {name for each in command.params for name in each.opts if name.startswith("--")}
+    assert {name for name in options if f"`{name}" not in page} == set()
 
 
 def test_the_version_is_said(shell: Shell) -> None:
