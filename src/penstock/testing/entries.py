@@ -179,6 +179,11 @@ def _is_same(actual: Any, expected: Any) -> bool:
     if actual == expected:
         return True
     try:
-        return bool(msgspec.to_builtins(actual) == msgspec.to_builtins(expected))
-    except TypeError:
+        return bool(_json(actual) == _json(expected))
+    except (TypeError, ValueError):
         return False
+
+
+def _json(value: Any) -> Any:
+    """The value as it comes back where no annotation says what it was."""
+    return msgspec.json.decode(msgspec.json.encode(value))

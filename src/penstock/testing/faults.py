@@ -71,7 +71,8 @@ class Faults:
 
     def check(self) -> None:
         """Raise ``UnusedFault`` for one that has not happened as often as it was to."""
-        for fault in self._faults:
+        faults, self._faults = self._faults, []
+        for fault in faults:
             if fault.times or not fault.has_happened:
                 raise UnusedFault(fault.what, fault.task, fault.times)
 

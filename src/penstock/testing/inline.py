@@ -44,14 +44,15 @@ class Detour:
         self._is_here = True
 
     def end(self) -> None:
-        """Step aside. Where another one came later and is still there, it finds us silent."""
+        """Step aside: one that came later and is still there finds us silent."""
         self._is_here = False
-        mine = {"call": self.call, "ask": self.ask}
-        for name, before in self._before.items():
-            if vars(self._facade).get(name) == mine[name]:
-                vars(self._facade).pop(name)
-                if getattr(self._facade, name) != before:
-                    vars(self._facade)[name] = before
+        for name in self._before:
+            found = vars(self._facade).pop(name, None)
+            while isinstance(owner := getattr(found, "__self__", None), Detour):
+                if owner._is_here:
+                    vars(self._facade)[name] = found
+                    break
+                found = owner._before[name]
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """See ``Facade.call``."""

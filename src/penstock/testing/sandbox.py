@@ -69,7 +69,7 @@ class Sandbox(Mishaps):
         self._start = _instant(now)
         self.clock = FakeClock(self._start)
         """The clock; the app's own, too, while the block lasts."""
-        self._strict = strict
+        self.strict = strict
         self._failures: list[Failure] = []
         self._unseen: list[Failure] = []
         self._is_open = False
@@ -109,9 +109,9 @@ class Sandbox(Mishaps):
     def check(self) -> None:
         """Raise what the end of the block would: ``UnseenFailure`` or ``UnusedFault``. Once."""
         unseen, self._unseen = tuple(self._unseen), []
-        if self._strict and unseen:
+        if self.strict and unseen:
             raise UnseenFailure(unseen) from unseen[0].error
-        if self._strict:
+        if self.strict:
             self._bench.faults.check()
 
     # --- the block -----------------------------------------------------------------------------

@@ -29,6 +29,7 @@ class Turnstile:
         self._idle: dict[int, asyncio.Future[bool]] = {}
         self._outside: set[int] = set()
         self._current: int | None = None
+        self._is_over = False
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self.order: list[int] = []
@@ -72,7 +73,9 @@ class Turnstile:
             self._changed.set()
 
     async def _turn(self, number: int) -> None:
-        """Wait for one's turn."""
+        """Wait for one's turn; once it is all over, everybody may go."""
+        if self._is_over:
+            return
         self._outside.discard(number)
         self._idle.pop(number, None)
         self._ready[number] = waiter = self._loop.create_future()
@@ -87,22 +90,29 @@ class Turnstile:
     # --- everybody -----------------------------------------------------------------------------
 
     async def _conduct(self) -> None:
-        while self._live:
-            await self._arrive()
-            if self._ready:
-                chosen = self._random.choice(sorted(self._ready))
-                self.order.append(chosen)
-                self._ready.pop(chosen).set_result(None)
-                await self._over()
-                if chosen not in self._idle:  # else it has only looked
-                    self._look_again()
-            elif self._idle and self._live == set(self._idle):
-                for waiter in self._idle.values():
-                    waiter.set_result(False)
-                self._idle.clear()
-                await asyncio.sleep(0)
-            else:
-                await self._change()
+        try:
+            while self._live:
+                await self._next()
+        finally:
+            self._is_over = True
+
+    async def _next(self) -> None:
+        """Give the next turn."""
+        await self._arrive()
+        if self._ready:
+            chosen = self._random.choice(sorted(self._ready))
+            self.order.append(chosen)
+            self._ready.pop(chosen).set_result(None)
+            await self._over()
+            if chosen not in self._idle:  # else it has only looked
+                self._look_again()
+        elif self._idle and self._live == set(self._idle):
+            for waiter in self._idle.values():
+                waiter.set_result(False)
+            self._idle.clear()
+            await asyncio.sleep(0)
+        else:
+            await self._change()
 
     async def _arrive(self) -> None:
         """Let everybody come who can."""
@@ -144,10 +154,11 @@ class _Steps:
         step: Callable[[Any], Any] = self._work.send
         sent: Any = None
         while True:
-            try:
-                yield from self._turn().__await__()
-            except BaseException as error:  # it is cancelled, and cleans up without a turn
-                sent, step = error, self._work.throw
+            if not isinstance(sent, asyncio.CancelledError):  # which lets it clean up at once
+                try:
+                    yield from self._turn().__await__()
+                except BaseException as error:
+                    sent, step = error, self._work.throw
             try:
                 future = step(sent)
             except StopIteration:

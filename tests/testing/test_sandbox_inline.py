@@ -1,0 +1,138 @@
+"""Inline, a call that enqueues returns when what it has led to has run."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from penstock import Retry, State
+from penstock.testing import Runaway, Sandbox
+
+
+@pytest.fixture
+def ran() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def note(app, ran):
+    @app.task
+    def note(word: str, more: list[str] | None = None) -> str:
+        ran.append(word)
+        for each in more or []:
+            note.enqueue(each)
+            ran.append(f"enqueued {each}")
+        return word
+
+    return note
+
+
+def test_every_way_to_enqueue_runs_the_job_first(app, note, ran):
+    with Sandbox(app, mode="inline"):
+        assert note.enqueue("a").result() == "a"
+        assert [job.result() for job in note.enqueue_many([("b",), ("c",)])] == ["b", "c"]
+        assert app.enqueue(note.name, {"word": "d"}).result() == "d"
+        assert note.using(priority="high").enqueue("e").result() == "e"
+        assert ran == ["a", "b", "c", "d", "e"]
+
+
+async def test_and_every_way_to_await_it(app, note, ran):
+    async with Sandbox(app, mode="inline"):
+        assert await (await note.aenqueue("a")).aresult() == "a"
+        many = await note.aenqueue_many([("b",), ("c",)])
+        assert [await job.aresult() for job in many] == ["b", "c"]
+        assert await (await app.aenqueue(note.name, {"word": "d"})).aresult() == "d"
+        assert note.enqueue("e").result() == "e"  # a blocking call in async code
+        assert ran == ["a", "b", "c", "d", "e"]
+
+
+async def test_async_handlers_run_on_the_loop_of_whoever_awaits(app):
+    @app.task
+    async def where() -> bool:
+        return asyncio.get_running_loop() is loop
+
+    loop = asyncio.get_running_loop()
+    async with Sandbox(app, mode="inline"):
+        assert await (await where.aenqueue()).aresult() is True
+
+
+def test_nested_jobs_run_when_the_one_that_enqueued_them_has_ended(app, note, ran):
+    with Sandbox(app, mode="inline"):
+        note.enqueue("a", ["b", "c"])
+        assert ran == ["a", "enqueued b", "enqueued c", "b", "c"]
+
+
+def test_a_task_that_enqueues_itself_does_not_recurse(app):
+    depths = []
+
+    @app.task
+    def count_down(number: int) -> None:
+        depths.append(number)
+        if number:
+            count_down.enqueue(number - 1)
+
+    with Sandbox(app, mode="inline"):
+        count_down.enqueue(2000)
+    assert len(depths) == 2001
+
+    @app.task
+    def forever() -> None:
+        forever.enqueue()
+
+    with Sandbox(app, mode="inline", max_attempts=20):
+        with pytest.raises(Runaway):
+            forever.enqueue()
+
+
+def test_delayed_jobs_and_retries_wait_for_the_clock(app, note, ran):
+    @app.task
+    def twice(number: int) -> int:
+        if not ran:
+            ran.append("first")
+            raise Retry("10s")
+        return number
+
+    with Sandbox(app, mode="inline") as t:
+        job = twice.enqueue(5)
+        assert job.status().state is State.SCHEDULED
+        later = note.using(delay="1m").enqueue("b")
+        assert ran == ["first"]
+        t.advance("1m")
+        assert job.result() == 5
+        assert later.result() == "b"
+
+
+def test_what_fails_inside_does_not_break_the_caller_but_the_test(app):
+    @app.task(retries=None)
+    def broken() -> None:
+        raise ValueError("no")
+
+    with Sandbox(app, mode="inline") as t:
+        job = broken.enqueue()
+        assert job.status().state is State.FAILED
+        assert [str(failure.error) for failure in t.failures] == ["no"]
+
+
+def test_threads_of_handlers_do_not_run_jobs_inside_jobs(app, note, ran):
+    @app.task
+    def spread() -> None:
+        thread = threading.Thread(target=note.enqueue, args=("b",))
+        thread.start()
+        thread.join()
+        ran.append("spread")
+
+    with Sandbox(app, mode="inline"):
+        spread.enqueue()
+    assert ran == ["spread", "b"]
+
+
+def test_looking_at_a_job_runs_nothing(app, note, ran):
+    with Sandbox(app) as t:
+        job = note.enqueue("a")
+        t.mode = "inline"
+        t._ran_until = 1
+        job.status()
+        assert ran == []
+        t.drain()
