@@ -27,6 +27,7 @@ PATIENCE: Final = 100.0
 """Seconds after which a command counts as hung."""
 
 COLUMNS: Final = 110
+ROWS: Final = 40
 _PROMPT: Final = re.compile(r"@(\d+)@ready@")
 _SET_UP: Final = re.compile(r"git clone|cd |make |python3 -m venv|\. venv/|pip install")
 """What prepares a machine: done already where the tests run."""
@@ -41,7 +42,7 @@ class Terminal:
             ["--norc", "--noprofile", "--noediting"],
             cwd=str(place),
             env=dict(environment),
-            dimensions=(40, COLUMNS),
+            dimensions=(ROWS, COLUMNS),
             encoding="utf-8",
             codec_errors="replace",
             timeout=PATIENCE,
@@ -56,7 +57,11 @@ class Terminal:
         return self._finish()
 
     def leave_running(self, command: Command) -> None:
-        """Start a command and wait until it has shown what the page says."""
+        """Start a command and wait until it has shown what the page says.
+
+        What still runs here is ended first, as a reader would.
+        """
+        self.rest()
         self._shell.sendline(command.typed)
         self._is_busy = True
         seen, patience = "", time.monotonic() + PATIENCE
@@ -71,12 +76,18 @@ class Terminal:
         self._shell.sendintr()
         return self._finish()
 
-    def close(self) -> None:
-        """End what runs as a reader would, then the shell."""
+    def rest(self) -> None:
+        """End what runs here, if anything does; it ends well."""
         if self._is_busy:
             code, seen = self.interrupt()
             assert code in (0, 130), "\n".join(seen)
-        self._shell.close(force=True)
+
+    def close(self) -> None:
+        """End what runs here, then the shell."""
+        try:
+            self.rest()
+        finally:
+            self._shell.close(force=True)
 
     def _finish(self) -> tuple[int, list[str]]:
         try:
@@ -88,8 +99,8 @@ class Terminal:
 
 
 def screen(raw: str) -> list[str]:
-    """What a terminal shows after it was sent this: the lines that are not empty at the end."""
-    shown: Any = pyte.Screen(COLUMNS, 1000)
+    """What a terminal that never scrolls shows after it was sent this, to its last line of text."""
+    shown: Any = pyte.Screen(COLUMNS, ROWS + 4 * raw.count("\n"))
     pyte.Stream(shown).feed(raw)
     lines = [line.rstrip() for line in shown.display]
     while lines and not lines[-1]:
