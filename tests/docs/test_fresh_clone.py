@@ -59,6 +59,7 @@ def newcomer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         **environment,
         "PATH": os.pathsep.join([str(binaries), *others]),
         "PYTHONPATH": str(packages),
+        "VIRTUAL_ENV_DISABLE_PROMPT": "1",
         "PIP_NO_INDEX": "1",
         "PIP_NO_DEPS": "1",
         # Read as the value of "build isolation", not of its absence.
