@@ -162,8 +162,9 @@ def test_commands_are_written_so_that_a_shell_understands_them(
     assert place.command("top") == f"'{beside}/python' -m penstock top"
 
 
-def test_the_commands_to_try_are_about_the_first_dead_letter() -> None:
+def test_the_commands_to_try_are_about_a_dead_letter_that_can_be_corrected() -> None:
     book = Book()
+    told(book, job(State.FAILED, id="j0", reason="crashed 3 times", crashes=3))
     told(book, job(State.FAILED, reason="no answer"))
     listed, explained, retried = next_commands(book, Place(Path("/tmp/x")))
     assert "jobs list --state failed --url sqlite:////tmp/x/jobs.db" in listed

@@ -87,6 +87,13 @@ class Terminal:
         """The page from before is there again, and the keys are as they were."""
         return self.raw.rpartition(ENTER)[2].count(LEAVE) == 1 and self._modes() == self.before
 
+    def hang_up(self) -> None:
+        """Close the window; wait for the end of what was in it."""
+        self.child.ptyproc.fileobj.close()
+        self.child.ptyproc.closed = self.child.closed = True
+        os.waitpid(self.pid, 0)
+        self.child.ptyproc.terminated = self.child.terminated = True
+
     def close(self) -> None:
         with suppress(OSError):
             self.child.close(force=True)

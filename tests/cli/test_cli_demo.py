@@ -148,7 +148,7 @@ def test_ctrl_c_leaves_nothing_behind(
     if sign == "picture.shrink":
         demo.until(lambda: re.search(r"━ .*%|━+.* \d+%", demo.page), "progress")
         assert demo.page.splitlines()[-1] == "q or Ctrl-C ends it now"
-    demo.press("\x03")
+    demo.press("\x03" * (3 if sign == "picture.shrink" else 1))
     assert demo.ended() == 130
     after = demo.after if "QUEUE" in demo.raw else demo.raw.replace("\r\n", "\n")
     lines = [line for line in after.replace("^C", "").splitlines() if line]
@@ -179,6 +179,13 @@ def test_it_stays_until_ctrl_c_and_so_does_what_was_done(
     )
     assert listed.returncode == 0
     assert "picture" not in listed.stdout  # what ran was given back
+
+
+def test_a_terminal_that_is_closed_ends_it(show: Callable[..., Terminal]) -> None:
+    demo = show()
+    demo.until("picture.shrink")
+    demo.hang_up()
+    assert nobody_is_left(url_in(demo.raw))
 
 
 # --- other ends ---------------------------------------------------------------------------------

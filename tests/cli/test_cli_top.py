@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from cli.terminals import ENTER, Terminal
@@ -20,11 +22,13 @@ from penstock import Penstock
 from penstock.app import connect
 from penstock.cli import app as command
 from penstock.cli.top.live import pause
+from penstock.cli.top.paint import Look, frame
 from penstock.cli.top.panels import Field, Panel, shares
+from penstock.cli.top.view import View
 from penstock.cli.top.watch import Beats
 from penstock.clock import SystemClock
-from penstock.core.job import ErrorRecord, Outcome, OutcomeKind
-from penstock.engines.records import Ask, Report, WorkerInfo
+from penstock.core.job import ErrorRecord, Job, Outcome, OutcomeKind, State
+from penstock.engines.records import Ask, Count, Glance, Report, WorkerInfo
 
 
 class Yard:
@@ -336,6 +340,71 @@ def test_a_worker_that_is_silent_for_a_lease_is_told_though_it_never_beat() -> N
     assert beats.note((info,), 100)["w"] is None
     assert beats.note((info,), 115)["w"] is None
     assert beats.note((info,), 116)["w"] == 16
+
+
+def drawn(view: View, **look: Any) -> str:
+    """The frame of a view as text."""
+    size = {"width": 100, "height": 30, **look}
+    console = Console(width=size["width"], height=size["height"], color_system=None)
+    with console.capture() as captured:
+        console.print(frame(view, Look(**size)))
+    return captured.get()
+
+
+def job(**fields: Any) -> Job:
+    given = {"id": "j", "task": "t", "payload": b"", "queue": "q", "priority": 5}
+    return Job(state=State.RUNNING, enqueued_at=0.0, **{**given, **fields})
+
+
+def test_text_from_a_store_cannot_move_the_cursor() -> None:
+    evil = job(key="\x1b[2J", note="\r\n", started=True, progress=0.1)
+    view = View("sqlite:///x", Glance(now=0.0, running=(evil,)), 10.0)
+    page = drawn(view)
+    assert "\\x1b[2J" in page
+    assert "\\r\\n" in page
+    assert "\x1b" not in page
+
+
+def test_jobs_that_wait_for_a_slot_come_after_those_that_run() -> None:
+    jobs = (job(task="first"), job(task="second", started=True))
+    page = drawn(View("sqlite:///x", Glance(now=5.0, running=jobs), 10.0))
+    assert page.index("second") < page.index("first") < page.index("waits for a slot")
+
+
+def test_a_worker_that_is_silent_is_seen_at_once() -> None:
+    workers = tuple(WorkerInfo(id=id, lease=15.0) for id in ("new", "old", "dead"))
+    view = View(
+        "sqlite:///x", Glance(now=5.0, workers=workers), 10.0, stillness={"old": 2.0, "dead": 40.0}
+    )
+    beats = {
+        line.split()[0]: line.split()[-2:] for line in drawn(view).splitlines() if line.strip()
+    }
+    assert beats["old"] == ["2s", "ago"]
+    assert beats["dead"] == ["40s", "silent"]
+    assert beats["new"][-1] == "-"
+
+
+def test_many_rows_are_counted_instead_of_shown() -> None:
+    counts = tuple(
+        Count(queue=f"q{number:02}", state=State.READY, hold=None, jobs=1) for number in range(50)
+    )
+    page = drawn(View("sqlite:///x", Glance(now=0.0, counts=counts), 10.0))
+    assert "q00" in page
+    assert "q49" not in page
+    assert re.search(r"^… \d\d more", page, re.M)
+    assert len(page.splitlines()) == 30
+
+
+@pytest.mark.parametrize("width, height", [(20, 4), (40, 10), (60, 15), (80, 24), (200, 60)])
+def test_no_frame_is_larger_than_its_terminal(width: int, height: int) -> None:
+    jobs = tuple(job(id=f"j{number}", note="n" * 200) for number in range(80))
+    trouble = "the store is away, and this takes many words to tell " * 9
+    view = View("sqlite:///" + "x" * 300, Glance(now=0.0, running=jobs, failed=jobs), 10.0)
+    for said in (None, trouble):
+        page = drawn(view, width=width, height=height, trouble=said).splitlines()
+        assert max(map(len, page)) <= width
+        if height > 10:
+            assert len(page) == height
 
 
 def test_panels_share_the_lines_in_turns() -> None:

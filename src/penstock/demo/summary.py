@@ -43,7 +43,8 @@ def next_commands(book: Book, place: Place) -> tuple[str, str, str]:
     if not book.dead:
         listed = command("jobs", "list", *url)
         return listed, command("queues", "list", *url), command("top", *url)
-    dead = book.dead[0].id
+    # Rather one that a person could correct than one that takes a process down.
+    dead = min(book.dead, key=lambda job: job.crashes).id
     return (
         command("jobs", "list", "--state", "failed", *url),
         command("explain", dead, *url),
