@@ -177,7 +177,8 @@ def test_a_table_fits_the_terminal(place: Path, columns: int) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
 def test_colours_can_be_switched_off(place: Path, name: str, value: str) -> None:
-    Penstock(f"sqlite:///{place}/jobs.db").cancel("job-1999")
+    with Penstock(f"sqlite:///{place}/jobs.db") as app:
+        app.cancel("job-1999")
     with_colour = Terminal(place, "jobs", "list", "--state", "cancelled").end()[1]
     without = Terminal(place, "jobs", "list", "--state", "cancelled", changes={name: value}).end()[
         1

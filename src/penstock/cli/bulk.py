@@ -77,10 +77,10 @@ def retry(
             _tell_each(answers, "retried", (), dry_run, as_json)
             return
         which.setdefault("state", [State.FAILED])
-        if _may(store, which, "Retry {}?", "{} would be retried.", yes, dry_run, as_json):
-            with progress("Retrying", store.count(**which)) as told:
-                changed = store.retry_all(told=told, **which)
-            _tell_all(changed, "retried", as_json)
+        count = _asked(store, which, "Retry", "retried", yes, dry_run, as_json)
+        with progress("Retrying", count) as told:
+            changed = store.retry_all(told=told, **which)
+    _tell_all(changed, "retried", as_json)
 
 
 @filtered
@@ -105,10 +105,10 @@ def cancel(
             _tell_each(answers, "cancelled", (State.CANCELLED, State.RUNNING), dry_run, as_json)
             return
         which.setdefault("state", [State.SCHEDULED, State.READY, State.RUNNING])
-        if _may(store, which, "Cancel {}?", "{} would be cancelled.", yes, dry_run, as_json):
-            with progress("Cancelling", store.count(**which)) as told:
-                changed = store.cancel_all(reason, told=told, **which)
-            _tell_all(changed, "cancelled", as_json)
+        count = _asked(store, which, "Cancel", "cancelled", yes, dry_run, as_json)
+        with progress("Cancelling", count) as told:
+            changed = store.cancel_all(reason, told=told, **which)
+    _tell_all(changed, "cancelled", as_json)
 
 
 @filtered
@@ -130,9 +130,8 @@ def purge(
     if not which["state"]:
         raise UsageError("running jobs are not deleted; cancel them first: penstock jobs cancel")
     with opened(url) as store:
-        if not _may(store, which, "Delete {}?", "{} would be deleted.", yes, dry_run, as_json):
-            return
-        with progress("Deleting", store.count(**which)) as told:
+        count = _asked(store, which, "Delete", "deleted", yes, dry_run, as_json)
+        with progress("Deleting", count) as told:
             purged = store.purge(told=told, **which)
     _tell_all(purged, "deleted", as_json)
     if purged < len(named):
@@ -161,30 +160,28 @@ def _read_ids() -> list[str]:
     return [line.strip() for line in sys.stdin if line.strip()]
 
 
-def _may(
+def _asked(
     store: Penstock,
     which: Which,
-    question: str,
-    forecast: str,
+    verb: str,
+    done: str,
     yes: bool,
     dry_run: bool,
     as_json: bool,
-) -> bool:
-    """Whether to go on with the jobs that fit. Exits if there are none, or the answer is no."""
+) -> int:
+    """How many jobs to go on with. Exits if there are none, if it is a rehearsal, or with a no."""
     count = store.count(**which)
     if dry_run or not count:
         if as_json:
             print_json({"fit": count, "changed": 0})
         elif count:
-            print_line(forecast.format(_jobs(count)))
+            print_line(f"{_jobs(count)} would be {done}.")
         else:
             say("No job fits.")
-        if not count:
-            raise typer.Exit(1)
-        return False
-    if not confirm(question.format(_jobs(count)), yes=yes):
+        raise typer.Exit(0 if count else 1)
+    if not confirm(f"{verb} {_jobs(count)}?", yes=yes):
         raise typer.Exit(1)
-    return True
+    return count
 
 
 def _rehearsed(store: Penstock, ids: Sequence[str], can: set[State]) -> list[Control]:

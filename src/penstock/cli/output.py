@@ -140,7 +140,7 @@ class Table:
                 for index in self._shown
             ]
             for text in texts:
-                text.overflow = "ellipsis"
+                text.overflow = "ellipsis" if console.encoding.startswith("utf") else "crop"
             grid.add_row(*texts)
         console.print(grid)
 
