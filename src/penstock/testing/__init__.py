@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.testing.entries import Entry
     from penstock.testing.faults import Crash
     from penstock.testing.faulty import Call, Faulty, Gate
-    from penstock.testing.plugin import interleavings
+    from penstock.testing.plugin import MakeSandbox, interleavings
     from penstock.testing.runs import Drained, Failure, Run
     from penstock.testing.sandbox import Sandbox
     from penstock.testing.troubles import (
@@ -39,6 +39,7 @@ __all__ = [
     "Entry",
     "Crash",
     "interleavings",
+    "MakeSandbox",
     # what they are made of
     "FakeClock",
     "Faulty",
@@ -61,7 +62,7 @@ _HOMES: Final = {
     "entries": "Entry",
     "faults": "Crash",
     "faulty": "Call Faulty Gate",
-    "plugin": "interleavings",
+    "plugin": "MakeSandbox interleavings",
     "runs": "Drained Failure Run",
     "sandbox": "Sandbox",
     "troubles": "NobodyRuns NotDue NotReached Runaway SandboxBusy SandboxClosed UnseenFailure "
