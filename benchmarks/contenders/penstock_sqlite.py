@@ -9,6 +9,8 @@ from typing import Any
 from benchmarks.contenders.contender import Contender, Kind
 from benchmarks.elsewhere import answer
 from penstock import Penstock
+from penstock.hosting import WorkerThread as _WorkerThread  # noqa: F401
+from penstock.worker.worker import Worker as _Worker  # noqa: F401
 
 
 class PenstockSqlite(Contender):

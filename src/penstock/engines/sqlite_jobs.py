@@ -41,6 +41,7 @@ from penstock.engines.sqlite_rows import (
     json_text,
     to_job,
     to_jobs,
+    to_ready,
     to_save,
     to_successes,
 )
@@ -176,16 +177,16 @@ class SqliteJobs(SqliteViews):
         lines = [
             self._head(ask, queue, room, settings) for queue, room in rooms.items() if room > 0
         ]
-        jobs = self._choose(ask, lines, settings)
-        claimed = [
-            life.claimed(job, ask.worker, self.now, starts=position < ask.slots)
-            for position, job in enumerate(jobs)
+        taken = [
+            (entry, life.claimed(job, ask.worker, self.now, starts=position < ask.slots))
+            for position, (entry, job) in enumerate(self._choose(ask, lines, settings))
         ]
         for started in (True, False):
-            ids = [job.id for job in claimed if job.started is started]
-            if ids:
+            entries = [entry for entry, job in taken if job.started is started]
+            if entries:
                 marks = {"worker": ask.worker, "started": started, "now": self.now}
-                self._run(self._sql["claim"], {**marks, "ids": json_text(ids)})
+                self._run(self._sql["claim"], {**marks, "entries": json_text(entries)})
+        claimed = [job for _, job in taken]
         for job in claimed:
             if job.unique is not None and job.unique_until == "start":
                 self._keys.give_back(job.unique, job.id)
@@ -194,19 +195,21 @@ class SqliteJobs(SqliteViews):
 
     def _choose(
         self, ask: Ask, lines: list[dict[str, Any]], settings: dict[str, QueueSettings]
-    ) -> list[Job]:
-        """The most urgent jobs, read whole only when they are really taken."""
+    ) -> list[tuple[int, Job]]:
+        """The most urgent jobs and their entries; read whole only when they are really taken."""
         ordered = {line["queue"] for line in lines if is_ordered(settings, line["queue"])}
         if len(lines) == 1 and not ordered:
-            head = to_jobs(self._run(self._sql["head"], lines[0]).fetchall())
-            return choose([head], ask.want, ask.slots)
+            found = self._run(self._sql["head"], lines[0]).fetchall()
+            entries = {row[1]: row[0] for row in found}
+            head = choose([[to_ready(row) for row in found]], ask.want, ask.slots)
+            return [(entries[job.id], job) for job in head]
         heads = [
             self._next(line) if line["queue"] in ordered else self._first(line) for line in lines
         ]
         chosen = [candidate.entry for candidate in choose(heads, ask.want, ask.slots)]
         rows = self._run(self._sql["jobs_by_entry"], (json_text(chosen),)).fetchall()
         by_entry = {row[0]: row for row in rows}
-        return [to_job(by_entry[entry]) for entry in chosen]
+        return [(entry, to_job(by_entry[entry])) for entry in chosen]
 
     def _first(self, line: dict[str, Any]) -> list[Candidate]:
         return [Candidate(*row) for row in self._run(self._sql["head_of_many"], line)]

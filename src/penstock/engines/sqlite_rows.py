@@ -76,6 +76,37 @@ def to_job(row: Row) -> Job:
     )
 
 
+def to_ready(row: Row) -> Job:
+    """Read a row of ``head``: a job in line, which has neither a hold nor an end."""
+    return Job(
+        id=row[1],
+        task=row[2],
+        payload=row[3],
+        queue=row[4],
+        priority=row[5],
+        state=State.READY,
+        enqueued_at=row[6],
+        enqueued_by=row[7],
+        place=row[8],
+        seq=row[9],
+        run_at=row[10],
+        expires_at=row[11],
+        attempt=row[12],
+        failures=row[13],
+        crashes=row[14],
+        rescues=row[15],
+        key=row[16],
+        unique=row[17],
+        unique_until=row[18],
+        at_most_once=row[19] == 1,
+        name=row[20],
+        tags=() if row[21] is None else _tags.decode(row[21]),
+        correlation_id=row[22],
+        reason=row[23],
+        errors=() if row[24] is None else _errors.decode(row[24]),
+    )
+
+
 def to_insert(job: Job) -> Row:
     """The parameters of ``insert``; a job's entry is its first ticket."""
     return (

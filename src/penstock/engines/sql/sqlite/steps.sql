@@ -100,8 +100,12 @@ SELECT signed_attempt, signed_by FROM job WHERE id = ?
 -- name: head
 -- The first jobs of one queue, by its own range of the claim index (law 9), which ends at the least
 -- urgent priority wanted. Tasks to avoid, jobs that run at most once and those that have expired are
--- filtered while walking; all are rare.
-SELECT * FROM job
+-- filtered while walking; all are rare. The columns are those that a job in line can have and that its
+-- claim does not write.
+SELECT entry, id, task, payload, queue, priority, enqueued_at, enqueued_by, place, seq, run_at,
+       expires_at, attempt, failures, crashes, rescues, key, unique_key, unique_until, at_most_once,
+       name, tags, correlation_id, reason, errors
+  FROM job
  WHERE queue = :queue AND state = 'ready' AND hold IS NULL AND priority <= :least_urgent
    AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
    AND (:slots > 0 OR NOT at_most_once)
@@ -154,7 +158,7 @@ SELECT entry, priority, at_most_once,
 -- Mark the chosen jobs, all of those that start or all that only wait in their worker's hands.
 UPDATE job SET state = 'running', attempt = attempt + 1, worker = :worker, started = :started,
                claimed_at = :now, progress = NULL, note = NULL
- WHERE id IN (SELECT value FROM json_each(:ids))
+ WHERE entry IN (SELECT value FROM json_each(:entries))
 
 -- name: running_in
 SELECT count(*) FROM job WHERE state = 'running' AND queue = ?
