@@ -144,14 +144,14 @@ def running(view: View, width: int, *, is_plain: bool) -> Panel:
     fields = (
         Field("RUNNING", is_wide=True),
         Field("KEY", needs=90 if has_keys else 10_000, width=12),
-        Field("ID", needs=120),
+        Field("ID", needs=130),
         Field("FOR", "right", width=4),
         Field("PROGRESS", width=16 if width < 100 else 20),
         Field("", is_wide=True, needs=70),
     )
     length = 10 if width < 100 else 14
     rows = []
-    for job in sorted(view.glance.running, key=lambda job: not job.started):
+    for job in sorted(view.glance.running, key=_has_begun, reverse=True):
         since = view.glance.now - (job.claimed_at or view.glance.now)
         rows.append(
             (
@@ -166,6 +166,11 @@ def running(view: View, width: int, *, is_plain: bool) -> Panel:
     return Panel(fields, rows, "nothing")
 
 
+def _has_begun(job: Job) -> bool:
+    """Of a job that was in a crash the store hears of its start a little later."""
+    return job.started or job.progress is not None
+
+
 def _task(job: Job) -> Text:
     task = cell(job.task)
     if job.attempt > 1:
@@ -174,11 +179,9 @@ def _task(job: Job) -> Text:
 
 
 def _progress(job: Job, length: int, *, is_plain: bool) -> Text:
-    if not job.started:
-        return Text("waits for a slot", "dim")
-    if job.progress is None:
-        return Text("-", "dim")
-    return bar(job.progress, length, is_plain=is_plain) + Text(f" {job.progress:>4.0%}")
+    if job.progress is not None:
+        return bar(job.progress, length, is_plain=is_plain) + Text(f" {job.progress:>4.0%}")
+    return Text("-" if _has_begun(job) else "waits for a slot", "dim")
 
 
 def workers(view: View, *, is_plain: bool) -> Panel:
