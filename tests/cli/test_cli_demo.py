@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli.terminals import PATIENCE, Terminal, processes_of
+from penstock.cli import run
 
 PENSTOCK = (sys.executable, "-m", "penstock")
 STOPPED = "Stopped. Nothing is left of it."
@@ -62,6 +63,8 @@ def nobody_is_left(url: str) -> bool:
 # --- to its end ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_it_ends_by_itself_though_a_worker_is_killed_and_says_what_to_try(tmp_path: Path) -> None:
     folder = tmp_path / "a folder"
     killed = False
@@ -241,15 +244,14 @@ def test_who_reads_no_more_ends_it_in_silence(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-def test_a_folder_that_has_something_in_it_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_has_something_in_it_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "mine.txt").touch()
     for keep, why in (
         (tmp_path, "something is in it already; name a new folder, or empty this one"),
         (tmp_path / "mine.txt", "this is a file; name a new folder"),
     ):
-        done = subprocess.run(
-            [*PENSTOCK, "demo", "--keep", str(keep)], capture_output=True, text=True, timeout=60
-        )
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == f"Error: --keep='{keep}': {why}\n"
+        assert run(["demo", "--keep", str(keep)]) == 2
+        assert capsys.readouterr() == ("", f"Error: --keep='{keep}': {why}\n")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

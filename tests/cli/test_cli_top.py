@@ -242,7 +242,7 @@ def test_json_has_all_of_it(yard: Yard) -> None:
     done = run("--url", yard.url, "--json", "--once")
     shown = json.loads(done.stdout)
     assert (shown["store"], shown["window"], shown["leader"]) == (yard.url, 10.0, None)
-    queues = {queue.pop("queue"): queue for queue in shown["queues"]}
+    queues = {queue.pop("name"): queue for queue in shown["queues"]}
     assert queues["mail"] == {
         "paused": False,
         "note": None,

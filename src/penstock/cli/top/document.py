@@ -22,7 +22,7 @@ def document(view: View) -> dict[str, Any]:
         "leader": view.leader,
         "queues": [
             {
-                "queue": row.name,
+                "name": row.name,
                 "paused": row.settings.paused,
                 "note": row.settings.note,
                 "ready": row.ready,
