@@ -7,7 +7,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from penstock import Depends, Payload
+from penstock import Context, Depends, Payload
 from penstock.errors import BadOption
 from penstock.testing import Sandbox
 
@@ -106,6 +106,21 @@ def test_an_option_that_is_also_a_parameter_is_said_with_using(app):
         t.assert_enqueued(grant, key="door")
         t.assert_not_enqueued(grant, key="tenant")
         t.assert_enqueued(grant.using(key="tenant"), key="door")
+
+
+def test_what_the_worker_fills_in_is_not_counted_as_an_argument(app):
+    @app.task
+    def ship(
+        ctx: Context, order: int, db: object = Depends(object), *, task: str = "t"
+    ) -> None: ...
+
+    with Sandbox(app) as t:
+        ship.enqueue(7)
+        t.assert_enqueued(ship, 7)
+        t.assert_enqueued(ship, task="t")
+        assert t.enqueued()[0].arguments == {"order": 7, "task": "t"}
+        with pytest.raises(BadOption, match="no such parameter; there are order, task,"):
+            t.assert_enqueued(ship, db=1)
 
 
 def test_jobs_are_counted(app, send):

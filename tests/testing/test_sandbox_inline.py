@@ -128,11 +128,15 @@ def test_threads_of_handlers_do_not_run_jobs_inside_jobs(app, note, ran):
     assert ran == ["spread", "b"]
 
 
-def test_looking_at_a_job_runs_nothing(app, note, ran):
-    with Sandbox(app) as t:
-        job = note.enqueue("a")
-        t.mode = "inline"
-        t._ran_until = 1
-        job.status()
+def test_what_is_not_enqueued_runs_nothing(app, note, ran):
+    with Sandbox(app, mode="inline") as t:
+        app.pause("default")
+        job = note.enqueue("a", ["b"])
+        app.resume("default")
+        assert job.status().state is State.READY
         assert ran == []
         t.drain()
+        assert ran == ["a", "enqueued b", "b"]
+        note.enqueue("c", ["d"])
+        app.pause("default")
+        assert app.counts()

@@ -90,6 +90,11 @@ class Signature:
         given = [each for each in self._parameters if each.name not in filled]
         return str(inspect.Signature([_unquoted(each) for each in given]))
 
+    @property
+    def given(self) -> inspect.Signature:
+        """What a caller gives: all but what the worker fills in."""
+        return (self._means or self._prepare()).binding.given
+
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limit: int = LIMIT) -> bytes:
         """The payload for a call.
 

@@ -123,7 +123,7 @@ class Bench:
         while True:
             await self._stepper.rescue()
             while order.limit is None or len(runs) < order.limit:
-                attempt = await self._stepper.claim(order.queue)
+                attempt = await self._stepper.claim(self._queues(order.queue))
                 if attempt is None:
                     break
                 runs.append(run := await self._run(self._stepper, place, attempt, life))
@@ -197,7 +197,7 @@ class Bench:
         assert turnstile is not None
         await stepper.join()
         while True:
-            attempt = await stepper.claim()
+            attempt = await stepper.claim(self._queues())
             if attempt is None:
                 if not await turnstile.idle():
                     return
@@ -208,6 +208,9 @@ class Bench:
             await asyncio.sleep(0)
 
     # --- what both need ------------------------------------------------------------------------
+
+    def _queues(self, queue: str | None = None) -> tuple[str, ...]:
+        return tuple(self.watch.queues) if queue is None else (queue,)
 
     def _new_stepper(self) -> Stepper:
         return Stepper(

@@ -106,7 +106,7 @@ class Expectation:
         options: dict[str, Any] = {}
         if declared is not None and not isinstance(task, str):
             options = _chosen(task.options, declared.options)
-        parameters = () if spec is None else tuple(inspect.signature(spec.function).parameters)
+        parameters = () if spec is None else tuple(spec.signature.given.parameters)
         arguments: dict[str, Any] = {}
         for each, value in given.items():
             if each in parameters or (spec is None and each not in OPTIONS):
@@ -119,7 +119,7 @@ class Expectation:
         if args:
             if spec is None:
                 raise BadOption("args", args, f"{name} is not declared here; give them by name")
-            arguments |= inspect.signature(spec.function).bind_partial(*args).arguments
+            arguments |= spec.signature.given.bind_partial(*args).arguments
         return cls(name, arguments, options)
 
     def differences(self, entry: Entry) -> list[str]:

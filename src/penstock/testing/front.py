@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.core.job import Draft, Job, State
 from penstock.engines.engine import Engine
@@ -25,11 +25,13 @@ class Stored:
 class Watch:
     """What the handles of one sandbox share."""
 
-    stored: list[Stored]
     failed: Callable[[str], None]
     """Told of each job whose failure the test was told by its handle."""
     cancelled: Callable[[str], None]
     """Told of each running job that was asked to end."""
+    stored: list[Stored] = field(default_factory=list)
+    queues: dict[str, None] = field(default_factory=dict)
+    """The queues that have had a job, in order."""
     has_company: bool = False
     """Others run while somebody waits."""
 
@@ -44,11 +46,10 @@ class Front(Faulty):
     async def _enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
         receipts = await super()._enqueue(drafts)
         now = self.clock.now()
-        self._watch.stored += [
-            Stored(draft, now)
-            for draft, receipt in zip(drafts, receipts, strict=True)
-            if receipt.created
-        ]
+        for draft, receipt in zip(drafts, receipts, strict=True):
+            if receipt.created:
+                self._watch.queues[draft.queue] = None
+                self._watch.stored.append(Stored(draft, now))
         return receipts
 
     async def results(self, ids: Sequence[str], timeout: float) -> dict[str, Job | None]:

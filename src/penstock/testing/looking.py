@@ -24,7 +24,7 @@ class Looking:
     _bench: Bench
     _start: float
 
-    def enqueued(self, task: AnyTask | None = None, *args: Any, **expected: Any) -> list[Entry]:
+    def enqueued(self, task: AnyTask | None = None, /, *args: Any, **expected: Any) -> list[Entry]:
         """What was enqueued since the block began, in order: all of it, of one task, or what fits.
 
         Arguments may be given by place or by name, and options by name, as for
@@ -42,14 +42,15 @@ class Looking:
         return [entry for entry in entries if not expectation.differences(entry)]
 
     def assert_enqueued(
-        self, task: AnyTask, *args: Any, count: int | None = None, **expected: Any
+        self, task: AnyTask, /, *args: Any, count: int | None = None, **expected: Any
     ) -> list[Entry]:
         """Fail unless such a job was enqueued, or exactly ``count`` of them; return those.
 
         What is not said may be anything. A name is an argument if the task has such a parameter,
         else an option: ``queue``, ``key``, ``delay``, ``run_at``, ``unique``, ``priority``, ... An
         option whose name is taken by a parameter is said with ``using``:
-        ``t.assert_enqueued(send.using(key="7"), to="a@b.c")``. Defaults count as given.
+        ``t.assert_enqueued(send.using(key="7"), to="a@b.c")``. Defaults count as given. A parameter
+        that is called ``count`` can only be given by place.
         """
         found = self.enqueued(task, *args, **expected)
         if (count is None and found) or len(found) == count:
@@ -61,7 +62,7 @@ class Looking:
             wanted = f"{len(found)} jobs fit where {count} {jobs} expected: a job"
         raise self._unmet(task, args, expected, wanted)
 
-    def assert_not_enqueued(self, task: AnyTask, *args: Any, **expected: Any) -> None:
+    def assert_not_enqueued(self, task: AnyTask, /, *args: Any, **expected: Any) -> None:
         """Fail if such a job was enqueued."""
         if self.enqueued(task, *args, **expected):
             raise self._unmet(task, args, expected, "no job")

@@ -73,7 +73,7 @@ class Sandbox(Mishaps):
         self._failures: list[Failure] = []
         self._unseen: list[Failure] = []
         self._is_open = False
-        watch = Watch([], self._look_at, lambda id: self._bench.ask_to_end(id))
+        watch = Watch(self._look_at, lambda id: self._bench.ask_to_end(id))
         specs = app._specs
         self._bench = Bench(specs, app.bus, self.clock, watch, app.settings.lease, max_attempts)
         self._place = StorePlace(self._bench.connect, self.clock)
@@ -150,7 +150,10 @@ class Sandbox(Mishaps):
         self._is_open = False
         self.app._source.take(self._place)
         self._detour.end()
-        self._threads.submit(self._here.close).result()
+        if is_on_a_loop():
+            self._threads.submit(self._here.close).result()
+        else:
+            self._here.close()
         self._threads.shutdown(wait=False)
 
     def _judge(self, error: BaseException | None) -> None:
@@ -225,17 +228,19 @@ class Sandbox(Mishaps):
         the same order. A turn lasts until the next ``await`` that really waits, so async handlers
         can meet in between; a sync handler is one turn. What fails has a note with the seed.
         """
-        self._check_open("ainterleave")
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-            raise BadOption("workers", workers, "give a whole number from 1")
         seed, runs = self.seed if seed is None else seed, list[Run]()
         place = Guided(self._threads, self._step_outside)
         try:
+            self._check_open("ainterleave")
+            if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+                raise BadOption("workers", workers, "give a whole number from 1")
             await self._bench.interleave(place, list(works), workers, seed, runs)
         except BaseException as error:
             error.add_note(f"this was an interleaving with seed={seed}")
             raise
         finally:
+            for work in works:
+                work.close()  # which says nothing to those that have ended
             self._record(runs)
         return Drained(tuple(runs))
 
@@ -332,16 +337,20 @@ class Sandbox(Mishaps):
         return self.mode == "inline" and has_more and not self._bench.is_busy
 
     def _inline(self) -> None:
-        self._ran_until = len(self._bench.watch.stored)
         order = Order(call="enqueue")
-        if is_on_a_loop():
-            self._threads.submit(self._run, order).result()
-        else:
-            self._run(order)
+        try:
+            if is_on_a_loop():
+                self._threads.submit(self._run, order).result()
+            else:
+                self._run(order)
+        finally:
+            self._ran_until = len(self._bench.watch.stored)
 
     async def _ainline(self) -> None:
-        self._ran_until = len(self._bench.watch.stored)
-        await self._arun(Order(call="enqueue"))
+        try:
+            await self._arun(Order(call="enqueue"))
+        finally:
+            self._ran_until = len(self._bench.watch.stored)
 
 
 def _stopping(order: Order) -> Order:

@@ -105,12 +105,9 @@ class Stepper:
         """Give the lease back."""
         await self._engine.leave(self.worker)
 
-    async def claim(self, queue: str | None = None) -> Attempt | None:
-        """The next attempt that is due, of one queue or of any; None: there is none."""
-        while True:
-            queues = tuple(await self._engine.queues()) if queue is None else (queue,)
-            if not queues:
-                return None
+    async def claim(self, queues: tuple[str, ...]) -> Attempt | None:
+        """The next attempt that is due in these queues; None: there is none."""
+        while queues:
             self._turn += 1
             first = self._turn % len(queues)
             ask = Ask(worker=self.worker, queues=queues[first:] + queues[:first], want=1, slots=1)
@@ -129,6 +126,7 @@ class Stepper:
                     hold_cause=job.task,
                 )
             )
+        return None
 
     async def run(self, attempt: Attempt, place: Place) -> Run:
         """Run an attempt to its end, whatever that is, and settle it."""
