@@ -162,8 +162,8 @@ class Penstock(Operations):
         A task that is declared here checks the arguments and brings its own options. Any other is
         stored as it is, and waits for a worker that knows it.
         """
-        job, limit = self._named(task, args, options), self.settings.enqueue_timeout
-        receipt = self._facade.call(lambda client: client.enqueue(job), limit, what="enqueue")
+        job = self._named(task, args, options)
+        receipt = self._facade.enqueue(job, self.settings.enqueue_timeout)
         return Handle(self._facade, receipt, self._decode)
 
     async def aenqueue(

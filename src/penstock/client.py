@@ -33,6 +33,11 @@ class Client:
             raise EngineClosed("the store")
         return self._engine
 
+    @property
+    def opened(self) -> Engine | None:
+        """The handle if it is open; any thread may ask."""
+        return self._engine
+
     async def open(self) -> None:
         """Open the handle, once for everyone who asks meanwhile.
 

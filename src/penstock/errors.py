@@ -514,6 +514,19 @@ class EngineBusy(EngineUnavailable):
 
 
 @dataclass(eq=False)
+class EngineReentered(EngineUnavailable):
+    """A thread came back to the store in the middle of its own call."""
+
+    why: str = "it was interrupted there"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.engine} is being written by this very thread: {self.why}; "
+            "let a signal handler or a finaliser note what to enqueue, and enqueue it afterwards"
+        )
+
+
+@dataclass(eq=False)
 class EngineReplaced(EngineUnavailable):
     """The store that this handle opened is no longer the one at its place."""
 

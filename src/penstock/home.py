@@ -131,6 +131,11 @@ class Home:
             self._loop.close()
             raise
 
+    @property
+    def opened(self) -> Engine | None:
+        """The handle on the store, once it is open."""
+        return self.client.opened if self.tasks is not None else None
+
     def is_here(self) -> bool:
         """The caller is on the loop's own thread."""
         return threading.get_ident() == self.thread.ident

@@ -21,7 +21,9 @@ from collections.abc import Callable, Coroutine
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from penstock.core.job import Draft
 from penstock.engines.engine import Engine
+from penstock.engines.records import Receipt
 from penstock.errors import EngineClosed, EngineTimeout, WrongThread
 from penstock.home import CLOSE_PATIENCE, EXIT_PATIENCE, Errand, Home, Work
 from penstock.mailbox import Mailbox
@@ -66,6 +68,18 @@ class Facade:
             raise self._too_late(what, timeout)
         finally:
             errand.abandon()
+
+    def enqueue(self, draft: Draft, timeout: float | None) -> Receipt:
+        """Store one job while this thread waits: on this thread itself, where the store knows how.
+
+        On failure: as ``call``, and what the store says.
+        """
+        home = self._home or self._move_in()
+        if not home.is_here() and (engine := home.opened) is not None:
+            receipt = engine.enqueue_now(draft, timeout)
+            if receipt is not None:
+                return receipt
+        return self.call(lambda client: client.enqueue(draft), timeout, what="enqueue")
 
     async def ask(self, work: Work[R], timeout: float | None = None, *, what: str = "a call") -> R:
         """Do ``work`` on the loop while this coroutine waits, on its own loop or on this one."""

@@ -66,10 +66,7 @@ class Sender(Generic[P, R]):
         function, ``EngineUnavailable`` and its kin if the store does not take it.
         """
         job = self._draft(args, kwargs)
-        limit = self._settings.enqueue_timeout
-        return self._handle(
-            self._facade.call(lambda client: client.enqueue(job), limit, what="enqueue")
-        )
+        return self._handle(self._facade.enqueue(job, self._settings.enqueue_timeout))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """The same, awaited."""

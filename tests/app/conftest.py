@@ -58,7 +58,7 @@ class HandWorker:
         return asyncio.run(self._ends(OutcomeKind(kind), result, facts))
 
     async def _ends(self, kind: OutcomeKind, result: bytes | None, facts: dict) -> Job:
-        engine = self._app._connect()
+        engine = self._app._source.connect()
         await engine.open()
         try:
             await engine.join(WorkerInfo(id="hand", queues=("default",)))

@@ -167,7 +167,7 @@ class Shop:
 
     def freeze(self, worker: subprocess.Popen[bytes]) -> None:
         """Stop a process at a moment when it has no lock on the store."""
-        gate = FileGate(f"{self.place}/jobs.db", "test", self.app._clock)
+        gate = FileGate(f"{self.place}/jobs.db", "test", self.app.clock)
 
         def is_frozen() -> bool:
             worker.send_signal(signal.SIGSTOP)

@@ -148,6 +148,16 @@ class Engine(ABC):
         ``EngineReadOnly``: nothing of the batch is stored.
         """
 
+    def enqueue_now(self, draft: Draft, timeout: float | None) -> Receipt | None:
+        """Store one job from the calling thread, which may be any one and is blocked meanwhile.
+
+        None: this store knows no shorter way than ``enqueue``; nothing happened. As ``enqueue`` in
+        all else, except that nobody repeats it and no event tells of it.
+        On failure: ``EngineTimeout`` after ``timeout`` seconds, ``EngineReentered`` if this very
+        thread was interrupted in the middle of such a call.
+        """
+        return None
+
     # --- work ----------------------------------------------------------------------------------
 
     @abstractmethod

@@ -62,6 +62,23 @@ class FileGate:
         finally:
             fcntl.flock(self._main, fcntl.LOCK_UN)
 
+    def grab(self) -> bool:
+        """Be the only writer until ``free``, if nobody is and nobody waits to be."""
+        try:
+            fcntl.flock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._main, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        else:
+            return True
+        finally:
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+
+    def free(self) -> None:
+        """After ``grab``, whatever became of it."""
+        fcntl.flock(self._gate, fcntl.LOCK_UN)
+        fcntl.flock(self._main, fcntl.LOCK_UN)
+
     def _take(self, lock: int, deadline: float) -> None:
         pause = _FIRST_PAUSE
         while True:

@@ -61,8 +61,14 @@ from penstock.engines.records import (
     Term,
     WorkerInfo,
 )
-from penstock.errors import LeaseLost
-from penstock.events import Bus
+from penstock.errors import (
+    EngineClosed,
+    EngineReentered,
+    EngineTimeout,
+    EngineUnavailable,
+    LeaseLost,
+)
+from penstock.events import Bus, Enqueued
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -182,6 +188,17 @@ class Observed(Engine):
             receipts = _ours(drafts, receipts)
         self._tell.enqueued(drafts, receipts)
         return receipts
+
+    def enqueue_now(self, draft: Draft, timeout: float | None) -> Receipt | None:
+        """As the inner engine, where nobody listens; after a fault ``enqueue`` has patience."""
+        if self.bus.wants(Enqueued):
+            return None
+        try:
+            return self.inner.enqueue_now(draft, timeout)
+        except (EngineTimeout, EngineReentered, EngineClosed):
+            raise
+        except EngineUnavailable:
+            return None
 
     # --- work ----------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ a power cut as well.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,13 +53,14 @@ from penstock.engines.records import (
     WorkerInfo,
 )
 from penstock.engines.sqlite_glance import glance
+from penstock.engines.sqlite_counter import SqliteCounter
 from penstock.engines.sqlite_jobs import SqliteJobs
 from penstock.engines.sqlite_link import SqliteLink
 from penstock.engines.sqlite_thread import SqliteThread, named_errors
 from penstock.engines.sqlite_views import SqliteViews
 from penstock.engines.sqlite_watch import DataVersionWatch
 from penstock.engines.storable import check_drafts, check_outcomes, check_reports
-from penstock.errors import EngineClosed, EngineReplaced
+from penstock.errors import EngineBusy, EngineClosed, EngineReplaced
 
 Rest = ParamSpec("Rest")
 Result = TypeVar("Result")
@@ -89,6 +91,7 @@ class SqliteEngine(Engine):
         self._thread: SqliteThread | None = None
         self._steps = SqliteLink(lambda: self._connect(self._busy_timeout))
         self._gate: FileGate | None = None
+        self._counter: SqliteCounter | None = None
         self._file: tuple[int, int] | None = None
         self._turn = asyncio.Lock()  # opening and closing wait for each other
         self._watch: DataVersionWatch | None = None
@@ -106,6 +109,7 @@ class SqliteEngine(Engine):
                     link = SqliteLink(lambda: self._connect(wait=0.0))
                     log = f"{self.path}-wal"
                 self._watch = DataVersionWatch(link, log, self.traits.name, self.clock)
+                self._counter = self._open_counter(self._thread)
             except BaseException:
                 await self._shut()
                 raise
@@ -136,6 +140,12 @@ class SqliteEngine(Engine):
             raise
         return connection
 
+    def _open_counter(self, thread: SqliteThread) -> SqliteCounter:
+        with named_errors(self.traits.name, self.path):
+            link = SqliteLink(lambda: self._connect(wait=0.0))
+            gate = FileGate(self.path, self.traits.name, self.clock)
+            return SqliteCounter(link, gate, thread, self.traits.name, self._enter)
+
     async def close(self) -> None:
         async with self._turn:
             await self._shut()
@@ -153,6 +163,9 @@ class SqliteEngine(Engine):
 
     def _close(self) -> None:
         self._steps.close()
+        counter, self._counter = self._counter, None
+        if counter is not None:
+            counter.close()
         if self._gate is not None:
             self._gate.close()
             self._gate = None
@@ -239,9 +252,12 @@ class SqliteEngine(Engine):
     @contextmanager
     def _same_file(self) -> Iterator[None]:
         """Refuse a file that has lost its name: what it takes, nobody would ever find."""
+        self._check_file()
+        yield
+
+    def _check_file(self) -> None:
         if _identity(self.path) != self._file:
             raise EngineReplaced(self.traits.name, "it was deleted or replaced under this process")
-        yield
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
@@ -253,6 +269,25 @@ class SqliteEngine(Engine):
     async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
         check_drafts(self.traits.name, drafts)
         return await self._write(SqliteJobs.enqueue, drafts)
+
+    def enqueue_now(self, draft: Draft, timeout: float | None) -> Receipt | None:
+        check_drafts(self.traits.name, (draft,))
+        counter = self._counter
+        if counter is None:
+            raise EngineClosed(self.traits.name)
+        with contextlib.suppress(EngineBusy), named_errors(self.traits.name, self.path):
+            self._check_file()
+            receipt = counter.serve(draft)
+            if receipt is not None:
+                return receipt
+        return counter.stand(draft, timeout, self._store)
+
+    def _enter(self, connection: sqlite3.Connection, drafts: Sequence[Draft]) -> list[Receipt]:
+        return SqliteJobs(connection, self.clock.now()).enqueue(drafts)
+
+    def _store(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        with self._writing() as connection:
+            return self._enter(connection, drafts)
 
     async def join(self, worker: WorkerInfo) -> None:
         await self._write(SqliteJobs.join, worker)

@@ -19,6 +19,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 from weakref import WeakSet
 
 
@@ -27,7 +28,7 @@ class SqliteLink:
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         self._connect = connect
-        self._lock = threading.Lock()
+        self._lock: Any = threading.RLock()  # it can say whose it is
         self.connection: sqlite3.Connection | None = None
         self.times_opened = 0
         _links.add(self)
@@ -40,6 +41,24 @@ class SqliteLink:
                 self.connection = self._connect()
                 self.times_opened += 1
             yield self.connection
+
+    @property
+    def is_mine(self) -> bool:
+        """The calling thread has the connection."""
+        return bool(self._lock._is_owned())
+
+    def grab(self) -> sqlite3.Connection | None:
+        """Have the connection if nobody has it, until ``give_back``."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        if self.connection is None:
+            self.connection = self._connect()
+            self.times_opened += 1
+        return self.connection
+
+    def give_back(self) -> None:
+        """After ``grab``, whatever became of it, where ``is_mine``."""
+        self._lock.release()
 
     def close(self) -> None:
         """Close the connection; the next use opens it again."""

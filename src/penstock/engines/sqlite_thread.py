@@ -31,7 +31,8 @@ from penstock.errors import (
 )
 
 Result = TypeVar("Result")
-Call = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
+Reply = tuple["asyncio.Future[Any]", asyncio.AbstractEventLoop]
+"""Where the result of a call goes."""
 
 _BY_CODE: Final[dict[int, type[EngineError]]] = {
     sqlite3.SQLITE_BUSY: EngineBusy,
@@ -52,7 +53,7 @@ class SqliteThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Callable[[], Any], Reply | None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"penstock-{name}", daemon=True)
         self._is_closed = False
         self._thread.start()
@@ -62,6 +63,15 @@ class SqliteThread:
         if not self.is_alive:
             raise EngineClosed(self._name)
         return await self._hand_over(call)
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Run ``call``, which never raises, on the thread. Any thread may ask, and does not wait.
+
+        On failure: ``EngineClosed``; without it, too, the thread may end before it comes to this.
+        """
+        if not self.is_alive:
+            raise EngineClosed(self._name)
+        self._calls.put((call, None))
 
     async def close(self, last: Callable[[], None]) -> None:
         """Finish what was handed over, then ``last``; then end the thread, also if cancelled."""
@@ -80,21 +90,24 @@ class SqliteThread:
     def _hand_over(self, call: Callable[[], Result]) -> asyncio.Future[Result]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        self._calls.put((call, future, loop))
+        self._calls.put((call, (future, loop)))
         return future
 
     def _work(self) -> None:
         while (item := self._calls.get()) is not None:
-            call, future, loop = item
+            call, reply = item
             result, error = None, None
             try:
-                if not future.cancelled():
+                if reply is None or not reply[0].cancelled():
                     result = call()
             except BaseException as caught:
                 error = caught
-            with contextlib.suppress(RuntimeError):  # the caller's loop is closed
-                loop.call_soon_threadsafe(_answer, future, result, error)
-            del item, call, future, result, error
+            if reply is not None:
+                future, loop = reply
+                with contextlib.suppress(RuntimeError):  # the caller's loop is closed
+                    loop.call_soon_threadsafe(_answer, future, result, error)
+                del future, loop
+            del item, call, reply, result, error
 
 
 def _answer(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

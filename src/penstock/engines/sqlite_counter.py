@@ -1,0 +1,196 @@
+"""The counter of an SQLite store: where a thread that may block hands a job in.
+
+A hand-over to another thread and back costs more than storing a job. So whoever finds the counter
+free serves itself, on its own thread. Whoever does not stands in line, and the store's thread takes
+all who stand there into one transaction: single callers save the way, many share commits.
+
+The counter has a connection and a gate of its own, and waits for nobody with them: where another
+process writes, the store's thread waits in turn.
+
+A signal handler may raise at any moment in the middle of it, in the main thread. Everything is
+taken inside the ``try`` whose end gives it back, and giving back does no harm twice.
+
+| if                                      | then                                                  |
+|-----------------------------------------|-------------------------------------------------------|
+| a caller is interrupted while it serves | its transaction is rolled back, or was committed; the |
+| itself                                  | counter is free                                       |
+| one is interrupted in line              | its job is stored or not; its neighbours' are         |
+| a signal handler, or a finaliser,       | it gets ``EngineReentered``: its own thread would     |
+| enqueues in the middle of an enqueue    | have to go on first                                   |
+| the process dies                        | SQLite rolls back, the system frees the gate          |
+| the process forks                       | the fork waits for who serves itself                  |
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from penstock.core.job import Draft
+from penstock.engines.file_gate import FileGate
+from penstock.engines.records import Receipt
+from penstock.engines.sqlite_link import SqliteLink
+from penstock.engines.sqlite_thread import SqliteThread
+from penstock.errors import EngineClosed, EngineReentered, EngineTimeout, ItemRefused
+
+LOOK: Final = 1.0
+"""Seconds after which a caller in line looks whether the store is still open."""
+MOST: Final = 1000
+"""Jobs that are stored in one transaction at most."""
+
+Step = Callable[[sqlite3.Connection, Sequence[Draft]], list[Receipt]]
+"""Stores drafts in a transaction that has begun."""
+Store = Callable[[Sequence[Draft]], list[Receipt]]
+"""Stores drafts in a transaction of its own."""
+
+
+class _Visitor:
+    """A caller in line, and where its answer goes."""
+
+    __slots__ = ("draft", "error", "has_gone", "receipt", "served")
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.receipt: Receipt | None = None
+        self.error: Exception | None = None
+        self.has_gone = False
+        self.served = threading.Lock()
+        self.served.acquire()
+
+    def answer(self, receipt: Receipt | None, error: Exception | None = None) -> None:
+        self.receipt, self.error = receipt, error
+        self.served.release()
+
+
+class SqliteCounter:
+    """One handle's counter; any thread may come to it."""
+
+    def __init__(
+        self, link: SqliteLink, gate: FileGate, thread: SqliteThread, name: str, step: Step
+    ) -> None:
+        self._link = link
+        self._gate = gate
+        self._thread = thread
+        self._name = name
+        self._step = step
+        self._line: deque[_Visitor] = deque()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Send nobody away who is being served; refuse whoever comes later."""
+        self._is_closed = True
+        self._link.close()
+        self._gate.close()
+
+    # --- who serves itself ---------------------------------------------------------------------
+
+    def serve(self, draft: Draft) -> Receipt | None:
+        """Store a job here and now; None: somebody is in the way, so stand in line.
+
+        On failure: what SQLite raises; nothing is stored then.
+        """
+        if self._link.is_mine:
+            raise EngineReentered(self._name)
+        if self._line:
+            return None
+        try:
+            connection = self._link.grab()
+            receipts = None if connection is None else self._write(connection, (draft,))
+            return None if receipts is None else receipts[0]
+        finally:
+            try:
+                self._tidy_up()
+            finally:
+                self._tidy_up()  # an exception may have come in the middle of the first
+
+    def _write(
+        self, connection: sqlite3.Connection, drafts: Sequence[Draft]
+    ) -> list[Receipt] | None:
+        """Store jobs unless another process writes; ``_end`` has to follow."""
+        if self._is_closed or not self._gate.grab():
+            return None
+        connection.execute("BEGIN IMMEDIATE")
+        receipts = self._step(connection, drafts)
+        connection.execute("COMMIT")
+        return receipts
+
+    def _tidy_up(self) -> None:
+        """Give back what this thread has, if it has anything."""
+        if self._link.is_mine:
+            self._end()
+            self._link.give_back()
+
+    def _end(self) -> None:
+        connection = self._link.connection
+        if connection is not None and connection.in_transaction:
+            connection.execute("ROLLBACK")
+        self._gate.free()
+
+    # --- who stands in line --------------------------------------------------------------------
+
+    def stand(self, draft: Draft, timeout: float | None, store: Store) -> Receipt:
+        """Wait until the store's thread has stored the job, with those of all others in line.
+
+        On failure: what ``store`` raises, ``EngineTimeout``, ``EngineClosed``.
+        """
+        visitor = _Visitor(draft)
+        try:
+            self._line.append(visitor)
+            # Every caller calls: what is no longer in line costs the thread one look.
+            self._thread.post(partial(self._take, store))
+            self._wait(visitor, timeout)
+        finally:
+            visitor.has_gone = True
+        if visitor.error is not None:
+            raise visitor.error
+        assert visitor.receipt is not None
+        return visitor.receipt
+
+    def _wait(self, visitor: _Visitor, timeout: float | None) -> None:
+        left = float("inf") if timeout is None else timeout
+        while not visitor.served.acquire(timeout=min(left, LOOK)):
+            left -= LOOK
+            if left <= 0:
+                raise EngineTimeout(self._name, f"enqueue took longer than {timeout:g} s")
+            if self._is_closed:
+                raise EngineClosed(self._name)
+
+    def _take(self, store: Store) -> None:
+        """Store what is in line, as one batch."""
+        line = [self._line.popleft() for _ in range(min(len(self._line), MOST))]
+        if batch := [visitor for visitor in line if not visitor.has_gone]:
+            _serve(batch, partial(self._store, store))
+
+    def _store(self, store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
+        """Store a batch after whoever serves itself just now; ``store`` waits for others."""
+        with self._link.use() as connection:
+            try:
+                receipts = self._write(connection, drafts)
+            except Exception:  # the other way says it in the words of the contract
+                receipts = None
+            finally:
+                self._end()
+        return store(drafts) if receipts is None else receipts
+
+
+def _serve(batch: Sequence[_Visitor], store: Store) -> None:
+    """Store a batch; if it is refused its halves, until each culprit stands alone (law 10)."""
+    try:
+        receipts = store([visitor.draft for visitor in batch])
+    except ItemRefused as refusal:
+        middle = len(batch) // 2
+        if middle == 0:
+            batch[0].answer(None, refusal)
+        else:
+            _serve(batch[:middle], store)
+            _serve(batch[middle:], store)
+    except Exception as error:
+        for visitor in batch:
+            visitor.answer(None, error)
+    else:
+        for visitor, receipt in zip(batch, receipts, strict=True):
+            visitor.answer(receipt)
