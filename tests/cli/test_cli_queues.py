@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from threading import Event
+
 import pytest
 
 from cli.conftest import Shell
 from penstock import Penstock
+from penstock.events import WorkerJoined
 
 QUEUE = {
     "name": "default",
@@ -45,7 +48,10 @@ def test_jobs_are_counted_by_state_and_holds_apart(store: Shell) -> None:
 
 def test_a_queue_that_only_a_worker_knows_is_listed_with_its_workers(store: Shell) -> None:
     app = Penstock("sqlite:///jobs.db")
+    joined = Event()
+    app.on(WorkerJoined, lambda _: joined.set())
     with app.worker_thread(queues="mail,default"):
+        assert joined.wait(60)
         queues = store("queues", "list", "--json").document["queues"]
     app.close()
     assert [(each["name"], each["workers"]) for each in queues] == [("default", 1), ("mail", 1)]
