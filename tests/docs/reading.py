@@ -23,7 +23,7 @@ import pyte
 
 from docs.pages import ANOTHER_TERMINAL, INTERRUPT, Block, Command, blocks, commands
 
-PATIENCE: Final = 100.0
+PATIENCE: Final = 240.0
 """Seconds after which a command counts as hung."""
 
 COLUMNS: Final = 110

@@ -14,6 +14,7 @@ from docs.pages import PAGES, README, ROOT, blocks, commands, name_of
 from docs.reading import read, run, shows, surroundings
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_a_page_can_be_followed(page: Path, tmp_path: Path) -> None:
     """Its files are saved, its code runs, its commands show what it says they show."""

@@ -23,7 +23,7 @@ from docs.reading import read, surroundings
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(not (ROOT / ".git").exists(), reason="there is no repository to clone"),
     pytest.mark.skipif(not find_spec("ensurepip"), reason="this Python makes no environments"),
 ]
@@ -76,7 +76,7 @@ def _base_python() -> str:
 
 def test_the_readme_can_be_followed_in_a_fresh_clone(place: Path, newcomer: dict[str, str]) -> None:
     clone = place / "penstock"
-    instead = {"make test": "make --old-file=check test ARGS='--collect-only -q'"}
+    instead = {"make test": "make --old-file=check test WORKERS=0 ARGS='--collect-only -q'"}
     own = f"{clone / '.venv/bin'}{os.pathsep}{newcomer['PATH']}"
     read(clone / README.name, clone, {**newcomer, "PATH": own}, is_new=True, instead=instead)
 
