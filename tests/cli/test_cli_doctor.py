@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock import Penstock
+from penstock.engines.file_system import file_system
 
 YARD = """
 import pathlib, threading
@@ -52,8 +54,16 @@ def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]
 
 
 def bad(done: subprocess.CompletedProcess[str]) -> set[str]:
+    """The checks that found something worse than a note."""
     found = findings(done).values()
     return {each["check"] for each in found if each["level"] in ("warning", "error")}
+
+
+@pytest.fixture
+def on_a_disk(tmp_path: Path) -> None:
+    """Only where tests have a disk is there nothing to say of it."""
+    if file_system(str(tmp_path)).level.is_bad:
+        pytest.skip("the tests do not run on a local disk")
 
 
 @contextmanager
@@ -78,6 +88,7 @@ def busy_worker(place: Path) -> Iterator[subprocess.Popen[bytes]]:
         worker.wait()
 
 
+@pytest.mark.usefixtures("on_a_disk")
 def test_it_prints_the_worst_first_and_what_to_do(app: Penstock, tmp_path: Path) -> None:
     app.enqueue("send", queue="mail")
     app.pause("mail")
@@ -94,6 +105,7 @@ def test_it_prints_the_worst_first_and_what_to_do(app: Penstock, tmp_path: Path)
     assert lines[-1].startswith("1 error, 1 warning, ")
 
 
+@pytest.mark.usefixtures("on_a_disk")
 def test_nothing_worse_than_a_note_ends_with_0(app: Penstock, tmp_path: Path) -> None:
     app.counts()
     done = penstock(tmp_path, "--json", "--thorough")
@@ -117,6 +129,7 @@ def test_a_store_that_is_not_there_is_a_finding_and_not_made(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("on_a_disk")
 def test_an_application_is_compared_with_its_store(app: Penstock, tmp_path: Path) -> None:
     app.enqueue("yard.hang")
     for done in (
@@ -142,6 +155,7 @@ def test_it_was_called_in_a_wrong_way(app, tmp_path: Path, arguments, message) -
     assert message in done.stderr
 
 
+@pytest.mark.usefixtures("on_a_disk")
 def test_a_worker_that_lives_and_one_that_was_killed(app: Penstock, tmp_path: Path) -> None:
     app.enqueue("hang", id="hello")
     with busy_worker(tmp_path):
@@ -171,11 +185,9 @@ def test_a_worker_that_was_stopped(app: Penstock, tmp_path: Path) -> None:
         assert findings(done)["leases"]["level"] == "ok"
 
 
+@pytest.mark.usefixtures("on_a_disk")
 def test_mending_lifts_what_has_no_cause(app: Penstock, tmp_path: Path) -> None:
     """A hold is left by hand: no engine leaves one behind."""
-    import sqlite3
-    from contextlib import closing
-
     app.enqueue("send", id="hello")
     app.close()
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as other, other:
