@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from penstock.handle import Handle
+    from penstock.options import Call
     from penstock.task import INJECTED, AsyncTask, Sender, Task
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "AsyncTask",
     "Sender",
     "Handle",
+    "Call",
     "Job",
     "State",
     # inside a task
@@ -89,6 +91,7 @@ _HOMES: Final = {
     "errors": "EngineError EngineUnavailable JobCancelled JobFailed JobGone PenstockError "
     "ResultTimeout UniqueConflict UsageError",
     "handle": "Handle",
+    "options": "Call",
     "task": "INJECTED AsyncTask Sender Task",
 }
 

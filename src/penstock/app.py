@@ -178,8 +178,8 @@ class Penstock(Operations):
         receipt = await self._facade.ask(lambda client: client.enqueue(job), limit, what="aenqueue")
         return Handle(self._facade, receipt, self._decode)
 
-    async def aenqueue_many(self, calls: Iterable[Call]) -> list[Handle[Any]]:
-        """Store many jobs of tasks by their names, each a ``Call(task, args, options)``.
+    async def aenqueue_many(self, calls: Iterable[Call | tuple[Any, ...]]) -> list[Handle[Any]]:
+        """Store many jobs by the names of their tasks: each a ``Call``, or a tuple of the same.
 
         All are checked before the first is stored. A long list is stored in several commits; if one
         fails, a note on the error says how many jobs are stored.
@@ -212,9 +212,10 @@ class Penstock(Operations):
             raise BadOption(*next(iter(chosen.hooks.items())), why)
         return draft(task, payload, chosen, self.settings)
 
-    def _called(self, calls: Iterable[Call]) -> list[Draft]:
+    def _called(self, calls: Iterable[Call | tuple[Any, ...]]) -> list[Draft]:
         jobs = []
-        for index, (task, args, options) in enumerate(calls):
+        for index, call in enumerate(calls):
+            task, args, options = Call(*call)
             try:
                 jobs.append(self._named(task, args, options or {}))
             except UsageError as error:

@@ -6,11 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock import State
+from penstock import Call, State
 from penstock.engines.records import Control, Count, QueueSettings
 from penstock.errors import BadItem, BadOption
 from penstock.operations import PAGE
-from penstock.options import Call
 
 
 @pytest.fixture
@@ -106,7 +105,7 @@ def test_all_that_failed_are_retried_and_what_was_cancelled_only_if_asked_for(ap
 
 async def test_many_jobs_of_tasks_by_name_are_stored_at_once(app, send):
     handles = await app.aenqueue_many(
-        [Call("send"), Call("others", {"size": 3}, {"delay": 60, "id": "my-own"})]
+        [Call("send"), ("others", {"size": 3}, {"delay": 60, "id": "my-own"})]
     )
     jobs = [await handle.astatus() for handle in handles]
     assert [(job.task, job.queue, job.payload) for job in jobs] == [

@@ -13,8 +13,7 @@ from types import MappingProxyType
 import pexpect
 import pytest
 
-from penstock import Penstock
-from penstock.options import Call
+from penstock import Call, Penstock
 
 PATIENCE = 60
 PENSTOCK = [sys.executable, "-m", "penstock"]
