@@ -41,10 +41,21 @@ class Elsewhere:
         assert line, "the worker has ended"
         return float(line)
 
-    def close(self) -> None:
-        """End it."""
+    def count(self) -> int:
+        """Wait for jobs to start, and return how many did since; 0: the worker has ended.
+
+        Do not mix with ``started_at`` while jobs run.
+        """
+        return os.read(self._answers.fileno(), 1 << 16).count(b"\n")
+
+    def end(self) -> None:
+        """Let it stop, and wait until it has."""
         self._worker.terminate()
         self._worker.wait()
+
+    def close(self) -> None:
+        """End it."""
+        self.end()
         self._answers.close()
 
     # --- what it uses, as Linux tells ----------------------------------------------------------

@@ -1,7 +1,8 @@
 """Enqueue and drain together for two minutes: does it go on as it began?
 
 Four threads of this process enqueue single jobs while no more than a thousand wait; a worker in
-another process runs them. So the speed is what the two can keep up together, window by window.
+another process runs them and tells of each by a pipe. So the speed is what the two can keep up
+together, window by window.
 """
 
 from __future__ import annotations
@@ -21,34 +22,37 @@ CALLERS = 4
 MOST_WAITING = 1_000
 
 
-class Producers:
-    """The threads that enqueue, as far as there is room."""
+class Circle:
+    """Threads that enqueue as far as there is room, and one that makes room for each job done."""
 
-    def __init__(self, contender: Contender) -> None:
+    def __init__(self, contender: Contender, other: Elsewhere) -> None:
         self._contender = contender
-        self._room = threading.Semaphore(0)
+        self._other = other
+        self._room = threading.Semaphore(MOST_WAITING)
         self._is_over = False
-        self.stored = 0
-        self._threads = [threading.Thread(target=self._enqueue) for _ in range(CALLERS)]
-        for thread in self._threads:
+        self.done = 0
+        self._counter = threading.Thread(target=self._count)
+        self._callers = [threading.Thread(target=self._enqueue) for _ in range(CALLERS)]
+        for thread in (self._counter, *self._callers):
             thread.start()
 
-    def allow(self, count: int) -> None:
-        """Let so many more be enqueued."""
-        if count > 0:
-            self._room.release(count)
-
     def close(self) -> None:
-        """Enqueue no more."""
+        """Enqueue no more, and end the worker."""
         self._is_over = True
         self._room.release(CALLERS)
-        for thread in self._threads:
+        for thread in self._callers:
             thread.join()
+        self._other.end()
+        self._counter.join()
 
     def _enqueue(self) -> None:
         while self._room.acquire() and not self._is_over:
-            self._contender.enqueue(0)
-            self.stored += 1
+            self._contender.enqueue_stamp()
+
+    def _count(self) -> None:
+        while count := self._other.count():
+            self.done += count
+            self._room.release(count)
 
 
 def measure(contender: Contender, scale: Scale) -> Figures:
@@ -58,23 +62,15 @@ def measure(contender: Contender, scale: Scale) -> Figures:
     window = scale.seconds(SECONDS, least=2.4) / WINDOWS
     windows = []
     with working_elsewhere(contender) as other:
-        producers = Producers(contender)
+        circle = Circle(contender, other)
         try:
-            allowed = done = 0
             for _ in range(WINDOWS):
-                ends_at, before = time.perf_counter() + window, done
-                began_at = time.perf_counter()
-                while time.perf_counter() < ends_at:
-                    time.sleep(0.05)
-                    waiting = contender.left()
-                    done = producers.stored - waiting
-                    more = MOST_WAITING - (allowed - producers.stored) - waiting
-                    producers.allow(more)
-                    allowed += max(0, more)
-                rate = (done - before) / (time.perf_counter() - began_at)
+                began_at, before = time.perf_counter(), circle.done
+                time.sleep(window)
+                rate = (circle.done - before) / (time.perf_counter() - began_at)
                 windows.append({"rate": rate, **_sizes(contender.place, other)})
         finally:
-            producers.close()
+            circle.close()
     third = WINDOWS // 3
     rates = [each["rate"] for each in windows]
     return {
