@@ -37,6 +37,7 @@
     └── EngineError                 the store said no
         ├── EngineUnavailable       repeating the call may help
         │   ├── EngineBusy
+        │   ├── EngineReentered
         │   ├── EngineReplaced
         │   ├── BatcherFull
         │   └── EngineTimeout       (TimeoutError)
