@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.pages import PAGES, README, ROOT, blocks, commands, name_of
+from docs.pages import DOCS, PAGES, README, ROOT, blocks, commands, name_of
 from docs.reading import read, run, shows, surroundings
 
 
@@ -26,6 +26,13 @@ def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("kind", ["how-to", "reference", "explanation"])
+def test_the_first_page_of_a_kind_leads_to_all_others(kind: str) -> None:
+    first = DOCS / kind / "index.md"
+    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", first.read_text()))
+    assert linked == {page.name for page in first.parent.glob("*.md")} - {first.name}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
