@@ -52,8 +52,8 @@ from penstock.engines.records import (
     Traits,
     WorkerInfo,
 )
-from penstock.engines.sqlite_glance import glance
 from penstock.engines.sqlite_counter import SqliteCounter
+from penstock.engines.sqlite_glance import glance
 from penstock.engines.sqlite_jobs import SqliteJobs
 from penstock.engines.sqlite_link import SqliteLink
 from penstock.engines.sqlite_thread import SqliteThread, named_errors
