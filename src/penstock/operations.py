@@ -143,14 +143,20 @@ class Operations:
 
         Their ids stay in the ledger.
         """
-        chosen, purged = chosen_by(which), 0
-        while some := await self._facade.ask(
-            lambda client: client.engine.purge(chosen, client.engine.traits.max_batch)
-        ):
-            purged += some
-            if told is not None:
-                told(some)
-        return purged
+        chosen = chosen_by(which)
+
+        async def work(client: Client) -> int:
+            engine, cursor, purged = client.engine, None, 0
+            while True:
+                some = await engine.purge(chosen, engine.traits.max_batch, cursor)
+                purged += some.jobs
+                if told is not None:
+                    told(some.jobs)
+                cursor = some.cursor
+                if cursor is None:
+                    return purged
+
+        return await self._facade.ask(work)
 
     async def _each(
         self,

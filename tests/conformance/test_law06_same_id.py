@@ -48,7 +48,7 @@ async def test_inside_one_batch_the_first_of_an_id_wins(engine):
 
 async def test_an_id_outlives_its_job_when_it_was_purged(engine):
     await put(engine, "order-1", remember=WEEK)
-    assert await engine.purge(Filter(ids=("order-1",)), 10) == 1
+    assert (await engine.purge(Filter(ids=("order-1",)), 10)).jobs == 1
     assert await engine.enqueue([draft("order-1", remember=WEEK)]) == [KNOWN]
     assert await everything(engine) == ()
 

@@ -143,7 +143,7 @@ async def set_a_queue(engine):
 
 
 async def purge_one(engine):
-    assert await engine.purge(Filter(), 1) == 1
+    assert (await engine.purge(Filter(), 1)).jobs == 1
 
 
 @pytest.mark.parametrize("commit", [put_one, set_a_cell, set_a_queue, purge_one])

@@ -72,6 +72,7 @@ from penstock.engines.records import (
     Page,
     Promoted,
     Pruned,
+    Purged,
     QueueSettings,
     Receipt,
     Report,
@@ -262,11 +263,13 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    async def purge(self, which: Filter, limit: int) -> int:
-        """Delete up to ``limit`` jobs that fit and are not running; return how many.
+    async def purge(self, which: Filter, limit: int, cursor: str | None = None) -> Purged:
+        """Delete up to ``limit`` jobs that fit and are not running; say how many, and the cursor to
+        go on with.
 
-        Atomic. Their ids stay in the ledger, their unique keys are given back. Call again until it
-        returns 0.
+        Atomic. Their ids stay in the ledger, their unique keys are given back. Order: the newest
+        first, from ``cursor`` on, so that what enters meanwhile stays and nothing is looked at
+        twice. Call again until there is no cursor.
         """
 
     @abstractmethod

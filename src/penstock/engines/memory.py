@@ -31,6 +31,7 @@ from penstock.engines.records import (
     Page,
     Promoted,
     Pruned,
+    Purged,
     QueueSettings,
     Receipt,
     Report,
@@ -178,8 +179,8 @@ class MemoryEngine(Engine):
     async def retry(self, ids: Sequence[str]) -> list[Control]:
         return self._step(MemoryJobs.retry, ids, self.clock.now())
 
-    async def purge(self, which: Filter, limit: int) -> int:
-        return self._step(MemoryJobs.purge, which, limit, self.clock.now())
+    async def purge(self, which: Filter, limit: int, cursor: str | None = None) -> Purged:
+        return self._step(MemoryJobs.purge, which, limit, cursor, self.clock.now())
 
     async def set_queue(self, queue: str, settings: QueueSettings) -> None:
         self._step(MemoryJobs.set_queue, queue, settings)

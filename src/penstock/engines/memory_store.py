@@ -23,11 +23,13 @@ from penstock.engines.records import (
     Mended,
     Promoted,
     Pruned,
+    Purged,
     QueueSettings,
     Receipt,
     Report,
     Sighting,
     WorkerInfo,
+    entry_before,
     reasons,
 )
 from penstock.engines.storable import check_drafts, check_given, check_outcomes, check_reports
@@ -214,14 +216,19 @@ class MemoryJobs(MemoryViews):
         self._put(after)
         return Control(id, True, after.state)
 
-    def purge(self, which: Filter, limit: int, now: float) -> int:
+    def purge(self, which: Filter, limit: int, cursor: str | None, now: float) -> Purged:
         """See the contract."""
-        limit = max(0, limit)
-        doomed = [job for job in self.matching(which) if job.state is not State.RUNNING][:limit]
+        before = entry_before(cursor)
+        if limit <= 0:
+            return Purged(cursor=cursor)
+        fitting = [job for job in self.matching(which) if job.state is not State.RUNNING]
+        left = [job for job in fitting if self.entered[job.id] < before]
+        doomed = left[::-1][:limit]
+        rest = str(self.entered[doomed[-1].id]) if len(left) > limit else None
         for job in doomed:
             self.keys.give_back(job.unique, job.id, now)
             self._drop(job)
-        return len(doomed)
+        return Purged(jobs=len(doomed), cursor=rest)
 
     def set_queue(self, queue: str, settings: QueueSettings) -> None:
         """See the contract."""

@@ -52,6 +52,7 @@ from penstock.engines.records import (
     Page,
     Promoted,
     Pruned,
+    Purged,
     QueueSettings,
     Receipt,
     Report,
@@ -247,8 +248,8 @@ class Observed(Engine):
         self._tell.revived(controls)
         return controls
 
-    async def purge(self, which: Filter, limit: int) -> int:
-        return await self._once("purge", self.inner.purge, which, limit)
+    async def purge(self, which: Filter, limit: int, cursor: str | None = None) -> Purged:
+        return await self._once("purge", self.inner.purge, which, limit, cursor)
 
     async def set_queue(self, queue: str, settings: QueueSettings) -> None:
         await self._safely("set_queue", self.inner.set_queue, queue, settings)

@@ -361,6 +361,13 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
     keys: int = 0
 
 
+class Purged(msgspec.Struct, frozen=True, kw_only=True):
+    """How many jobs were deleted, and where to go on; no cursor: nothing is left that fits."""
+
+    jobs: int = 0
+    cursor: str | None = None
+
+
 class Mended(msgspec.Struct, frozen=True, kw_only=True):
     """What had to be repaired; all zero is the rule."""
 

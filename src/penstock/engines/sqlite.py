@@ -42,6 +42,7 @@ from penstock.engines.records import (
     Page,
     Promoted,
     Pruned,
+    Purged,
     QueueSettings,
     Receipt,
     Report,
@@ -320,8 +321,8 @@ class SqliteEngine(Engine):
     async def retry(self, ids: Sequence[str]) -> list[Control]:
         return await self._write(SqliteJobs.retry, ids)
 
-    async def purge(self, which: Filter, limit: int) -> int:
-        return await self._write(SqliteJobs.purge, which, limit)
+    async def purge(self, which: Filter, limit: int, cursor: str | None = None) -> Purged:
+        return await self._write(SqliteJobs.purge, which, limit, cursor)
 
     async def set_queue(self, queue: str, settings: QueueSettings) -> None:
         await self._write(SqliteJobs.set_queue, queue, settings)

@@ -25,12 +25,14 @@ from penstock.engines.records import (
     Mended,
     Promoted,
     Pruned,
+    Purged,
     QueueSettings,
     Receipt,
     Report,
     Sighting,
     Term,
     WorkerInfo,
+    entry_before,
     reasons,
 )
 from penstock.engines.sqlite_entry import SqliteEntry
@@ -268,16 +270,20 @@ class SqliteJobs(SqliteViews):
         self._save(after)
         return Control(id, True, after.state)
 
-    def purge(self, which: Filter, limit: int) -> int:
+    def purge(self, which: Filter, limit: int, cursor: str | None) -> Purged:
         """See the contract."""
-        doomed = self._run(
-            self._sql["purgeable"], {**where(which), "limit": max(0, limit)}
-        ).fetchall()
-        for id, key in doomed:
+        before = entry_before(cursor)
+        if limit <= 0:
+            return Purged(cursor=cursor)
+        conditions = {**where(which), "before": before, "limit": limit + 1}
+        rows = self._run(self._sql["purgeable"], conditions).fetchall()
+        doomed = rows[:limit]
+        for _, id, key in doomed:
             if key is not None:
                 self._keys.give_back(key, id)
             self._run(self._sql["delete"], (id,))
-        return len(doomed)
+        rest = str(doomed[-1][0]) if len(rows) > limit else None
+        return Purged(jobs=len(doomed), cursor=rest)
 
     def set_queue(self, queue: str, settings: QueueSettings) -> None:
         """See the contract."""

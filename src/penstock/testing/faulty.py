@@ -37,6 +37,7 @@ from penstock.engines.records import (
     Page,
     Promoted,
     Pruned,
+    Purged,
     QueueSettings,
     Receipt,
     Report,
@@ -304,8 +305,8 @@ class Faulty(Engine):
     async def retry(self, ids: Sequence[str]) -> list[Control]:
         return await self._call("retry", self.inner.retry, ids)
 
-    async def purge(self, which: Filter, limit: int) -> int:
-        return await self._call("purge", self.inner.purge, which, limit)
+    async def purge(self, which: Filter, limit: int, cursor: str | None = None) -> Purged:
+        return await self._call("purge", self.inner.purge, which, limit, cursor)
 
     async def set_queue(self, queue: str, settings: QueueSettings) -> None:
         await self._call("set_queue", self.inner.set_queue, queue, settings)

@@ -405,9 +405,10 @@ SELECT count(*) FROM job
    AND (:until IS NULL OR enqueued_at < :until)
 
 -- name: purgeable
--- Oldest first, and never what runs.
-SELECT id, unique_key FROM job
- WHERE state <> 'running'
+-- Newest first, as find goes, and never what runs.
+SELECT entry, id, unique_key FROM job
+ WHERE entry < :before
+   AND state <> 'running'
    AND (:ids    = '[]' OR id    IN (SELECT value FROM json_each(:ids)))
    AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))
    AND (:queues = '[]' OR queue IN (SELECT value FROM json_each(:queues)))
@@ -418,7 +419,7 @@ SELECT id, unique_key FROM job
    AND (:correlation_id IS NULL OR correlation_id = :correlation_id)
    AND (:since IS NULL OR enqueued_at >= :since)
    AND (:until IS NULL OR enqueued_at < :until)
- ORDER BY entry LIMIT :limit
+ ORDER BY entry DESC LIMIT :limit
 
 -- name: counts
 SELECT queue, state, hold, count(*) FROM job GROUP BY queue, state, hold
