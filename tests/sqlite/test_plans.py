@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.steps import claim, draft, enqueue_jobs, everything, outcome, send
-from penstock.core.job import Hold
+from conformance.steps import claim, draft, enqueue_jobs, everything, joined, outcome, send
+from penstock.core.job import Hold, State, Verdict
 from penstock.engines.queries import statements
 from penstock.engines.sqlite import SqliteEngine
 
@@ -71,6 +71,9 @@ async def test_hot_statements_use_an_index(tmp_path: Path, rows: int) -> None:
             assert any("job_unhold_in (queue=?" in step for step in plan), (name, plan)
         if name in ("head", "head_of_many"):
             assert any("job_claim (queue=? AND priority<?)" in step for step in plan), (name, plan)
+        if name == "succeed_all":
+            found = [step for step in plan if step.startswith("SEARCH job ")]
+            assert found == ["SEARCH job USING INTEGER PRIMARY KEY (rowid=?)"], (name, plan)
         if name == "next_in_order":
             assert any("job_claim (queue=?)" in step for step in plan), (name, plan)
         if name == "ahead":
@@ -109,4 +112,27 @@ async def test_mending_many_holds_reads_the_workers_once(tmp_path: Path) -> None
     await engine.mend()
     assert len([statement for statement in seen if "info FROM worker" in statement]) == 2
     assert len([job for job in await everything(engine) if job.hold]) == 20
+    await engine.close()
+
+
+async def test_an_entry_that_is_wrong_or_forgotten_costs_a_look_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    engine = SqliteEngine(str(tmp_path / "jobs.db"))
+    await engine.open()
+    worker = await joined(engine)
+    await enqueue_jobs(engine, 6)
+    jobs = await claim(engine, worker=worker, want=6)
+    entries = engine._entries
+    assert entries.keys() == {job.id for job in jobs}
+    entries[jobs[0].id], entries[jobs[1].id] = entries[jobs[1].id], entries[jobs[0].id]
+    del entries[jobs[2].id]
+    entries[jobs[3].id] = 10**6
+
+    answer = await send(engine, worker, *[outcome(job, "succeeded") for job in jobs])
+
+    assert set(answer.verdicts) == {Verdict.DONE}
+    stored = await engine.get([job.id for job in jobs])
+    assert [job and job.state for job in stored] == [State.SUCCEEDED] * 6
+    assert not engine._entries
     await engine.close()

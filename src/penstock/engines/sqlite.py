@@ -89,6 +89,7 @@ class SqliteEngine(Engine):
         )
         self._synchronous = synchronous
         self._busy_timeout = busy_timeout
+        self._entries: dict[str, int] = {}  # of what was claimed here, by id; for its thread only
         self._thread: SqliteThread | None = None
         self._steps = SqliteLink(lambda: self._connect(self._busy_timeout))
         self._gate: FileGate | None = None
@@ -301,7 +302,7 @@ class SqliteEngine(Engine):
 
     async def exchange(self, ask: Ask) -> Exchange:
         check_outcomes(self.traits.name, ask.outcomes)
-        return await self._write(SqliteJobs.exchange, ask)
+        return await self._write(SqliteJobs.exchange, ask, self._entries)
 
     async def held(self, worker: str) -> list[Job]:
         return await self._read(SqliteViews.held, worker)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -49,6 +49,9 @@ from penstock.engines.sqlite_rows import (
 )
 from penstock.engines.sqlite_views import SqliteViews, is_fair, is_ordered, where
 from penstock.errors import LeaseLost
+
+ENTRIES_KEPT: Final = 10_000
+"""What ended otherwise than by a success is never asked for again."""
 
 
 class Candidate(NamedTuple):
@@ -94,17 +97,19 @@ class SqliteJobs(SqliteViews):
         if self._run(self._sql["beat"], (worker,)).rowcount == 0:
             raise LeaseLost(worker)
 
-    def exchange(self, ask: Ask) -> Exchange:
-        """See the contract."""
+    def exchange(self, ask: Ask, entries: dict[str, int]) -> Exchange:
+        """See the contract. ``entries`` are those of jobs that were claimed before, as far as they
+        are known; a job keeps its entry for life. Those of this claim are added.
+        """
         self._check_lease(ask.worker)
         for id, attempt in ask.begun:
             self._run(self._sql["begin_attempt"], (id, attempt, ask.worker))
         overruled: dict[str, Job] = {}
-        verdicts = tuple(self._settle_all(ask, overruled))
+        verdicts = tuple(self._settle_all(ask, overruled, entries))
         settings = self.settings()
         self._promote(PROMOTE_BATCH, settings)
         self._places.place(settings)
-        jobs = self._claim(ask, settings) if ask.want > 0 else []
+        jobs = self._claim(ask, settings, entries) if ask.want > 0 else []
         return Exchange(
             jobs=tuple(jobs),
             verdicts=verdicts,
@@ -115,22 +120,24 @@ class SqliteJobs(SqliteViews):
             now=self.now,
         )
 
-    def _settle_all(self, ask: Ask, overruled: dict[str, Job]) -> list[Verdict]:
+    def _settle_all(
+        self, ask: Ask, overruled: dict[str, Job], entries: dict[str, int]
+    ) -> list[Verdict]:
         """In the order they were given; successes that follow one another in one statement."""
         verdicts: list[Verdict] = []
         for is_quick, group in groupby(ask.outcomes, is_quick_success):
             outcomes = list(group)
-            if is_quick and len(outcomes) > 1 and self._succeed(outcomes, ask.worker):
+            if is_quick and len(outcomes) > 1 and self._succeed(outcomes, ask.worker, entries):
                 verdicts += [Verdict.DONE] * len(outcomes)
             else:
                 verdicts += [self._settle(each, ask.worker, overruled) for each in outcomes]
         return verdicts
 
-    def _succeed(self, outcomes: Sequence[Outcome], worker: str) -> bool:
+    def _succeed(self, outcomes: Sequence[Outcome], worker: str, entries: dict[str, int]) -> bool:
         """Settle successes; False: not all are, and each has to be looked at. To those that are,
         that is a repetition.
         """
-        done = {"outcomes": to_successes(outcomes), "now": self.now, "worker": worker}
+        done = {"outcomes": to_successes(outcomes, entries), "now": self.now, "worker": worker}
         return self._run(self._sql["succeed_all"], done).rowcount == len(outcomes)
 
     def _settle(self, outcome: Outcome, worker: str, overruled: dict[str, Job]) -> Verdict:
@@ -174,7 +181,9 @@ class SqliteJobs(SqliteViews):
         self._save(after)
         return after
 
-    def _claim(self, ask: Ask, settings: dict[str, QueueSettings]) -> list[Job]:
+    def _claim(
+        self, ask: Ask, settings: dict[str, QueueSettings], entries: dict[str, int]
+    ) -> list[Job]:
         rooms = {queue: self._room(queue, settings) for queue in ask.queues}
         lines = [
             self._head(ask, queue, room, settings) for queue, room in rooms.items() if room > 0
@@ -184,10 +193,13 @@ class SqliteJobs(SqliteViews):
             for position, (entry, job) in enumerate(self._choose(ask, lines, settings))
         ]
         for started in (True, False):
-            entries = [entry for entry, job in taken if job.started is started]
-            if entries:
+            marked = [entry for entry, job in taken if job.started is started]
+            if marked:
                 marks = {"worker": ask.worker, "started": started, "now": self.now}
-                self._run(self._sql["claim"], {**marks, "entries": json_text(entries)})
+                self._run(self._sql["claim"], {**marks, "entries": json_text(marked)})
+        if len(entries) > ENTRIES_KEPT:
+            entries.clear()
+        entries.update((job.id, entry) for entry, job in taken)
         claimed = [job for _, job in taken]
         for job in claimed:
             if job.unique is not None and job.unique_until == "start":

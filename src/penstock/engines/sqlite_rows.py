@@ -218,11 +218,16 @@ def _is_text(value: bytes) -> bool:
     return True
 
 
-def to_successes(outcomes: Sequence[Outcome]) -> str:
-    """The outcomes for ``succeed_all``."""
+def to_successes(outcomes: Sequence[Outcome], entries: dict[str, int]) -> str:
+    """The outcomes for ``succeed_all``, with the entries that are known; they are of use once."""
     return json_text(
         [
-            (each.job, each.attempt, None if each.result is None else each.result.decode())
+            (
+                each.job,
+                each.attempt,
+                None if each.result is None else each.result.decode(),
+                entries.pop(each.job, None),
+            )
             for each in outcomes
         ]
     )

@@ -74,13 +74,17 @@ UPDATE job SET state = 'succeeded', result = ?, finished_at = ?, reason = NULL, 
  WHERE id = ? AND attempt = ? AND worker = ? AND state = 'running' AND unique_key IS NULL
 
 -- name: succeed_all
--- The same for many, as [[id, attempt, result], ...]: one step of SQLite, during which the handlers
--- of the process run on. The signs keep it to the index of the ids: each job is looked for, instead
--- of all that runs being compared with all that has ended.
+-- The same for many, as [[id, attempt, result, entry], ...]: one step of SQLite, during which the
+-- handlers of the process run on. A job whose entry is known is found by it: the index of the ids has
+-- no order, so that in a long line each look would read another page. The signs keep it to that:
+-- each job is looked for, instead of all that runs being compared with all that has ended.
 UPDATE job SET state = 'succeeded', result = CAST(json_extract(done.value, '$[2]') AS BLOB),
                finished_at = :now, reason = NULL, cancel_reason = NULL
   FROM json_each(:outcomes) AS done
- WHERE job.id = json_extract(done.value, '$[0]') AND +job.attempt = json_extract(done.value, '$[1]')
+ WHERE job.entry = coalesce(json_extract(done.value, '$[3]'),
+                            (SELECT known.entry FROM job AS known
+                              WHERE known.id = json_extract(done.value, '$[0]')))
+   AND +job.id = json_extract(done.value, '$[0]') AND +job.attempt = json_extract(done.value, '$[1]')
    AND +job.worker = :worker AND +job.state = 'running' AND job.unique_key IS NULL
 
 -- name: save
