@@ -262,9 +262,9 @@ class Turns:
         What is scheduled for later does not count, nor what is held for an unknown task, a
         dependency or a breaker, nor what waits in a paused queue.
         """
-        settings = await self._engine.queues()
-        paused = {queue for queue, each in settings.items() if each.paused}
-        for count in await self._engine.counts():
+        seen = await self._engine.glance(0.0, 0)
+        paused = {queue for queue, each in seen.settings.items() if each.paused}
+        for count in seen.counts:
             is_open = count.state is State.RUNNING or (
                 count.state is State.READY and count.hold in SOON and count.queue not in paused
             )
