@@ -105,22 +105,24 @@ class Operations:
 
     # --- jobs ----------------------------------------------------------------------------------
 
-    async def acancel_many(self, ids: Iterable[str], reason: str = BY_A_PERSON) -> list[Control]:
+    async def acancel_many(
+        self, ids: Iterable[str], reason: str = BY_A_PERSON, *, told: Told | None = None
+    ) -> list[Control]:
         """Cancel those of these jobs that wait, ask those that run to end; say what became of each.
 
         An id that the store does not know has no ``state`` in its answer.
         """
         word("reason", reason, LONGEST_REASON)
-        return await self._each(lambda engine, some: engine.cancel(some, reason), ids)
+        return await self._each(lambda engine, some: engine.cancel(some, reason), ids, told)
 
-    async def aretry_many(self, ids: Iterable[str]) -> list[Control]:
+    async def aretry_many(self, ids: Iterable[str], *, told: Told | None = None) -> list[Control]:
         """Send those of these jobs that failed or were cancelled back to run again, with all their
         retries; say what became of each.
 
         One that is not ``changed`` is in another state, is not known (no ``state``), or has a
         unique key that its ``owner`` has taken.
         """
-        return await self._each(lambda engine, some: engine.retry(some), ids)
+        return await self._each(lambda engine, some: engine.retry(some), ids, told)
 
     async def acancel_all(
         self, reason: str = BY_A_PERSON, *, told: Told | None = None, **which: Unpack[Which]
@@ -162,6 +164,7 @@ class Operations:
         self,
         verb: Callable[[Engine, Sequence[str]], Awaitable[list[Control]]],
         ids: Iterable[str],
+        told: Told | None,
     ) -> list[Control]:
         named = [word("ids", id) for id in several("ids", ids)]
 
@@ -169,7 +172,10 @@ class Operations:
             engine, answers = client.engine, list[Control]()
             step = engine.traits.max_batch
             for start in range(0, len(named), step):
-                answers += await verb(engine, named[start : start + step])
+                some = named[start : start + step]
+                answers += await verb(engine, some)
+                if told is not None:
+                    told(len(some))
             return answers
 
         return await self._facade.ask(work)

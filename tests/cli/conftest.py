@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import run
+from penstock.cli.program import run
 
 TIME = re.compile(r'"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"')
 PROCESS = re.compile(r'"[^"\s]+:\d+"')

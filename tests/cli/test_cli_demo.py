@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli.terminals import PATIENCE, Terminal, processes_of
-from penstock.cli import run
+from penstock.cli.program import run
 
 PENSTOCK = (sys.executable, "-m", "penstock")
 STOPPED = "Stopped. Nothing is left of it."

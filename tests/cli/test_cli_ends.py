@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -249,3 +250,41 @@ def test_ctrl_c_while_it_reads_its_input_ends_it(place: Path) -> None:
     code, said = terminal.end()
     assert code == 130
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("command", [PENSTOCK, [str(Path(sys.executable).with_name("penstock"))]])
+def test_ctrl_c_while_it_is_loaded_ends_it_in_silence(tmp_path: Path, command: list[str]) -> None:
+    hang = "import pathlib, threading\npathlib.Path('sign').touch()\nthreading.Event().wait()\n"
+    (tmp_path / "typer.py").write_text(hang)
+    assert interrupted(tmp_path, [*command, "jobs", "list"]) == (130, b"", b"")
+
+
+def test_ctrl_c_when_all_is_done_ends_it_in_silence(tmp_path: Path) -> None:
+    (tmp_path / "yard.py").write_text(
+        "import atexit, pathlib, threading\n"
+        "from penstock import Penstock\n"
+        "app = Penstock()\n"
+        "atexit.register(threading.Event().wait)\n"
+        "atexit.register(pathlib.Path('sign').touch)\n"
+    )
+    command = [*PENSTOCK, "enqueue", "x", "--app", "yard:app"]
+    code, out, err = interrupted(tmp_path, command)
+    assert (code, out) == (130, b"")
+    assert err.startswith(b"Error: task='x': yard:app has no such task;")
+    assert err.count(b"\n") == 1
+
+
+def interrupted(place: Path, command: list[str]) -> tuple[int, bytes, bytes]:
+    """How a command ends when Ctrl-C comes as soon as there is a file ``sign``."""
+    with subprocess.Popen(
+        command,
+        cwd=place,
+        env=environment(PYTHONPATH=str(place)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        while not (place / "sign").exists():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+    return process.returncode, out, err

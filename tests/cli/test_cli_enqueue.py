@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli.conftest import Shell
-from penstock import Penstock
+from penstock import Call, Handle, Penstock
+from penstock.cli import enqueue as command
+from penstock.errors import EngineTimeout
 
 YARD = """
 from penstock import Penstock
@@ -178,13 +183,35 @@ def test_the_application_may_come_from_the_environment(
     assert shell("enqueue", "yard.send", "--url", "sqlite:///jobs.db").code == 0
 
 
-def test_a_task_that_the_application_does_not_have_is_warned_of(shell: Shell, yard: Path) -> None:
-    stored = shell("enqueue", "yard.sned", "--app", "yard:app")
-    assert stored.code == 0
-    assert stored.err == (
-        "Warning: 'yard.sned': the application has no such task; the job waits for a worker that "
-        "has it. Did you mean yard.send?\n"
-    )
+@pytest.mark.parametrize(
+    ("task", "hint"),
+    [
+        ("yard.sned", "did you mean yard.send? "),
+        ("sned", "did you mean yard.send? "),
+        ("send", "did you mean yard.send? "),
+        ("zzz", ""),
+    ],
+)
+def test_a_task_that_the_application_does_not_have_is_refused(
+    shell: Shell, yard: Path, task: str, hint: str
+) -> None:
+    """Its job would wait for ever; who means the task of another says so with --url."""
+    why = f"task={task!r}: yard:app has no such task; {hint}--url alone stores a job by name, "
+    refused = shell("enqueue", task, "--app", "yard:app")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err == f"Error: {why}without a check\n"
+    lines = f'{{"task": "yard.send", "args": {{"to": "a"}}}}\n{{"task": "{task}"}}\n'
+    refused = shell("enqueue", "-", "--app", "yard:app", stdin=lines)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err == f"Error: line 2 is wrong: {why}without a check\nNone is stored.\n"
+    assert shell("enqueue", task, "--url", "sqlite:///jobs.db").code == 0
+
+
+def test_an_application_without_tasks_takes_no_jobs(shell: Shell, yard: Path) -> None:
+    (yard / "yard.py").write_text("from penstock import Penstock\napp = Penstock()\n")
+    refused = shell("enqueue", "send", "--app", "yard:app")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith("Error: task='send': yard:app has no such task; --url alone")
 
 
 def test_the_result_is_waited_for(shell: Shell, yard: Path) -> None:
@@ -270,14 +297,16 @@ def test_a_wrong_line_stores_nothing_of_its_batch(
     refused = shell("enqueue", "-", stdin=f'{{"task": "good"}}\n\n{line}\n{{"task": "good"}}\n')
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith(f"Error: line 3 is wrong: {message}")
-    assert refused.err.endswith("; nothing is stored\n")
+    assert refused.err.endswith("\nNone is stored.\n")
 
 
 def test_how_many_jobs_a_wrong_line_leaves_stored_is_said(shell: Shell, url: str) -> None:
     refused = shell("enqueue", "x", "-", stdin="{}\n" * 1500 + "[]\n")
     assert refused.code == 2
     assert refused.err.startswith("Error: line 1501 is wrong: x: '[]' is no JSON object;")
-    assert refused.err.endswith("; 1,000 jobs before it are stored\n")
+    assert refused.err.endswith(
+        "\nThe 1,000 up to line 1000 are stored; to go on, leave them out: tail -n +1001\n"
+    )
     assert len(refused.out.split()) == 1000
     counted = shell("jobs", "cancel", "--all", "--dry-run", "--json").document
     assert counted == {"fit": 1000, "changed": 0}
@@ -286,3 +315,51 @@ def test_how_many_jobs_a_wrong_line_leaves_stored_is_said(shell: Shell, url: str
 def test_an_input_without_lines_stores_nothing(shell: Shell, url: str) -> None:
     empty = shell("enqueue", "-", stdin="\n\n")
     assert (empty.code, empty.out, empty.err) == (0, "", "The input has no jobs.\n")
+
+
+def test_ctrl_c_says_which_lines_are_stored(
+    shell: Shell, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def progress(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
+        def told(more: int) -> None:
+            raise KeyboardInterrupt
+
+        yield told
+
+    monkeypatch.setattr(command, "progress", progress)
+    ended = shell("enqueue", "x", "-", stdin="\n\n" + "{}\n" * 1500)
+    assert (ended.code, len(ended.out.split())) == (130, 1000)
+    assert ended.err == (
+        "The 1,000 up to line 1002 are stored; to go on, leave them out: tail -n +1003\n"
+    )
+
+
+def test_what_is_not_certain_to_be_stored_is_said(
+    shell: Shell, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reply that does not come leaves both possible."""
+
+    def lost(self: Penstock, calls: Iterable[Call]) -> list[Handle[Any]]:
+        if first := next(answers, None):
+            return first(self, calls)
+        raise EngineTimeout("sqlite", "a call took longer than 30 s")
+
+    answers = iter([Penstock.enqueue_many])
+    monkeypatch.setattr(Penstock, "enqueue_many", lost)
+    ended = shell("enqueue", "x", "-", stdin="{}\n" * 1500)
+    assert ended.code == 1
+    assert ended.err.endswith(
+        "\nThe 1,000 up to line 1000 are stored, perhaps also the 500 after.\n"
+    )
+    ended = shell("enqueue", "x", "-", stdin="{}\n")
+    assert ended.err.endswith("\nPerhaps the first 1 are stored.\n")
+
+
+@pytest.mark.parametrize("line", ['{"to": "\udcff"}', "{\udcff}"])
+def test_bytes_that_are_no_text_are_refused(shell: Shell, url: str, line: str) -> None:
+    """As they come from an input whose bytes are no UTF-8."""
+    refused = shell("enqueue", "x", "-", stdin=line)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith("Error: line 1 is wrong: x: '{")
+    assert "is no JSON: " in refused.err

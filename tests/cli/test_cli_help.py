@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Shell
-from penstock.cli import app
 from penstock.cli.commands import SUMMARIES, load
+from penstock.cli.program import app
 
 ROOT = Path(__file__).parent.parent.parent
 GROUPS = {
@@ -117,7 +117,7 @@ def test_as_a_module_it_is_the_same_command(tmp_path: Path) -> None:
 def test_help_waits_for_no_command(arguments: list[str]) -> None:
     code = (
         "import sys\n"
-        "from penstock.cli import run\n"
+        "from penstock.cli.program import run\n"
         f"run({arguments!r})\n"
         "heavy = {'asyncio', 'rich', 'sqlite3', 'penstock.app', 'penstock.worker'}\n"
         "print('loaded', sorted(heavy & sys.modules.keys()))\n"

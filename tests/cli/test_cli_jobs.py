@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from signal import SIGINT, pthread_kill
+from threading import Event, main_thread
 
 import pytest
 
 from cli.conftest import Shell
 from penstock import Penstock, Retry
+from penstock.cli import bulk, dialogue
 
 RECORD = {
     "id": "mine",
@@ -352,8 +357,6 @@ def test_a_choice_that_makes_no_sense_is_refused(
 
 
 def test_a_running_job_is_asked_to_end_and_shows_how_far_it_is(store: Shell) -> None:
-    from threading import Event
-
     began, ends = Event(), Event()
     app = Penstock("sqlite:///jobs.db")
 
@@ -371,3 +374,51 @@ def test_a_running_job_is_asked_to_end_and_shows_how_far_it_is(store: Shell) -> 
     app.close()
     assert table.split()[1] == "running"
     assert (asked.code, asked.out) == (0, "ID    OUTCOME\nmine  asked to end\n")
+
+
+# --- what ends early ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C comes after the first step; the work goes on when it was heard."""
+
+    @contextmanager
+    def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+        heard = Event()
+
+        def told(more: int) -> None:
+            pthread_kill(main_thread().ident or 0, SIGINT)
+            heard.wait(60)
+
+        try:
+            yield told
+        finally:
+            heard.set()
+
+    monkeypatch.setattr(bulk, "progress", progress)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "step"),
+    [
+        (("purge", "--all", "--yes"), "1,000"),
+        (("cancel", "--all", "--yes"), "500"),
+        (("cancel", "-"), "1,000"),
+    ],
+)
+@pytest.mark.usefixtures("ctrl_c")
+def test_how_far_it_came_is_said_when_ctrl_c_ends_it(
+    store: Shell, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], step: str
+) -> None:
+    ids = store("enqueue", "shop.send", "-", stdin="{}\n" * 2499).out + "mine\n"
+    ended = store("jobs", *arguments, stdin=ids)
+    assert (ended.code, ended.out) == (130, "")
+    assert ended.err == (
+        f"It went through {step} of 2,500 jobs, perhaps a step further; repeat to go on.\n"
+    )
+    monkeypatch.setattr(bulk, "progress", dialogue.progress)
+    left = store("jobs", "cancel", "--all", "--dry-run", "--json").document["fit"]
+    assert 0 < left <= 2500 - int(step.replace(",", ""))
+    assert store("jobs", *arguments, stdin=ids).code == 0
+    assert store("jobs", "cancel", "--all", "--dry-run", "--json").document["fit"] == 0

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from cli.terminals import ENTER, Terminal
 from penstock import Penstock
 from penstock.app import connect
-from penstock.cli import app as command
+from penstock.cli.program import app as command
 from penstock.cli.top.live import pause
 from penstock.cli.top.paint import Look, frame
 from penstock.cli.top.panels import Field, Panel, shares

@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock import Penstock, logs
-from penstock.cli import app
 from penstock.cli import worker as command
+from penstock.cli.program import app
 from penstock.core.job import State
 from penstock.hosting import WorkerOptions
 from penstock.worker.settings import WorkerSettings

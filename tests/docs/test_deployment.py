@@ -15,7 +15,7 @@ import pytest
 import typer.main
 
 from docs.pages import DOCS, Block, blocks
-from penstock.cli import app
+from penstock.cli.program import app
 from penstock.core.duration import seconds
 from penstock.worker.settings import WorkerSettings
 

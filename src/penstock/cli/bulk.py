@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
 import typer
@@ -15,9 +16,9 @@ from penstock.cli.output import AsJson, Column, print_json, print_line, print_ta
 from penstock.cli.store import Url, opened
 from penstock.core.job import FINAL, Job, State
 from penstock.engines.records import Control
-from penstock.errors import UsageError
+from penstock.errors import EngineError, UsageError
 from penstock.handle import BY_A_PERSON
-from penstock.operations import Which
+from penstock.operations import Told, Which
 
 Ids = Annotated[
     list[str] | None,
@@ -73,12 +74,15 @@ def retry(
     with opened(url) as store:
         if named:
             can = {State.FAILED, State.CANCELLED}
-            answers = _rehearsed(store, named, can) if dry_run else store.retry_many(named)
+            with _steps("Retrying", len(named)) as told:
+                answers = (
+                    _rehearsed(store, named, can) if dry_run else store.retry_many(named, told=told)
+                )
             _tell_each(answers, "retried", (), dry_run, as_json)
             return
         which.setdefault("state", [State.FAILED])
         count = _asked(store, which, "Retry", "retried", yes, dry_run, as_json)
-        with progress("Retrying", count) as told:
+        with _steps("Retrying", count) as told:
             changed = store.retry_all(told=told, **which)
     _tell_all(changed, "retried", as_json)
 
@@ -101,12 +105,17 @@ def cancel(
     with opened(url) as store:
         if named:
             can = set(State) - FINAL
-            answers = _rehearsed(store, named, can) if dry_run else store.cancel_many(named, reason)
+            with _steps("Cancelling", len(named)) as told:
+                answers = (
+                    _rehearsed(store, named, can)
+                    if dry_run
+                    else store.cancel_many(named, reason, told=told)
+                )
             _tell_each(answers, "cancelled", (State.CANCELLED, State.RUNNING), dry_run, as_json)
             return
         which.setdefault("state", [State.SCHEDULED, State.READY, State.RUNNING])
         count = _asked(store, which, "Cancel", "cancelled", yes, dry_run, as_json)
-        with progress("Cancelling", count) as told:
+        with _steps("Cancelling", count) as told:
             changed = store.cancel_all(reason, told=told, **which)
     _tell_all(changed, "cancelled", as_json)
 
@@ -131,7 +140,7 @@ def purge(
         raise UsageError("running jobs are not deleted; cancel them first: penstock jobs cancel")
     with opened(url) as store:
         count = _asked(store, which, "Delete", "deleted", yes, dry_run, as_json)
-        with progress("Deleting", count) as told:
+        with _steps("Deleting", count) as told:
             purged = store.purge(told=told, **which)
     _tell_all(purged, "deleted", as_json)
     if purged < len(named):
@@ -182,6 +191,32 @@ def _asked(
     if not confirm(f"{verb} {_jobs(count)}?", yes=yes):
         raise typer.Exit(1)
     return count
+
+
+@contextmanager
+def _steps(title: str, total: int) -> Iterator[Told]:
+    """A bar, and how far it came if it ends early."""
+    met = 0
+
+    def count(more: int) -> None:
+        nonlocal met
+        met += more
+        told(more)
+
+    def far() -> str:
+        return (
+            f"It went through {met:,} of {_jobs(total)}, perhaps a step further; repeat to go on."
+        )
+
+    try:
+        with progress(title, total) as told:
+            yield count
+    except KeyboardInterrupt:
+        say(far())
+        raise
+    except EngineError as error:
+        error.add_note(far())
+        raise
 
 
 def _rehearsed(store: Penstock, ids: Sequence[str], can: set[State]) -> list[Control]:

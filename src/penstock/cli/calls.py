@@ -26,6 +26,25 @@ class Line:
     call: Call
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """How far the input is stored: ``line`` is the last of them, ``under_way`` are not certain."""
+
+    jobs: int = 0
+    line: int = 0
+    under_way: int = 0
+
+    def told(self) -> str:
+        """What a person has to know who wants to go on."""
+        some = f"{self.under_way:,}"
+        if not self.jobs:
+            return f"Perhaps the first {some} are stored." if self.under_way else "None is stored."
+        done = f"The {self.jobs:,} up to line {self.line} are stored"
+        if self.under_way:
+            return f"{done}, perhaps also the {some} after."
+        return f"{done}; to go on, leave them out: tail -n +{self.line + 1}"
+
+
 def arguments(task: str, words: Sequence[str]) -> dict[str, Any]:
     """The arguments that words on a command line mean."""
     if len(words) == 1 and words[0].lstrip()[:1] in ("{", "["):
@@ -60,29 +79,26 @@ def batches(
     With a ``task``, a line is its arguments; without, it names one. Empty lines mean nothing.
     """
     batch: list[Line] = []
-    stored = 0
     for number, text in enumerate(lines, 1):
         if not text.strip():
             continue
-        with named(number, stored):
+        with named(number):
             batch.append(Line(number, _call(text, task, given)))
         if len(batch) == BATCH:
             yield batch
-            stored += len(batch)
             batch = []
     if batch:
         yield batch
 
 
 @contextmanager
-def named(number: int, stored: int) -> Iterator[None]:
-    """Let an error say which line is wrong, and how many jobs were stored before."""
+def named(number: int) -> Iterator[None]:
+    """Let an error say which line is wrong."""
     try:
         yield
     except UsageError as error:
         why = error.error if isinstance(error, BadItem) else error
-        told = f"{stored:,} jobs before it are stored" if stored else "nothing is stored"
-        raise UsageError(f"line {number} is wrong: {why}; {told}") from error
+        raise UsageError(f"line {number} is wrong: {why}") from error
 
 
 def _call(text: str, task: str | None, given: Mapping[str, Any]) -> Call:
@@ -107,8 +123,8 @@ def _object(task: str, text: str) -> dict[str, Any]:
 
 def _json(task: str, name: str, text: str) -> Any:
     try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+        return msgspec.json.decode(text.encode(errors="surrogateescape"))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         at = f"{name}={text}" if name else text.strip()
         raise BadArguments(task, f"{at!r} is no JSON: {error}; {_HOW}") from None
 

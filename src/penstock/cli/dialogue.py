@@ -22,7 +22,7 @@ def say(text: str) -> None:
     print(visible(text), file=sys.stderr)
 
 
-def fail(error: PenstockError | str) -> None:
+def fail(error: PenstockError | OSError) -> None:
     """Tell what went wrong: one line, and what is quoted below it."""
     print(*visible_lines(f"Error: {error}"), sep="\n", file=sys.stderr)
     for note in getattr(error, "__notes__", ()):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
@@ -15,15 +17,16 @@ import typer
 
 from penstock.app import Penstock
 from penstock.cli import completion
-from penstock.cli.calls import Line, arguments, batches, named
+from penstock.cli.calls import Line, Stored, arguments, batches, named
 from penstock.cli.calls import options as typed
 from penstock.cli.dialogue import progress, say
 from penstock.cli.output import AsJson, print_block, print_json, print_json_line, print_line
 from penstock.cli.store import Url, check_shared, shared
 from penstock.core.duration import seconds
-from penstock.errors import BadItem, UsageError
+from penstock.errors import BadItem, BadOption, EngineError, UsageError
 from penstock.handle import Handle
 from penstock.locate import VARIABLE, locate
+from penstock.options import word
 
 EPILOG = """\
 Arguments are one JSON object, or NAME=TEXT and NAME:=JSON one by one. With - for the arguments,
@@ -31,8 +34,12 @@ the input has one such object a line. With - for the task, each line is an objec
 and any of the options, named as in Python: {"task": "shop.send", "args": {"to": "ada"}, "delay":
 "5m"}.
 
-With --app, the application checks the arguments of its tasks and adds their options. Without, the
-job waits for a worker that knows the task. The id of each job is printed; with --wait, its result.
+With --app, the application checks that it has the task and that the arguments fit, and adds the
+task's options. With --url alone, a job is stored by name without a check, and waits for a worker
+that knows the task. The id of each job is printed; with --wait, its result.
+
+Lines are stored a thousand at a time. If it ends early, it says how many are stored and with which
+line to go on; lines with an id of their own may simply be given again.
 
 A DURATION is written 500ms, 90s or 1h30m.
 
@@ -137,14 +144,16 @@ def enqueue(
     if timeout is not None and not wait:
         raise UsageError("--timeout says how long to wait; give --wait as well")
     limit = None if timeout is None else seconds(timeout, name="--timeout")
-    with _application(app, url) as store:
+    with _application(app, url) as (store, check):
         if task == "-" or args == ["-"]:
             if task == "-" and args:
                 raise UsageError("the lines of the input have the arguments; give none beside -")
-            handles = _store_lines(store, None if task == "-" else task, options, as_json, wait)
+            handles = _store_lines(
+                store, check, None if task == "-" else task, options, as_json, wait
+            )
         else:
             call = arguments(task, args or ())
-            _warn_of_typo(store, task)
+            check(task)
             handles = [store.enqueue(task, call, **typed(options))]
             _tell(handles, as_json=as_json, wait=wait, is_one=True)
         for handle in handles if wait else ():
@@ -152,41 +161,88 @@ def enqueue(
 
 
 @contextmanager
-def _application(target: str | None, url: str | None) -> Iterator[Penstock]:
-    """The application that is named, or one without tasks on the store that is."""
+def _application(
+    target: str | None, url: str | None
+) -> Iterator[tuple[Penstock, Callable[[str], None]]]:
+    """The application that is named, or one without tasks on the store that is; and what refuses a
+    task that it should have and has not.
+    """
     if target and url:
         raise UsageError("--app names a store of its own; give --app or --url")
     target = target or (None if url else os.environ.get(VARIABLE))
     with locate(target) if target else shared(url) as app:
         check_shared(app)
-        yield app
+        yield app, partial(_check_task, target, app.tasks) if target else lambda _: None
+
+
+def _check_task(target: str, known: Iterable[str], task: str) -> None:
+    """Refuse a job that no worker of the application would ever run."""
+    if word("task", task) in known:
+        return
+    near = _nearest(task, known)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    why = f"{target} has no such task; {hint}--url alone stores a job by name, without a check"
+    raise BadOption("task", task, why)
+
+
+def _nearest(task: str, known: Iterable[str]) -> list[str]:
+    """The names that may have been meant, whole or without the module that they begin with."""
+    by_last: dict[str, list[str]] = {}
+    for name in known:
+        by_last.setdefault(name.rpartition(".")[2], []).append(name)
+    last = get_close_matches(task.rpartition(".")[2], by_last, 3)
+    near = [*get_close_matches(task, known, 3), *(name for each in last for name in by_last[each])]
+    return list(dict.fromkeys(near))[:3]
 
 
 def _store_lines(
-    store: Penstock, task: str | None, options: Mapping[str, Any], as_json: bool, wait: bool
+    store: Penstock,
+    check: Callable[[str], None],
+    task: str | None,
+    options: Mapping[str, Any],
+    as_json: bool,
+    wait: bool,
 ) -> list[Handle[Any]]:
     """Store what the input says, batch by batch; return the handles if somebody waits for them."""
     kept: list[Handle[Any]] = []
-    stored = 0
+    stored = Stored()
     # A bar among the ids, on the same screen, would be in their way.
     bar = nullcontext(lambda _: None) if sys.stdout.isatty() else progress("Enqueuing", None)
-    with bar as told:
-        for batch in batches(sys.stdin, task, options):
-            handles = _store_batch(store, batch, stored)
-            stored += len(handles)
-            _tell(handles, as_json=as_json, wait=wait, is_one=False)
-            told(len(handles))
-            kept += handles if wait else ()
-    if not stored:
+    try:
+        with bar as told:
+            for batch in batches(sys.stdin, task, options):
+                _check_tasks(check, batch)
+                stored = replace(stored, under_way=len(batch))
+                handles = _store_batch(store, batch)
+                stored = Stored(stored.jobs + len(handles), batch[-1].number)
+                _tell(handles, as_json=as_json, wait=wait, is_one=False)
+                told(len(handles))
+                kept += handles if wait else ()
+    except UsageError as error:
+        error.__notes__ = [replace(stored, under_way=0).told()]
+        raise
+    except (EngineError, OSError) as error:
+        error.__notes__ = [stored.told()]
+        raise
+    except KeyboardInterrupt:
+        say(stored.told())
+        raise
+    if not stored.jobs:
         say("The input has no jobs.")
     return kept
 
 
-def _store_batch(store: Penstock, batch: Sequence[Line], stored: int) -> list[Handle[Any]]:
+def _check_tasks(check: Callable[[str], None], batch: Sequence[Line]) -> None:
+    for line in batch:
+        with named(line.number):
+            check(line.call.task)
+
+
+def _store_batch(store: Penstock, batch: Sequence[Line]) -> list[Handle[Any]]:
     try:
         return store.enqueue_many(line.call for line in batch)
     except BadItem as error:
-        with named(batch[error.index].number, stored):
+        with named(batch[error.index].number):
             raise
 
 
@@ -221,12 +277,3 @@ def _wait(handle: Handle[Any], limit: float | None, *, as_json: bool, is_one: bo
 
 def _record(handle: Handle[Any]) -> dict[str, Any]:
     return {"id": handle.id, "created": handle.created, "because": handle.because}
-
-
-def _warn_of_typo(store: Penstock, task: str) -> None:
-    """A task that the application does not have may be another's; most often it is not."""
-    if store.tasks and task not in store.tasks:
-        near = get_close_matches(task, store.tasks, 1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        told = "the application has no such task; the job waits for a worker that has it."
-        say(f"Warning: {task!r}: {told}{hint}")
