@@ -53,7 +53,7 @@ from penstock.options import Call, EnqueueOptions, Options, merged, word
 from penstock.source import Place, Source
 from penstock.sync import Facade, blocking
 from penstock.task import AsyncTask, Sender, Task
-from penstock.url import Url, parse
+from penstock.url import Url, hidden, parse
 
 if TYPE_CHECKING:
     from penstock.hosting import WorkerOptions, WorkerThread
@@ -431,4 +431,4 @@ def _check(url: Url, known: tuple[str, ...]) -> None:
     for name, value in url.options.items():
         if name not in known:
             why = f"a {url.scheme} URL has no such option; it has {', '.join(known) or 'none'}"
-            raise BadOption(name, value, why)
+            raise BadOption(name, hidden(f"?{name}={value}").partition("=")[2], why)

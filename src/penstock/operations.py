@@ -40,6 +40,8 @@ E = TypeVar("E", bound=StrEnum)
 
 LONGEST_NOTE: Final = 1000
 PAGE: Final = 500
+MOST: Final = 1_000_000
+"""Jobs on one page."""
 
 Told = Callable[[int], object]
 """Hears of each step of something long how many jobs it was about."""
@@ -206,8 +208,8 @@ class Operations:
         self, *, limit: int = 100, cursor: str | None = None, **which: Unpack[Which]
     ) -> Page:
         """Return some of the jobs that fit, newest first, from the ``cursor`` of a page on."""
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise BadOption("limit", limit, "give a whole number from 1")
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST:
+            raise BadOption("limit", limit, f"give a whole number from 1 to {MOST}")
         if cursor is not None:
             word("cursor", cursor)
         chosen = chosen_by(which)

@@ -167,7 +167,8 @@ def test_nobody_works_yet(app):
             "colour='red': jobs are not found by this; there are id, state, queue, task, key, "
             "hold, tag, correlation_id, since, until",
         ),
-        ({"limit": 0}, "limit=0: give a whole number from 1"),
+        ({"limit": 0}, "limit=0: give a whole number from 1 to 1000000"),
+        ({"limit": 1 << 70}, f"limit={1 << 70}: give a whole number from 1 to 1000000"),
         ({"cursor": 5}, "cursor=5: give text, not int"),
         ({"state": 5}, "state=5: give a word or a list of words"),
         ({"id": None}, "id=None: give a word or a list of words"),

@@ -110,6 +110,11 @@ def test_a_file_can_be_as_safe_as_a_power_cut_asks(tmp_path):
             "url='sqlite:///jobs#2.db': it has a '#', which ends a URL; write it as %23",
         ),
         ("memory://[x", BadOption, "url='memory://[x': it cannot be read (Invalid IPv6 URL)"),
+        (
+            "sqlite:///x.db?password=hush",
+            BadOption,
+            "password='***': a sqlite URL has no such option; it has synchronous, busy_timeout",
+        ),
         ("memory://?x=1", BadOption, "x='1': a memory URL has no such option; it has none"),
         (7, BadOption, "url=7: give text such as 'sqlite:///jobs.db'"),
     ],

@@ -135,6 +135,14 @@ def test_a_disk_that_is_full_is_an_error(place: Path) -> None:
     assert done.stderr == "Error: [Errno 28] No space left on device\n"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+def test_a_message_that_cannot_be_written_stops_nothing(place: Path) -> None:
+    assert in_shell(place, "$penstock queues pause mail 2>/dev/full").returncode == 0
+    assert in_shell(place, "$penstock jobs show nobody 2>/dev/full").returncode == 1
+    with Penstock(f"sqlite:///{place}/jobs.db") as app:
+        assert app.queues()["mail"].paused
+
+
 @pytest.mark.parametrize("arguments", [("jobs", "list", "--json"), ("jobs", "show", "job-0001")])
 def test_text_that_the_encoding_does_not_have_is_written_as_escapes(
     place: Path, arguments: tuple[str, ...]

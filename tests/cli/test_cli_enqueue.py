@@ -73,6 +73,7 @@ def test_that_the_job_was_there_already_is_said(shell: Shell, url: str) -> None:
         (("to=ada", "note=a=b c", "empty="), {"to": "ada", "note": "a=b c", "empty": ""}),
         (("count:=3", "on:=true", 'who:={"a": "ü"}'), {"count": 3, "on": True, "who": {"a": "ü"}}),
         (("zip=00123",), {"zip": "00123"}),
+        (("a::=1",), {"a:": 1}),
     ],
 )
 def test_arguments_are_written_as_json_or_one_by_one(
@@ -212,6 +213,13 @@ def test_an_application_without_tasks_takes_no_jobs(shell: Shell, yard: Path) ->
     refused = shell("enqueue", "send", "--app", "yard:app")
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith("Error: task='send': yard:app has no such task; --url alone")
+
+
+def test_what_an_application_prints_is_not_among_the_data(shell: Shell, yard: Path) -> None:
+    (yard / "yard.py").write_text(f"print('hello')\n{YARD}")
+    stored = shell("enqueue", "yard.send", "to=ada", "--id", "a", "--app", "yard:app", "--json")
+    assert (stored.code, stored.err) == (0, "hello\n")
+    assert stored.document == {"id": "a", "created": True, "because": None}
 
 
 def test_the_result_is_waited_for(shell: Shell, yard: Path) -> None:

@@ -128,6 +128,7 @@ def test_jobs_are_chosen_by_what_they_are(store: Shell) -> None:
     assert ids("--tag", "a") == ids("--state", "ready", "--queue", "default") == ["mine"]
     assert ids("--state", "ready", "--state", "scheduled") == ["b", "mine"]
     assert ids("--since", "1h") == ids("--until", "2100-01-01") == ["b", "mine"]
+    assert ids("--since", "0001-01-01") == ids("--since", "300000d") == ["b", "mine"]
     assert ids("--until", "1h") == ids("--since", "2100-01-01T00:00+02:00") == []
     assert ids("--hold", "limit") == []
 
@@ -155,6 +156,19 @@ def test_that_nothing_fits_is_said_and_is_no_failure(store: Shell) -> None:
             ("--since", "soon"),
             "Error: --since='soon': give how long ago, such as 2h, or a date and time, such as "
             "2026-11-16T03:20\n",
+        ),
+        (
+            ("--until", ""),
+            "Error: --until='': give how long ago, such as 2h, or a date and time, such as "
+            "2026-11-16T03:20\n",
+        ),
+        (
+            ("--since", "1h", "--until", "2h"),
+            "Error: nothing fits --since 1h --until 2h: the one must be before the other\n",
+        ),
+        (
+            ("--limit", "99999999999999999999"),
+            "Error: limit=99999999999999999999: give a whole number from 1 to 1000000\n",
         ),
     ],
 )
@@ -347,6 +361,14 @@ def test_named_jobs_that_could_not_be_purged_are_counted(store: Shell) -> None:
             "running jobs are not deleted; cancel them first: penstock jobs cancel",
         ),
         (("cancel", ""), "ids='': it is empty; give at least one character"),
+        (
+            ("cancel", "--queue", "default", "--tag", ""),
+            "tag='': it is empty; give at least one character",
+        ),
+        (
+            ("purge", "--queue", "default", "--correlation-id", ""),
+            "correlation_id='': it is empty; give at least one character",
+        ),
     ],
 )
 def test_a_choice_that_makes_no_sense_is_refused(
@@ -354,6 +376,7 @@ def test_a_choice_that_makes_no_sense_is_refused(
 ) -> None:
     refused = store("jobs", *arguments, "--yes")
     assert (refused.code, refused.out, refused.err) == (2, "", f"Error: {message}\n")
+    assert store("jobs", "show", "mine", "--json").document["state"] == "ready"
 
 
 def test_a_running_job_is_asked_to_end_and_shows_how_far_it_is(store: Shell) -> None:

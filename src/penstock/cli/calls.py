@@ -51,12 +51,13 @@ def arguments(task: str, words: Sequence[str]) -> dict[str, Any]:
         return _object(task, words[0])
     found: dict[str, Any] = {}
     for each in words:
-        name, mark, value = each.partition("=")
-        if not mark or not name.rstrip(":"):
+        said, mark, value = each.partition("=")
+        name = said.removesuffix(":")
+        if not mark or not name:
             raise BadArguments(task, f"{each!r} is no argument; {_HOW}")
-        if name.rstrip(":") in found:
-            raise BadArguments(task, f"{name.rstrip(':')!r} is given twice")
-        found[name.rstrip(":")] = _json(task, name, value) if name.endswith(":") else value
+        if name in found:
+            raise BadArguments(task, f"{name!r} is given twice")
+        found[name] = value if said == name else _json(task, said, value)
     return found
 
 

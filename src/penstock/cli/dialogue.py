@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated
 
 import typer
@@ -18,13 +18,15 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be 
 
 
 def say(text: str) -> None:
-    """Tell the person one line."""
-    print(visible(text), file=sys.stderr)
+    """Tell the person one line; if nobody can hear it, the work goes on."""
+    with suppress(OSError):
+        print(visible(text), file=sys.stderr, flush=True)
 
 
 def fail(error: PenstockError | OSError) -> None:
     """Tell what went wrong: one line, and what is quoted below it."""
-    print(*visible_lines(f"Error: {error}"), sep="\n", file=sys.stderr)
+    with suppress(OSError):
+        print(*visible_lines(f"Error: {error}"), sep="\n", file=sys.stderr, flush=True)
     for note in getattr(error, "__notes__", ()):
         say(note)
 

@@ -21,11 +21,11 @@ from penstock.cli.calls import Line, Stored, arguments, batches, named
 from penstock.cli.calls import options as typed
 from penstock.cli.dialogue import progress, say
 from penstock.cli.output import AsJson, print_block, print_json, print_json_line, print_line
-from penstock.cli.store import Url, check_shared, shared
+from penstock.cli.store import Url, check_shared, located, shared
 from penstock.core.duration import seconds
 from penstock.errors import BadItem, BadOption, EngineError, UsageError
 from penstock.handle import Handle
-from penstock.locate import VARIABLE, locate
+from penstock.locate import VARIABLE
 from penstock.options import word
 
 EPILOG = """\
@@ -170,7 +170,7 @@ def _application(
     if target and url:
         raise UsageError("--app names a store of its own; give --app or --url")
     target = target or (None if url else os.environ.get(VARIABLE))
-    with locate(target) if target else shared(url) as app:
+    with located(target) if target else shared(url) as app:
         check_shared(app)
         yield app, partial(_check_task, target, app.tasks) if target else lambda _: None
 

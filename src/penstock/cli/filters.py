@@ -15,7 +15,7 @@ import typer
 from penstock.cli import completion
 from penstock.clock import SystemClock
 from penstock.core.duration import seconds
-from penstock.errors import BadDuration, BadOption
+from penstock.errors import BadDuration, BadOption, UsageError
 from penstock.operations import Which
 
 Texts = list[str] | None
@@ -99,10 +99,16 @@ def as_options(which: Which) -> str:
 
 
 def _which(given: Mapping[str, Any]) -> Which:
-    chosen: dict[str, Any] = {name: value for name, value in given.items() if value}
+    # An empty text is not left out: whoever gave it, from a variable, meant to choose.
+    chosen: dict[str, Any] = {
+        name: value for name, value in given.items() if value is not None and value != []
+    }
     for name in ("since", "until"):
         if name in chosen:
             chosen[name] = _instant(f"--{name}", chosen[name])
+    if "since" in chosen and "until" in chosen and chosen["since"] >= chosen["until"]:
+        since, until = (f"--{name} {given[name]}" for name in ("since", "until"))
+        raise UsageError(f"nothing fits {since} {until}: the one must be before the other")
     return cast(Which, chosen)
 
 
@@ -113,9 +119,10 @@ def _instant(option: str, text: str) -> float:
     except ValueError:
         found = None
     if found is not None:
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        instant = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        return max(0.0, instant)  # there are no jobs from before 1970
     try:
-        return SystemClock().now() - seconds(text, name=option)
+        return max(0.0, SystemClock().now() - seconds(text, name=option))
     except BadDuration:
         why = "give how long ago, such as 2h, or a date and time, such as 2026-11-16T03:20"
         raise BadOption(option, text, why) from None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ import typer
 from penstock.app import Penstock
 from penstock.config import PREFIX, Settings
 from penstock.errors import BadOption, StoreMissing
+from penstock.locate import locate
 
 Url = Annotated[
     str | None,
@@ -44,6 +46,12 @@ def shared(url: str | None) -> Iterator[Penstock]:
     with Penstock(url) as app:
         check_shared(app)
         yield app
+
+
+def located(target: str | None) -> Penstock:
+    """The application of this name. What its module prints is a message, not data."""
+    with redirect_stdout(sys.stderr):
+        return locate(target)
 
 
 def check_shared(app: Penstock) -> None:
