@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock import Retry, State
+from penstock import Penstock, Retry, State
 from penstock.testing import Runaway, Sandbox
+
+
+@pytest.fixture
+def quick_switches() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
 
 
 @pytest.fixture
@@ -140,3 +151,96 @@ def test_what_is_not_enqueued_runs_nothing(app, note, ran):
         note.enqueue("c", ["d"])
         app.pause("default")
         assert app.counts()
+
+
+def test_threads_that_enqueue_at_once_are_all_served(app, quick_switches):
+    @app.task
+    def count(number: int) -> int:
+        return sum(range(number))
+
+    for _ in range(10):
+        with Sandbox(app, mode="inline") as t, ThreadPoolExecutor(8) as threads:
+            jobs = list(threads.map(count.enqueue, range(40)))
+            assert len(jobs) == 40
+            assert t.waiting == []
+
+
+def test_a_thread_waits_for_the_result_that_another_one_makes(app, quick_switches):
+    @app.task
+    def count(number: int) -> int:
+        return number + sum(0 for _ in range(500))
+
+    def ask(number: int) -> int:
+        return count.enqueue(number).result()
+
+    with Sandbox(app, mode="inline"), ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(ask, range(100))) == list(range(100))
+
+
+async def test_tasks_that_enqueue_at_once_have_their_jobs_run_when_they_go_on(app):
+    @app.task
+    async def count(number: int) -> int:
+        await asyncio.sleep(0)
+        return number
+
+    async def ask(number: int) -> int:
+        job = await count.aenqueue(number)
+        assert (await job.astatus()).state is State.SUCCEEDED
+        return await job.aresult()
+
+    async with Sandbox(app, mode="inline"):
+        assert await asyncio.gather(*map(ask, range(20))) == list(range(20))
+
+
+def test_threads_of_a_handler_do_not_wait_for_its_end(app):
+    ran: list[str] = []
+
+    @app.task
+    def leaf(number: int) -> None:
+        ran.append(str(number))
+
+    @app.task
+    def parent() -> None:
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(leaf.enqueue, range(3)))
+        ran.append("parent")
+
+    with Sandbox(app, mode="inline"):
+        parent.enqueue()
+    assert ran[0] == "parent"
+    assert sorted(ran[1:]) == ["0", "1", "2"]
+
+
+async def test_a_start_up_hook_that_enqueues_waits_for_nobody(app):
+    ran: list[str] = []
+
+    @app.startup
+    async def begin() -> None:
+        if not ran:
+            await say.aenqueue("from the hook")
+
+    @app.task
+    async def say(word: str) -> None:
+        ran.append(word)
+
+    async with Sandbox(app, mode="inline"):
+        await say.aenqueue("from the test")
+    assert ran == ["from the test", "from the hook"]
+
+
+def test_a_job_of_another_app_runs_inside_the_handler_that_enqueues_it(app):
+    ran = []
+    other = Penstock("memory://")
+
+    @other.task
+    def inner() -> None:
+        ran.append("inner")
+
+    @app.task
+    def outer() -> None:
+        inner.enqueue()
+        ran.append("outer")
+
+    with Sandbox(app, mode="inline"), Sandbox(other, mode="inline"):
+        outer.enqueue()
+    assert ran == ["inner", "outer"]

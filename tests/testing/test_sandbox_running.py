@@ -272,6 +272,20 @@ def test_a_task_that_enqueues_itself_for_ever_is_told_so(app):
         assert caught.value.tasks == (again.name,)
 
 
+@pytest.mark.parametrize("run", ["drain", "interleave"])
+def test_as_many_attempts_as_may_run_are_not_too_many(app, run):
+    @app.task
+    def note() -> None: ...
+
+    with Sandbox(app, max_attempts=3) as t:
+        note.enqueue_many([()] * 3)
+        assert len(getattr(t, run)()) == 3
+        note.enqueue_many([()] * 4)
+        with pytest.raises(Runaway, match="3 attempts have run and more are due"):
+            getattr(t, run)()
+        assert [job.state for job in t.waiting] == [State.READY]
+
+
 # --- threads and loops --------------------------------------------------------------------------
 
 
@@ -507,6 +521,77 @@ def test_hooks_dependencies_and_middleware_run_as_in_a_worker(app):
             job = use.enqueue()
             t.drain()
         assert job.result() == "fake"
+
+
+@pytest.mark.parametrize("run", ["drain", "adrain", "interleave", "ainterleave"])
+def test_start_up_and_shutdown_are_one_task_of_which_there_is_one(app, run):
+    story = []
+
+    @app.startup
+    async def begin():
+        story.append(asyncio.current_task())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        yield
+        story.append(asyncio.current_task())
+
+    @app.task
+    async def nap() -> None:
+        await asyncio.sleep(0)
+
+    async def awaited(t: Sandbox) -> None:
+        await getattr(t, run)()
+
+    with Sandbox(app) as t:
+        nap.enqueue_many([()] * 4)
+        asyncio.run(awaited(t)) if run.startswith("a") else getattr(t, run)()
+        assert t.waiting == []
+    first, last = story
+    assert first is last
+
+
+@pytest.mark.parametrize("run", ["drain", "adrain"])
+def test_what_start_up_sets_is_seen_by_async_handlers_and_by_no_test(app, run):
+    found = ContextVar("found", default="nothing")
+
+    @app.startup
+    def begin() -> None:
+        found.set("a pool")
+
+    @app.task
+    async def use() -> str:
+        return found.get()
+
+    async def awaited(t: Sandbox) -> None:
+        await t.adrain()
+        assert found.get() == "nothing"
+
+    with Sandbox(app) as t:
+        job = use.enqueue()
+        asyncio.run(awaited(t)) if run == "adrain" else t.drain()
+        assert job.result() == "a pool"
+        assert found.get() == "nothing"
+
+
+async def test_a_drain_that_is_cancelled_during_start_up_gives_the_job_back(app):
+    reached = asyncio.Event()
+
+    @app.startup
+    async def begin():
+        reached.set()
+        await asyncio.Event().wait()
+
+    @app.task
+    async def note() -> None: ...
+
+    async with Sandbox(app) as t:
+        job = await note.aenqueue()
+        drain = asyncio.create_task(t.adrain())
+        await reached.wait()
+        drain.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await drain
+        assert (await job.astatus()).state is State.READY
 
 
 def test_a_start_up_that_fails_gives_the_job_back(app):

@@ -6,11 +6,14 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock import logs
+from penstock.context import CURRENT
 from penstock.core.job import Job, State
 from penstock.core.spec import Spec
 from penstock.engines.engine import Engine
@@ -21,7 +24,7 @@ from penstock.testing.clock import FakeClock
 from penstock.testing.faults import Faults
 from penstock.testing.faulty import Faulty
 from penstock.testing.front import Front, Watch
-from penstock.testing.places import Place, stop
+from penstock.testing.places import Place, Stay, stop
 from penstock.testing.runs import Run
 from penstock.testing.stepper import Death, Stepper
 from penstock.testing.troubles import Runaway, SandboxBusy
@@ -30,6 +33,9 @@ from penstock.worker.attempt import Attempt, Ending
 from penstock.worker.lifespan import lifespan
 
 RECENT: Final = 3
+
+_INSIDE: Final[ContextVar[Bench]] = ContextVar("penstock_bench")
+"""The bench whose hooks or async handlers run here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +79,8 @@ class Bench:
         self._deaths: list[Death] = []
         self._running: dict[str, Attempt] = {}
         self._busy = threading.Lock()
+        self.idle: Future[None] = Future()
+        """Done when jobs have run; a new one each time they do."""
         self._engine = Observed(MemoryEngine(self.store, clock), bus, tries=1)
         self._stepper = self._new_stepper()
 
@@ -104,6 +112,15 @@ class Bench:
         """Jobs run just now."""
         return self._busy.locked()
 
+    @property
+    def is_inside(self) -> bool:
+        """Whoever asks is run by this bench, which does not end before they do."""
+        if self.turnstile is not None or _INSIDE.get(None) is self:
+            return True
+        context = CURRENT.get(None)
+        attempt = None if context is None else self._running.get(context.id)
+        return attempt is not None and attempt.context is context
+
     # --- one worker, one attempt after the other -----------------------------------------------
 
     async def work(self, place: Place, order: Order, runs: list[Run]) -> None:
@@ -113,7 +130,7 @@ class Bench:
         """
         with self._alone(order.call):
             await self._stepper.join()
-            life = _Life(place, self._specs)
+            life = _Life(self, place, self._specs)
             try:
                 await self._work(place, order, runs, life)
             finally:
@@ -126,10 +143,10 @@ class Bench:
                 attempt = await self._stepper.claim(self._queues(order.queue))
                 if attempt is None:
                     break
+                await self._check(self._stepper, attempt, runs)
                 runs.append(run := await self._run(self._stepper, place, attempt, life))
                 if order.after is not None and order.after(run):
                     return
-                self._check(runs)
             next_at = self._next_at()
             if order.until is None or next_at is None or next_at > order.until:
                 break
@@ -149,10 +166,12 @@ class Bench:
         finally:
             del self._running[attempt.job.id]
 
-    def _check(self, runs: list[Run]) -> None:
-        if len(runs) >= self._max_attempts:
+    async def _check(self, stepper: Stepper, attempt: Attempt, runs: list[Run]) -> None:
+        begun = len(runs) + len(self._running)
+        if begun >= self._max_attempts:
+            await stepper.give_back(attempt)
             recent = deque((run.task for run in runs), RECENT)
-            raise Runaway(len(runs), tuple(dict.fromkeys(recent)))
+            raise Runaway(begun, tuple(dict.fromkeys(recent)))
 
     def _next_at(self) -> float | None:
         """The next instant at which something happens by itself."""
@@ -178,9 +197,10 @@ class Bench:
             await self._stepper.rescue()
             self.turnstile = turnstile = Turnstile(seed)
             self.watch.has_company = True
-            life = _Life(place, self._specs)
+            life = _Life(self, place, self._specs)
             steppers = [self._new_stepper() for _ in range(workers)]
             try:
+                await life.begin()
                 mine = [self._take_turns(each, place, runs, life) for each in steppers]
                 await turnstile.lead([*works, *mine])
             finally:
@@ -203,8 +223,8 @@ class Bench:
                     return
                 continue
             await asyncio.sleep(0)  # others may have a turn between a claim and its attempt
+            await self._check(stepper, attempt, runs)
             runs.append(await self._run(stepper, place, attempt, life))
-            self._check(runs)
             await asyncio.sleep(0)
 
     # --- what both need ------------------------------------------------------------------------
@@ -221,30 +241,34 @@ class Bench:
     def _alone(self, call: str) -> Iterator[None]:
         if not self._busy.acquire(blocking=False):
             raise SandboxBusy(call)
+        self.idle = idle = Future[None]()
         try:
             with logs.context():
                 yield
         finally:
             self._busy.release()
+            idle.set_result(None)
 
 
 class _Life:
     """The app's start-up and shutdown around the attempts, if there are any."""
 
-    def __init__(self, place: Place, specs: Mapping[str, Spec]) -> None:
+    def __init__(self, bench: Bench, place: Place, specs: Mapping[str, Spec]) -> None:
+        self._bench = bench
         self._place = place
         self._specs = specs
-        self._span: AbstractAsyncContextManager[None] | None = None
+        self._stay: Stay | None = None
 
     async def begin(self) -> None:
         """Start up, once."""
-        if self._span is None:
-            span = lifespan([spec.hooks for spec in self._specs.values()])
-            await self._place.enter(span)
-            self._span = span
+        if self._stay is None:
+            stay = Stay(lifespan([spec.hooks for spec in self._specs.values()]))
+            stay.variables.run(_INSIDE.set, self._bench)
+            await self._place.enter(stay)
+            self._stay = stay
 
     async def end(self) -> None:
         """Shut down, if it was started."""
-        span, self._span = self._span, None
-        if span is not None:
-            await self._place.leave(span)
+        stay, self._stay = self._stay, None
+        if stay is not None:
+            await self._place.leave(stay)

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from penstock.context import CURRENT
 from penstock.sync import Facade
 
-WAITS: Final = "aresult"
-"""The one call that waits for other jobs, not for the store."""
+WAITS: Final = ("result", "aresult")
+"""The calls that wait for other jobs, not for the store."""
 
 
 class Detour:
@@ -25,13 +24,11 @@ class Detour:
         facade: Facade,
         *,
         outside: Callable[[], None],
-        is_due: Callable[[], bool],
-        run: Callable[[], None],
+        run: Callable[[bool], None],
         arun: Callable[[], Awaitable[None]],
     ) -> None:
         self._facade = facade
         self._outside = outside
-        self._is_due = is_due
         self._run = run
         self._arun = arun
         self._before: dict[str, Any] = {}
@@ -56,9 +53,11 @@ class Detour:
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """See ``Facade.call``."""
+        if self._is_here and kwargs.get("what") in WAITS:
+            self._run(True)
         answer = self._before["call"](*args, **kwargs)
-        if self._should_run():
-            self._run()
+        if self._is_here:
+            self._run(False)
         return answer
 
     async def ask(self, *args: Any, **kwargs: Any) -> Any:
@@ -66,12 +65,11 @@ class Detour:
         home = self._facade._home
         if home is not None and home.is_here():  # a part of a call that somebody else has made
             return await self._before["ask"](*args, **kwargs)
-        if self._is_here and kwargs.get("what") != WAITS:
+        if self._is_here and kwargs.get("what") in WAITS:
+            await self._arun()
+        elif self._is_here:
             self._outside()
         answer = await self._before["ask"](*args, **kwargs)
-        if self._should_run():
+        if self._is_here:
             await self._arun()
         return answer
-
-    def _should_run(self) -> bool:
-        return self._is_here and CURRENT.get(None) is None and self._is_due()

@@ -30,11 +30,48 @@ class Place(Protocol):
     async def run(self, runner: Runner, attempt: Attempt) -> Outcome | None:
         """Run one attempt to its end."""
 
-    async def enter(self, life: AbstractAsyncContextManager[None]) -> None:
+    async def enter(self, stay: Stay) -> None:
         """Begin what surrounds the attempts."""
 
-    async def leave(self, life: AbstractAsyncContextManager[None]) -> None:
+    async def leave(self, stay: Stay) -> None:
         """End it."""
+
+
+class Stay:
+    """What surrounds the attempts: begun and ended by one task, as hooks with a task group or a
+    time limit need it. What it sets in ``variables`` async handlers see, as in a worker.
+    """
+
+    def __init__(self, life: AbstractAsyncContextManager[None]) -> None:
+        self.variables = Variables()
+        self._life = life
+        self._over = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Begin, on this loop. On failure: what the beginning raises; there is no end to it."""
+        loop = asyncio.get_running_loop()
+        begun = loop.create_future()
+        self._task = task = loop.create_task(self._live(begun), context=self.variables)
+        try:
+            await asyncio.wait([begun, task], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait([task])
+            raise
+        if task.done():
+            await task
+
+    async def end(self) -> None:
+        """End, on the same loop."""
+        assert self._task is not None
+        self._over.set()
+        await self._task
+
+    async def _live(self, begun: asyncio.Future[None]) -> None:
+        async with self._life:
+            begun.set_result(None)
+            await self._over.wait()
 
 
 def taken(work: Coroutine[Any, Any, T]) -> T:
@@ -52,6 +89,7 @@ class Here:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._variables = Variables()
 
     def close(self) -> None:
         """Let the loop go, and cancel what handlers have left on it."""
@@ -71,7 +109,7 @@ class Here:
         """Run a coroutine on the sandbox's loop."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-        task = self._loop.create_task(work, context=Variables())
+        task = self._loop.create_task(work, context=self._variables.copy())
         try:
             return self._loop.run_until_complete(task)
         except BaseException:
@@ -85,11 +123,13 @@ class Here:
             return self.wait(attended(runner, attempt))
         return called(runner, attempt)
 
-    async def enter(self, life: AbstractAsyncContextManager[None]) -> None:
-        self.wait(life.__aenter__())
+    async def enter(self, stay: Stay) -> None:
+        self.wait(stay.begin())
+        self._variables = stay.variables
 
-    async def leave(self, life: AbstractAsyncContextManager[None]) -> None:
-        self.wait(life.__aexit__(None, None, None))
+    async def leave(self, stay: Stay) -> None:
+        self._variables = Variables()
+        self.wait(stay.end())
 
 
 class OnLoop:
@@ -101,12 +141,13 @@ class OnLoop:
     def __init__(self, threads: Executor, outside: Callable[[], None]) -> None:
         self._threads = threads
         self._outside = outside
+        self._variables = Variables()
 
     async def run(self, runner: Runner, attempt: Attempt) -> Outcome | None:
         loop = asyncio.get_running_loop()
         work: asyncio.Future[Outcome | None]
         if attempt.spec.is_async:
-            work = loop.create_task(attended(runner, attempt), context=Variables())
+            work = loop.create_task(attended(runner, attempt), context=self._variables.copy())
         else:
             work = loop.run_in_executor(self._threads, called, runner, attempt)
             self._outside()
@@ -118,11 +159,12 @@ class OnLoop:
                 await asyncio.wait([work])
             raise
 
-    async def enter(self, life: AbstractAsyncContextManager[None]) -> None:
-        await life.__aenter__()
+    async def enter(self, stay: Stay) -> None:
+        await stay.begin()
+        self._variables = stay.variables
 
-    async def leave(self, life: AbstractAsyncContextManager[None]) -> None:
-        await life.__aexit__(None, None, None)
+    async def leave(self, stay: Stay) -> None:
+        await stay.end()
 
 
 class Guided(OnLoop):

@@ -12,8 +12,10 @@ own runner, with retries, hooks and dependencies. When the block ends the app is
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import asyncio
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self
 
@@ -33,13 +35,22 @@ from penstock.testing.inline import Detour
 from penstock.testing.mishaps import Mishaps
 from penstock.testing.places import Guided, Here, OnLoop, Place, taken
 from penstock.testing.runs import Drained, Failure, Run
-from penstock.testing.troubles import NotDue, SandboxClosed, UnseenFailure, WouldBlock, since
+from penstock.testing.troubles import (
+    NotDue,
+    SandboxBusy,
+    SandboxClosed,
+    UnseenFailure,
+    WouldBlock,
+    since,
+)
 
 START: Final = 1_767_225_600.0
 """The first instant of 2026, UTC: a test that passes today passes tomorrow."""
 
 MAX_ATTEMPTS: Final = 10_000
 MODES: Final = ("manual", "inline")
+INLINE: Final = "enqueue"
+"""What the test has called, where jobs run inline."""
 
 
 class Sandbox(Mishaps):
@@ -80,7 +91,6 @@ class Sandbox(Mishaps):
         self._detour = Detour(
             app._facade,
             outside=self._step_outside,
-            is_due=self._runs_inline,
             run=self._inline,
             arun=self._ainline,
         )
@@ -331,26 +341,49 @@ class Sandbox(Mishaps):
 
     # --- inline --------------------------------------------------------------------------------
 
-    def _runs_inline(self) -> bool:
-        stored = len(self._bench.watch.stored)
-        has_more = stored > self._ran_until
-        return self.mode == "inline" and has_more and not self._bench.is_busy
+    def _has_more(self) -> bool:
+        return self.mode == "inline" and len(self._bench.watch.stored) > self._ran_until
 
-    def _inline(self) -> None:
-        order = Order(call="enqueue")
-        try:
-            if is_on_a_loop():
-                self._threads.submit(self._run, order).result()
+    def _inline(self, waits: bool) -> None:
+        """Run what was enqueued. If others run jobs just now, they do: they look again at the end.
+        Only a call that waits anyhow waits for that; else it could be them who wait for us.
+        """
+        while self._has_more() and not self._bench.is_inside:
+            if not self._bench.is_busy:
+                with self._up_to_now():
+                    if is_on_a_loop():
+                        self._threads.submit(self._run, Order(call=INLINE)).result()
+                    else:
+                        self._run(Order(call=INLINE))
+            elif waits and not is_on_a_loop():
+                self._bench.idle.result()
             else:
-                self._run(order)
-        finally:
-            self._ran_until = len(self._bench.watch.stored)
+                return
 
     async def _ainline(self) -> None:
+        """The same, awaited. Async code that these others run can be told from any other, so here
+        nobody else returns before the jobs have run.
+        """
+        while self._has_more() and not self._bench.is_inside:
+            if not self._bench.is_busy:
+                with self._up_to_now():
+                    await self._arun(Order(call=INLINE))
+            else:
+                await asyncio.shield(asyncio.wrap_future(self._bench.idle))
+
+    @contextmanager
+    def _up_to_now(self) -> Iterator[None]:
+        """Run what is stored so far; if others were quicker, they do."""
+        stored = self._bench.watch.stored
+        count = len(stored)
         try:
-            await self._arun(Order(call="enqueue"))
-        finally:
-            self._ran_until = len(self._bench.watch.stored)
+            yield
+        except BaseException as error:
+            if not isinstance(error, SandboxBusy) or error.call != INLINE:
+                self._ran_until = len(stored)  # it has failed once, and that is enough
+                raise
+        else:
+            self._ran_until = max(self._ran_until, count)
 
 
 def _stopping(order: Order) -> Order:
