@@ -286,6 +286,16 @@ async def test_a_task_that_the_application_does_not_declare(store):
     )
 
 
+async def test_of_very_many_jobs_only_some_are_looked_at_and_it_says_so(store, monkeypatch):
+    monkeypatch.setattr("penstock.doctor.chart.SAMPLE", 2)
+    monkeypatch.setattr("penstock.doctor.queues.SAMPLE", 2)
+    await store.staffed(tasks=("deliver",))
+    for id in "abc":
+        await store.put(id)
+    text = "no worker knows task 'send': at least 2 jobs wait"
+    assert told(await store.examined("w"), "unknown_task")[1] == text
+
+
 async def test_a_worker_that_runs_old_code(store):
     await store.staffed()
     tasks = {"send": "mail", "resize": "mail", "elsewhere": "other"}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from penstock.core.job import Draft, ErrorRecord, Hold, Job
 from penstock.engines.engine import Engine
 from penstock.engines.records import Ask, QueueSettings, Report, WorkerInfo
 from penstock.explain import Code, Explanation, explain
-from penstock.explain.words import near, span
+from penstock.explain.words import argument, near, span
 from penstock.testing.clock import FakeClock
 
 START = "start a worker: penstock worker MODULE:APP --queues mail"
@@ -367,8 +370,9 @@ async def test_a_job_that_nobody_takes_though_they_could(engine, clock):
     clock.advance(60)
     found = await explain(engine, "a")
     assert told(found, "overlooked") == (
-        "nothing keeps it from running, and it has been ready for 1m",
-        "1 worker has room for it and may be stuck: penstock doctor watches whether they live",
+        "nothing in the store keeps it from running, and it has been ready for 1m",
+        "1 worker has room for it and may be about to end, or stuck: penstock doctor watches "
+        "whether they live",
     )
 
 
@@ -387,6 +391,14 @@ async def test_jobs_that_come_before_it(engine):
     assert told(await explain(engine, "before-2"), "line")[0] == (
         "1 job of queue 'mail' comes before it"
     )
+
+
+async def test_one_job_that_is_more_urgent_comes_before_it(engine):
+    await staffed(engine, rooms={"sync": 9}, slots=9)
+    await put(engine, "before", priority=0)
+    await put(engine)
+    text = "1 job of queue 'mail' comes before it, a more urgent one"
+    assert told(await explain(engine, "a"), "line")[0] == text
 
 
 async def test_very_many_jobs_come_before_it(engine, monkeypatch):
@@ -421,7 +433,7 @@ async def test_max_running_is_reached(engine):
     assert found.codes == (Code.MAX_RUNNING,)
     assert told(found, "max_running") == (
         "queue 'mail' runs 1 of max_running 1 jobs: first",
-        "it starts when one ends; for more: penstock queues set mail --max-running N",
+        "it starts when one ends; for more: penstock queues set --max-running N mail",
     )
 
 
@@ -468,6 +480,16 @@ async def test_the_free_slots_are_kept_for_more_urgent_jobs(engine):
     text, _ = told(await explain(engine, "a"), "busy")
     assert "1 of 2 are taken (send 1); the others are kept for more urgent jobs" in text
     assert (await explain(engine, "urgent")).codes == (Code.NEXT,)
+
+
+async def test_no_slot_is_kept_once_all_are_taken(engine):
+    await staffed(engine, reserve={0: 1})
+    await put(engine, "first", priority=0)
+    await put(engine, "second", priority=0)
+    assert len(await taken(engine, want=2)) == 2
+    await put(engine)
+    text, _ = told(await explain(engine, "a"), "busy")
+    assert text.endswith("2 of 2 are taken (send 2)")
 
 
 async def test_a_worker_that_does_not_say_what_room_it_has_is_counted_as_a_whole(engine):
@@ -566,6 +588,15 @@ async def test_a_worker_that_is_silent_while_it_is_watched(engine, clock):
     assert found.codes == (Code.SILENT, Code.RUNNING)
     text, step = told(found, "silent")
     assert text.startswith("no sign of life from w for ")
+    assert step == "nobody alive leads, so nobody takes their jobs: start a worker, and it does"
+
+
+async def test_a_silent_worker_while_another_one_leads(engine, clock):
+    await staffed(engine, "leader", queues=("other",))
+    await staffed(engine)
+    await put(engine)
+    await taken(engine)
+    _, step = told(await watched(engine, clock, "leader"), "silent")
     assert step == "after a lease (15s) the leader gives their jobs to others"
 
 
@@ -590,7 +621,7 @@ async def test_all_that_could_run_it_are_silent_and_nobody_leads(engine, clock):
     found = await watched(engine, clock)
     assert found.codes == (Code.SILENT, Code.NO_LEADER)
     assert told(found, "silent")[1] == (
-        "nobody leads, so nobody takes their jobs: start a worker, and it does"
+        "nobody alive leads, so nobody takes their jobs: start a worker, and it does"
     )
     found = await watched(engine, clock, "w")
     assert found.codes == (Code.OVERLOOKED,)
@@ -675,6 +706,32 @@ def test_every_code_is_in_the_guide():
 )
 def test_durations_have_no_more_detail_than_a_person_wants(seconds, words):
     assert span(seconds) == words
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs a shell to copy to")
+@pytest.mark.parametrize(
+    "name",
+    ["mail", "my mail; date", "$(date)", "it's", "\x1b[2J", "a\\b'\n\u202e", "日本 語", "-x", "~"],
+)
+def test_a_shell_takes_a_copied_name_for_just_that(name):
+    script = f'show() {{ shift; printf %s "$1"; }}; show -- {argument(name).removeprefix("-- ")}'
+    env = {**os.environ, "LC_ALL": "C.UTF-8"}
+    shown = subprocess.run(["bash", "-c", script], capture_output=True, env=env, check=True)
+    assert shown.stdout.decode() == name
+    assert argument(name).isprintable()
+    assert argument(name).startswith("-- ") == name.startswith("-")
+
+
+async def test_next_steps_quote_what_a_shell_would_misread(engine):
+    await engine.set_queue("my mail; date", QueueSettings(paused=True))
+    found = await explain(engine, await put(engine, queue="my mail; date"))
+    assert told(found, "paused")[1] == "when that is over: penstock queues resume 'my mail; date'"
+    start = "start a worker: penstock worker MODULE:APP --queues 'my mail; date'"
+    assert told(found, "no_worker")[1] == start
+    await put(engine, "-x")
+    await engine.cancel(["-x"], "enough")
+    step = told(await explain(engine, "-x"), "cancelled")[1]
+    assert step == "to run it again: penstock jobs retry -- -x"
 
 
 def test_what_was_probably_meant_is_the_same_name_elsewhere_or_one_spelt_alike():

@@ -105,6 +105,16 @@ def test_it_prints_the_worst_first_and_what_to_do(app: Penstock, tmp_path: Path)
     assert lines[-1].startswith("1 error, 1 warning, ")
 
 
+def test_its_next_steps_look_at_the_same_store(app: Penstock, tmp_path: Path) -> None:
+    app.enqueue("send", queue="mail")
+    app.pause("mail")
+    resume = "when that is over: penstock queues resume"
+    with_url = penstock(tmp_path, "--url", "sqlite:///jobs.db", PENSTOCK_URL="sqlite:///other.db")
+    assert f"{resume} --url sqlite:///jobs.db mail\n" in with_url.stdout
+    same = penstock(tmp_path, "--url", "sqlite:///jobs.db", PENSTOCK_URL="sqlite:///./jobs.db")
+    assert f"{resume} mail\n" in same.stdout
+
+
 @pytest.mark.usefixtures("on_a_disk")
 def test_nothing_worse_than_a_note_ends_with_0(app: Penstock, tmp_path: Path) -> None:
     app.counts()

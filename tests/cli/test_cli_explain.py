@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,17 @@ def test_it_prints_every_reason_with_its_next_step(app: Penstock, tmp_path: Path
         "2. no worker is there: none has a lease\n"
         "   next: start a worker: penstock worker MODULE:APP --queues mail\n"
     )
+
+
+def test_its_next_steps_look_at_the_same_store(app: Penstock, tmp_path: Path) -> None:
+    app.enqueue("send", id="hello", queue="my mail")
+    app.pause("my mail")
+    done = penstock(tmp_path, "explain", "hello", "--url", "sqlite:///jobs.db", PENSTOCK_URL="")
+    step = "penstock queues resume --url sqlite:///jobs.db 'my mail'"
+    assert f"   next: when that is over: {step}\n" in done.stdout
+    words = shlex.split(step)[1:]
+    assert penstock(tmp_path, *words, PENSTOCK_URL="").returncode == 0
+    assert not app.queues()["my mail"].paused
 
 
 def test_it_prints_json(app: Penstock, tmp_path: Path) -> None:

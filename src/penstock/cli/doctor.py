@@ -11,6 +11,7 @@ import typer
 
 from penstock.app import Penstock
 from penstock.cli.output import AsJson, print_json, print_line
+from penstock.cli.steps import copyable
 from penstock.cli.store import Url, check_shared
 from penstock.core.finding import Finding, Level
 from penstock.errors import BadOption
@@ -56,7 +57,8 @@ def doctor(
     with _application(app, url) as found:
         check_shared(found)
         findings = asyncio.run(found.adoctor(watch=watch, thorough=thorough, mend=mend))
-    ordered = sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.level))
+        copied = [copyable(finding, found) for finding in findings]
+    ordered = sorted(copied, key=lambda finding: _WORST_FIRST.index(finding.level))
     if as_json:
         print_json(to_json(ordered))
     else:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from penstock.cli.dialogue import say
 from penstock.cli.output import AsJson, print_json, print_line
+from penstock.cli.steps import copyable
 from penstock.cli.store import Url, opened
 from penstock.cli.times import iso
 from penstock.explain import Explanation, Reason
@@ -35,6 +37,8 @@ def explain(
     """Say why a job has not run: every reason, the weightiest first, with what to do."""
     with opened(url) as app:
         found = app.explain(job, watch=watch)
+        reasons = tuple(copyable(reason, app) for reason in found.reasons)
+    found = replace(found, reasons=reasons)
     if as_json:
         print_json(to_json(found))
     elif found.job is None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from penstock.core.finding import Finding, Level
-from penstock.core.job import FINAL, Hold, State
+from penstock.core.job import FINAL, Hold, Job, State
 from penstock.doctor.chart import SAMPLE, Chart
-from penstock.explain.words import listed, moment, near, number, span
+from penstock.explain.words import argument, listed, moment, near, number, span
 
 OVERDUE: Final = 10.0
 """Seconds that a due job may wait to be made ready before promotion counts as stalled."""
@@ -42,7 +42,7 @@ def _paused(chart: Chart) -> Iterator[Finding]:
                 level=Level.WARNING if jobs else Level.NOTE,
                 text=f"queue {queue!r} is paused{note}: "
                 f"{number(jobs, 'job waits', 'jobs wait')}{since}",
-                next_step=f"when that is over: penstock queues resume {queue}",
+                next_step=f"when that is over: penstock queues resume {argument(queue)}",
                 facts={"queue": queue, "jobs": jobs, "note": settings.note},
             )
 
@@ -87,7 +87,7 @@ def _unknown(chart: Chart) -> Iterator[Finding]:
         yield Finding(
             check="unknown_task",
             level=Level.WARNING,
-            text=f"no worker knows task {task!r}: {number(jobs, 'job waits', 'jobs wait')}",
+            text=f"no worker knows task {task!r}: {_waiting(jobs, chart.unknown, chart.waiting)}",
             next_step=f"start a worker whose code declares it{hint}",
             facts={"task": task, "jobs": jobs, "held": held},
         )
@@ -107,11 +107,17 @@ def _undeclared(chart: Chart) -> Iterator[Finding]:
             check="undeclared",
             level=Level.WARNING,
             text=f"this application does not declare task {task!r}: "
-            f"{number(jobs, 'job waits', 'jobs wait')}",
+            f"{_waiting(jobs, chart.waiting)}",
             next_step="keep it under its old name until they are done, or see that its module is "
             f"imported{hint}",
             facts={"task": task, "jobs": jobs},
         )
+
+
+def _waiting(jobs: int, *samples: Sequence[Job]) -> str:
+    """How many wait, as far as was looked."""
+    least = "at least " if any(len(sample) >= SAMPLE for sample in samples) else ""
+    return f"{least}{number(jobs, 'job waits', 'jobs wait')}"
 
 
 def _old_code(chart: Chart) -> Iterator[Finding]:

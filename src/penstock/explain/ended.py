@@ -6,7 +6,7 @@ from penstock.core.job import Job, State
 from penstock.core.life import EXPIRED, MAY_HAVE_RUN
 from penstock.engines.records import Standing
 from penstock.explain.record import Code, Reason
-from penstock.explain.words import moment, number, span
+from penstock.explain.words import argument, moment, number, span
 
 
 def gone(standing: Standing) -> Reason:
@@ -28,21 +28,22 @@ def reasons(job: Job, now: float) -> list[Reason]:
     """Why and when it ended."""
     at = job.finished_at or now
     ago = f"{span(max(0.0, now - at))} ago, at {moment(at)}"
-    again = f"to run it again: penstock jobs retry {job.id}"
+    retry = f"penstock jobs retry {argument(job.id)}"
+    again = f"to run it again: {retry}"
     why = job.reason or "no reason was given"
     if job.state is State.SUCCEEDED:
         text = f"it succeeded {ago}, in {_attempts(job)}"
         return [Reason(code=Code.SUCCEEDED, text=text, since_at=at)]
     if job.state is State.FAILED:
-        step = f"read its errors: penstock jobs show {job.id}; {again}"
+        step = f"read its errors: penstock jobs show {argument(job.id)}; {again}"
         if why == MAY_HAVE_RUN:
-            step = f"find out whether it did its work; if not: penstock jobs retry {job.id}"
+            step = f"find out whether it did its work; if not: {retry}"
         text = f"it failed {ago}, after {_attempts(job)}: {why}{_last_error(job)}"
         return [Reason(code=Code.FAILED, text=text, next_step=step, since_at=at)]
     if why.startswith("superseded by "):
         owner = why.removeprefix("superseded by ")
         text = f"it was superseded {ago}: job {owner} has its unique key {job.unique!r}"
-        step = f"look at that one: penstock explain {owner}"
+        step = f"look at that one: penstock explain {argument(owner)}"
         return [Reason(code=Code.SUPERSEDED, text=text, next_step=step, since_at=at)]
     if why == EXPIRED:
         text = f"it expired {ago}: it had not started by then"

@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.engines.records import WorkerInfo
 from penstock.explain.record import Code, Reason, Scene
-from penstock.explain.words import listed, near, number, span
+from penstock.explain.words import argument, listed, near, number, span
 from penstock.worker.reserve import free_for
 
 WITHOUT_LEASE: Final = 15.0
@@ -20,7 +20,9 @@ _OPTIONS: Final = {"async": "--concurrency", "sync": "--threads", "process": "--
 def reasons(scene: Scene) -> list[Reason]:
     """Why no worker takes the job."""
     queue = scene.job.queue
-    start = f"start a worker: penstock worker MODULE:APP --queues {queue}"
+    start = (
+        f"start a worker: penstock worker MODULE:APP --queues {argument(queue).removeprefix('-- ')}"
+    )
     if not scene.workers:
         text = "no worker is there: none has a lease"
         return [Reason(code=Code.NO_WORKER, text=text, next_step=start)]
@@ -95,7 +97,7 @@ def _busy(scene: Scene) -> Reason:
         f"no {of_kind}slot is free on the {number(len(able), 'worker')} that could run it: "
         f"{taken.total():,} of {slots:,} are taken ({by})"
     )
-    if any(worker.reserve for worker in able.values()):
+    if taken.total() < slots and any(worker.reserve for worker in able.values()):
         text += "; the others are kept for more urgent jobs"
     option = _OPTIONS.get(kind or "", "slots")
     step = f"it starts when one ends; for more at once start another worker, or raise {option}"
@@ -108,8 +110,8 @@ def silence(scene: Scene, workers: Sequence[WorkerInfo]) -> Reason:
     lease = max(worker.lease or WITHOUT_LEASE for worker in workers)
     names = listed(worker.id for worker in workers)
     text = f"no sign of life from {names} for {span(watched)}: stopped, dead or cut off"
-    if scene.leader is None:
-        step = "nobody leads, so nobody takes their jobs: start a worker, and it does"
+    if scene.leader is None or scene.leader.holder in (scene.silent or {}):
+        step = "nobody alive leads, so nobody takes their jobs: start a worker, and it does"
     else:
         step = f"after a lease ({span(lease)}) the leader gives their jobs to others"
     return Reason(code=Code.SILENT, text=text, next_step=step)

@@ -10,9 +10,9 @@ from penstock.core.job import Hold, Job, State
 from penstock.engines.records import LINE_LIMIT
 from penstock.explain import staff
 from penstock.explain.record import Code, Reason, Scene
-from penstock.explain.words import listed, moment, number, span
+from penstock.explain.words import argument, listed, moment, number, span
 
-PATIENCE: Final = 30.0
+PATIENCE: Final = 5.0
 """Seconds that a job may be next before one wonders why nobody takes it."""
 
 _HOLDS: Final = {
@@ -119,7 +119,7 @@ def _paused(scene: Scene) -> list[Reason]:
         return []
     queue, note = scene.job.queue, scene.settings.note
     text = f"queue {queue!r} is paused" + (f": {note}" if note else "")
-    step = f"when that is over: penstock queues resume {queue}"
+    step = f"when that is over: penstock queues resume {argument(queue)}"
     return [Reason(code=Code.PAUSED, text=text, next_step=step)]
 
 
@@ -131,13 +131,14 @@ def _queue(scene: Scene) -> list[Reason]:
     if settings.ordered and (scene.standing.blockers or running):
         first = [*(hand.first for hand in here), *scene.standing.blockers]
         text = f"queue {queue!r} runs one job after the other, and {listed(first)} has not ended"
-        step = f"look at that one: penstock explain {first[0]}"
+        step = f"look at that one: penstock explain {argument(first[0])}"
         found.append(Reason(code=Code.ORDERED, text=text, next_step=step))
     elif most is not None and running >= most:
         text = f"queue {queue!r} runs {running} of max_running {settings.max_running} jobs"
         if here:
             text += f": {listed((hand.first for hand in here), 3)}"
-        step = f"it starts when one ends; for more: penstock queues set {queue} --max-running N"
+        more = f"penstock queues set --max-running N {argument(queue)}"
+        step = f"it starts when one ends; for more: {more}"
         found.append(Reason(code=Code.MAX_RUNNING, text=text, next_step=step))
     return found
 
@@ -155,7 +156,8 @@ def _line(scene: Scene) -> list[Reason]:
     text = f"{ahead} of queue {scene.job.queue!r} come before it"
     if standing.ahead == 1:
         text = f"1 job of queue {scene.job.queue!r} comes before it"
-    if standing.more_urgent:
+        text += ", a more urgent one" if standing.more_urgent else ""
+    elif standing.more_urgent:
         text += f", {standing.more_urgent:,} of them more urgent"
     if scene.settings.fair:
         keys = (f"{key or 'no key'} {jobs:,}" for key, jobs in standing.keys)
@@ -173,8 +175,13 @@ def _next(scene: Scene) -> Reason:
     if job.crashes:
         return Reason(code=Code.NEXT, text="it is about to run, apart from all others")
     if waited > PATIENCE:
-        text = f"nothing keeps it from running, and it has been ready for {span(waited)}"
-        step = f"{room} room for it and may be stuck: penstock doctor watches whether they live"
+        text = (
+            f"nothing in the store keeps it from running, and it has been ready for {span(waited)}"
+        )
+        step = (
+            f"{room} room for it and may be about to end, or stuck: penstock doctor watches "
+            "whether they live"
+        )
         return Reason(code=Code.OVERLOOKED, text=text, next_step=step, since_at=since)
     if job.state is State.SCHEDULED:
         text = f"it is due and about to run: {room} room for it"
@@ -209,6 +216,6 @@ def remarks(job: Job, now: float) -> list[Reason]:
     if job.crashes:
         times = number(job.crashes, "crash", "crashes")
         text = f"it was in {times}: it runs alone in a child process, and fails after 3"
-        step = f"read what is known of them: penstock jobs show {job.id}"
+        step = f"read what is known of them: penstock jobs show {argument(job.id)}"
         found.append(Reason(code=Code.CRASHED, text=text, next_step=step))
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from shlex import quote
 from typing import Final
 
 from penstock.core.duration import text
@@ -36,6 +37,19 @@ def listed(names: Iterable[str], most: int = 5) -> str:
     known = sorted(set(names))
     more = f" and {len(known) - most} more" if len(known) > most else ""
     return ", ".join(known[:most]) + more
+
+
+def argument(name: str) -> str:
+    """A name in a command, so that a shell that is given a copy of it takes it for just that."""
+    word = quote(name)
+    if not name.isprintable():
+        letters = (c if c.isprintable() and c not in "\\'" else _code(c) for c in name)
+        word = f"$'{''.join(letters)}'"
+    return f"-- {word}" if name.startswith("-") else word
+
+
+def _code(letter: str) -> str:
+    return f"\\{letter}" if letter in "\\'" else f"\\U{ord(letter):08x}"
 
 
 def near(name: str, known: Sequence[str]) -> str | None:
