@@ -93,6 +93,17 @@ def test_a_file_below_a_file(tmp_path):
     )
 
 
+def test_a_directory_instead_of_a_file(app, path):
+    Path(path).mkdir()
+    found = app.doctor()
+    assert bad(found) == ["store"]
+    assert told(found, "store") == (
+        "error",
+        f"{path!r} is a directory",
+        "correct the URL: name a file in it",
+    )
+
+
 def test_an_empty_file(app, path):
     Path(path).touch()
     assert told(app.doctor(), "store")[1] == f"file {path!r} is empty"

@@ -67,7 +67,7 @@ def test_a_directory_is_no_store(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     refused = shell("jobs", "list", "--url", "sqlite:///folder")
     assert refused.code == 1
-    assert refused.err.startswith(f"Error: sqlite file '{tmp_path}/folder' cannot be reached: ")
+    assert f"at '{tmp_path}/folder' (from --url): it is a directory; name it" in refused.err
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from stat import S_ISDIR
 from typing import Annotated
 
 import typer
@@ -64,12 +65,14 @@ def check_shared(app: Penstock) -> None:
 def _check_file(path: str, url: str | None) -> None:
     """Opening would make the file: whoever only looks must not."""
     try:
-        size = os.stat(path).st_size
+        known = os.stat(path)
     except FileNotFoundError:
         raise StoreMissing(path, "there is no such file", _source(url)) from None
     except OSError:
         return  # opening it says what is wrong
-    if size == 0:
+    if S_ISDIR(known.st_mode):
+        raise StoreMissing(path, "it is a directory", _source(url))
+    if known.st_size == 0:
         raise StoreMissing(path, "the file is empty", _source(url))
 
 

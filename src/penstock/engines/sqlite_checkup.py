@@ -67,7 +67,7 @@ def _missing(path: str) -> Finding | None:
     """There is no store: nothing else can be said."""
     folder = os.path.dirname(path) or "."
     try:
-        size = os.stat(path).st_size
+        known = os.stat(path)
     except FileNotFoundError:
         text = f"there is no file {path!r}"
         step = "correct the URL; the first enqueue, or penstock migrate, makes a new store"
@@ -77,7 +77,11 @@ def _missing(path: str) -> Finding | None:
         text = f"file {path!r} cannot be reached: {error.strerror}"
         step = "give this user permission on the directories above it"
     else:
-        if size:
+        if stat.S_ISDIR(known.st_mode):
+            text = f"{path!r} is a directory"
+            step = "correct the URL: name a file in it"
+            return Finding(check="store", level=Level.ERROR, text=text, next_step=step)
+        if known.st_size:
             return None
         text = f"file {path!r} is empty"
         step = "correct the URL; the first enqueue, or penstock migrate, makes it a store"
