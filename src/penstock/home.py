@@ -160,7 +160,8 @@ class Home:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
-            self.gone.set_result(None)
+            if self.gone.set_running_or_notify_cancel():  # else nobody waits for it any more
+                self.gone.set_result(None)
 
     async def _live(self) -> None:
         async with asyncio.TaskGroup() as tasks:

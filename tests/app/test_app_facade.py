@@ -246,6 +246,21 @@ async def test_an_app_is_closed_without_blocking_the_loop(app, task):
     assert _threads() == 0
 
 
+async def test_a_close_that_is_cancelled_goes_on_in_silence(app, task, monkeypatch):
+    troubles: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", troubles.append)
+    await task.aenqueue()
+    (thread,) = [each for each in threading.enumerate() if each.name == "penstock"]
+    closing = asyncio.create_task(app.aclose())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await asyncio.to_thread(thread.join, 60)
+    assert not thread.is_alive()
+    assert troubles == []
+
+
 def test_what_was_handed_over_is_sent_before_closing(memory, stuck, in_thread):
     task = memory.task(name="task")(_nothing)
     waiting = [in_thread(task.enqueue) for _ in range(5)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -132,6 +133,8 @@ class Demo:
 
     async def _employ(self, staff: Staff) -> None:
         code = await staff.run()
+        if self.told is not None:  # it ends already, and has yet to give the terminal back
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         if not self._over.is_set():
             said = f"the worker processes gave up ({code}); they say why in {self._place.log}"
             raise ProcessFailed(said)
