@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from penstock.clock import SystemClock
 from penstock.core.job import Draft
 from penstock.engines.engine import Engine
 from penstock.engines.records import Receipt
@@ -49,11 +50,18 @@ class Facade:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=partial(_fork, here))
 
-    def call(self, work: Work[R], timeout: float | None = None, *, what: str = "a call") -> R:
+    def call(
+        self,
+        work: Work[R],
+        timeout: float | None = None,
+        *,
+        what: str = "a call",
+        spent: float = 0.0,
+    ) -> R:
         """Do ``work`` on the loop while this thread waits.
 
-        On failure: ``EngineTimeout`` after ``timeout`` seconds, ``WrongThread`` on the loop itself,
-        or whatever the work raises.
+        On failure: ``EngineTimeout`` after ``timeout`` seconds, of which some may be ``spent``
+        already, ``WrongThread`` on the loop itself, or whatever the work raises.
         """
         home = self._home or self._move_in()
         if home.is_here():
@@ -63,7 +71,7 @@ class Facade:
         errand = Errand(home, work, answered.release)
         try:
             home.begin(errand)
-            if answered.acquire(timeout=-1 if timeout is None else timeout):
+            if answered.acquire(timeout=-1 if timeout is None else max(0.0, timeout - spent)):
                 return errand.value()
             raise self._too_late(what, timeout)
         finally:
@@ -74,12 +82,14 @@ class Facade:
 
         On failure: as ``call``, and what the store says.
         """
-        home = self._home or self._move_in()
+        home, spent = self._home or self._move_in(), 0.0
         if not home.is_here() and (engine := home.opened) is not None:
+            began_at = SystemClock.monotonic()
             receipt = engine.enqueue_now(draft, timeout)
             if receipt is not None:
                 return receipt
-        return self.call(lambda client: client.enqueue(draft), timeout, what="enqueue")
+            spent = SystemClock.monotonic() - began_at
+        return self.call(lambda client: client.enqueue(draft), timeout, what="enqueue", spent=spent)
 
     async def ask(self, work: Work[R], timeout: float | None = None, *, what: str = "a call") -> R:
         """Do ``work`` on the loop while this coroutine waits, on its own loop or on this one."""

@@ -456,6 +456,144 @@ def test_interruptions_at_any_moment_leave_everything_in_order(script, store, en
     assert int(out) > 100
 
 
+def test_interruptions_in_a_row_leave_no_lock_behind(script, store):
+    """The second comes while the first is being tidied up after, and so does the third."""
+    process = script(
+        """
+        import subprocess, textwrap
+
+        class Interrupted(BaseException): ...
+
+        signals = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM]
+        tormentor = textwrap.dedent('''
+            import os, random, sys, time
+            pid, *signals = map(int, sys.argv[1:])
+            for _ in range(1000):
+                for signal in signals:
+                    os.kill(pid, signal)
+                time.sleep(random.random() * 0.001)
+        ''')
+        left = interrupted = 0
+
+        def interrupt(*_):
+            global left, interrupted
+            if left > 0:
+                left -= 1
+                interrupted += 1
+                raise Interrupted
+
+        def once():
+            global left
+            left = len(signals)
+            task.enqueue()
+            left = 0
+
+        def caught(work):
+            global left
+            try:
+                work()
+            except Interrupted:
+                left = min(left, 1)
+
+        task.enqueue()
+        for number in signals:
+            signal.signal(number, interrupt)
+        arguments = [str(int(number)) for number in (os.getpid(), *signals)]
+        running = subprocess.Popen([sys.executable, "-c", tormentor, *arguments])
+        while running.poll() is None:
+            caught(lambda: caught(lambda: caught(once)))
+            left = 0
+        with Penstock(sys.argv[1]) as other:
+            assert other.enqueue("task").created
+        thread = threading.Thread(target=task.enqueue, daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+        assert task.enqueue().created
+        print(interrupted)
+        """,
+        waits=False,
+    )
+    try:
+        out, _ = process.communicate(timeout=60)  # what finalisers say of it is no matter
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert int(out) > 100
+
+
+def test_a_time_out_by_signal_is_the_callers_and_not_the_stores(script):
+    """The usual alarm raises ``TimeoutError``, which is an ``OSError``, too."""
+    script("""
+        from penstock.engines.sqlite import SqliteEngine
+
+        def alarm(*_):
+            raise TimeoutError("enough")
+
+        signal.signal(signal.SIGALRM, alarm)
+        task.enqueue()
+
+        def slow(*_):
+            os.kill(os.getpid(), signal.SIGALRM)
+
+        app._facade._home.opened.inner._counter._step = slow
+        try:
+            task.enqueue()
+        except TimeoutError as error:
+            assert str(error) == "enough", error
+        else:
+            raise AssertionError("it was swallowed")
+        assert sum(count.jobs for count in app.counts()) == 1
+    """)
+
+
+def test_an_interruption_while_a_fork_waits_leaves_no_connection_and_no_lock(script, store):
+    script("""
+        from penstock.engines import sqlite_link
+
+        class Interrupted(BaseException): ...
+
+        def interrupt(*_):
+            raise Interrupted
+
+        ignored = []
+        sys.unraisablehook = lambda caught: ignored.append(caught.exc_type)
+        signal.signal(signal.SIGALRM, interrupt)
+        task.enqueue()
+        engine = app._facade._home.opened.inner
+
+        class Lock:
+            '''One that is interrupted when it is taken for the fork.'''
+
+            def acquire(self):
+                if not ignored and not hits:
+                    hits.append(1)
+                    os.kill(os.getpid(), signal.SIGALRM)
+                return lock.acquire()
+
+            def __getattr__(self, name):
+                return getattr(lock, name)
+
+            def __enter__(self):
+                lock.acquire()
+
+            def __exit__(self, *_):
+                lock.release()
+
+        hits, lock = [], engine._steps.lock
+        engine._steps.lock = Lock()
+        child = os.fork()
+        if child == 0:
+            os._exit(any(link.connection is not None for link in sqlite_link._links))
+        ended(child)
+        assert ignored == [Interrupted], ignored
+        for _ in range(2):
+            ended(forked(task.enqueue))
+            task.enqueue()
+    """)
+    assert jobs_in(store) == 5
+
+
 def test_a_signal_handler_may_enqueue_while_the_first_use_opens_the_store(script, store):
     source = """
         import penstock.sync

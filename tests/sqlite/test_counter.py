@@ -76,7 +76,7 @@ async def test_a_caller_alone_serves_itself(engine, monkeypatch):
     assert await jobs_in(engine) == {job.id}
 
 
-async def test_those_who_come_meanwhile_share_one_commit(tmp_path, batches):
+async def test_those_who_come_meanwhile_share_one_commit(tmp_path, batches, monkeypatch):
     engine = SqliteEngine(str(tmp_path / "jobs.db"))
     await engine.open()
     first, rest = draft(), [draft() for _ in range(5)]
@@ -92,11 +92,20 @@ async def test_those_who_come_meanwhile_share_one_commit(tmp_path, batches):
     leading = asyncio.create_task(asyncio.to_thread(engine.enqueue_now, first, None))
     await asyncio.to_thread(is_in.wait, PATIENCE)
     counter_of(engine)._step = enter
-    # The store's thread takes the first who comes and waits; the others gather behind it.
+    # The store's thread takes the first who come and waits; the others gather behind it.
+    come: list[object] = []
+    assert engine._thread is not None
+    post = engine._thread.post
+
+    def counted(call):
+        come.append(call)
+        post(call)
+
+    monkeypatch.setattr(engine._thread, "post", counted)
     following = [
         asyncio.create_task(asyncio.to_thread(engine.enqueue_now, job, None)) for job in rest
     ]
-    await until(lambda: in_line(engine) >= len(rest) - 2)
+    await until(lambda: len(come) == len(rest))
     may_go.set()
 
     receipts = await asyncio.gather(leading, *following)
@@ -109,13 +118,13 @@ async def test_those_who_come_meanwhile_share_one_commit(tmp_path, batches):
 
 async def test_while_another_process_writes_the_stores_thread_waits_in_turn(engine, tmp_path):
     gate = FileGate(str(tmp_path / "jobs.db"), "test", engine.clock)
-    assert gate.grab()
     job = draft()
-    calling = asyncio.create_task(asyncio.to_thread(engine.enqueue_now, job, None))
-    await until(lambda: engine._thread._calls.empty() and in_line(engine) == 0)
-    assert not calling.done()
+    with gate.freeing:
+        assert gate.grab()
+        calling = asyncio.create_task(asyncio.to_thread(engine.enqueue_now, job, None))
+        await until(lambda: engine._thread._calls.empty() and in_line(engine) == 0)
+        assert not calling.done()
 
-    gate.free()
     assert await calling == Receipt(job.id, True)
     gate.close()
 
@@ -176,6 +185,7 @@ async def test_a_closed_store_refuses(tmp_path):
     with pytest.raises(EngineClosed):
         counter.stand(draft(), None, engine._store)
     assert counter.serve(draft()) is None
+    assert counter._link.connection is None
 
 
 async def test_one_in_line_is_told_when_the_store_closes_before_its_turn(engine, monkeypatch):
@@ -254,3 +264,16 @@ async def test_after_a_fork_both_sides_go_on(engine):
 
     assert engine.enqueue_now(after, None) == Receipt(after.id, True)
     assert await jobs_in(engine) == {before.id, after.id}
+
+
+async def test_in_a_forked_child_the_counter_is_closed(engine):
+    engine.enqueue_now(draft(), None)
+    child = os.fork()
+    if child == 0:
+        try:
+            engine.enqueue_now(draft(), None)
+        except EngineClosed:
+            os._exit(0 if counter_of(engine)._link.connection is None else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -24,9 +24,11 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from weakref import WeakSet
 
 from penstock.clock import Clock
+from penstock.engines.undo import Undo
 from penstock.errors import EngineBusy
 
 _FIRST_PAUSE = 0.0002
@@ -46,38 +48,31 @@ class FileGate:
         except OSError:
             os.close(self._gate)
             raise
+        self._opening = Undo(partial(fcntl.flock, self._gate, fcntl.LOCK_UN))
+        self.freeing = Undo(partial(fcntl.flock, self._main, fcntl.LOCK_UN))
+        """Ends what ``grab`` began; to be entered before, and left whatever became of it."""
+        self.is_open = True
         _open_gates.add(self)
 
     @contextmanager
     def writing(self, timeout: float) -> Iterator[None]:
         """Be the only writer; raises ``EngineBusy`` when that takes longer than ``timeout``."""
         deadline = self._clock.monotonic() + timeout
-        self._take(self._gate, deadline)
-        try:
-            self._take(self._main, deadline)
-        finally:
-            fcntl.flock(self._gate, fcntl.LOCK_UN)
-        try:
+        with self.freeing:
+            with self._opening:
+                self._take(self._gate, deadline)
+                self._take(self._main, deadline)
             yield
-        finally:
-            fcntl.flock(self._main, fcntl.LOCK_UN)
 
     def grab(self) -> bool:
-        """Be the only writer until ``free``, if nobody is and nobody waits to be."""
-        try:
-            fcntl.flock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.flock(self._main, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        else:
+        """Be the only writer until the end of ``freeing``, if nobody is and nobody waits to be."""
+        with self._opening:
+            try:
+                fcntl.flock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._main, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
             return True
-        finally:
-            fcntl.flock(self._gate, fcntl.LOCK_UN)
-
-    def free(self) -> None:
-        """After ``grab``, whatever became of it."""
-        fcntl.flock(self._gate, fcntl.LOCK_UN)
-        fcntl.flock(self._main, fcntl.LOCK_UN)
 
     def _take(self, lock: int, deadline: float) -> None:
         pause = _FIRST_PAUSE
@@ -95,7 +90,10 @@ class FileGate:
 
     def close(self) -> None:
         """Close both files; a lock that is still held is free then. Idempotent."""
-        if self in _open_gates:
+        if self.is_open:
+            self.is_open = False
+            self._opening.forget()
+            self.freeing.forget()
             _open_gates.discard(self)
             os.close(self._gate)
             os.close(self._main)

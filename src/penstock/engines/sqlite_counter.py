@@ -7,8 +7,9 @@ all who stand there into one transaction: single callers save the way, many shar
 The counter has a connection and a gate of its own, and waits for nobody with them: where another
 process writes, the store's thread waits in turn.
 
-A signal handler may raise at any moment in the middle of it, in the main thread. Everything is
-taken inside the ``try`` whose end gives it back, and giving back does no harm twice.
+A signal handler may raise at any moment in the middle of it, in the main thread, and the next one
+in the middle of tidying up after that. So whatever is taken here is given back by a ``with`` that
+is left in C (see ``undo``).
 
 | if                                      | then                                                  |
 |-----------------------------------------|-------------------------------------------------------|
@@ -78,13 +79,15 @@ class SqliteCounter:
         self._name = name
         self._step = step
         self._line: deque[_Visitor] = deque()
+        self._is_taken = False  # a hint: only the lock of the link is sure
         self._is_closed = False
 
     def close(self) -> None:
         """Send nobody away who is being served; refuse whoever comes later."""
         self._is_closed = True
-        self._link.close()
-        self._gate.close()
+        with self._link.lock:
+            self._link.close()
+            self._gate.close()
 
     # --- who serves itself ---------------------------------------------------------------------
 
@@ -95,40 +98,24 @@ class SqliteCounter:
         """
         if self._link.is_mine:
             raise EngineReentered(self._name)
-        if self._line:
+        if self._line or self._is_taken:
             return None
-        try:
-            connection = self._link.grab()
-            receipts = None if connection is None else self._write(connection, (draft,))
-            return None if receipts is None else receipts[0]
-        finally:
+        receipts = self._write((draft,))
+        return None if receipts is None else receipts[0]
+
+    def _write(self, drafts: Sequence[Draft]) -> list[Receipt] | None:
+        """Store jobs unless another process writes."""
+        with self._link.lock, self._gate.freeing:
             try:
-                self._tidy_up()
+                self._is_taken = True
+                # A forked child has no gate.
+                if self._is_closed or not self._gate.is_open or not self._gate.grab():
+                    return None
+                with self._link.open() as connection:  # commits, or rolls back
+                    connection.execute("BEGIN IMMEDIATE")
+                    return self._step(connection, drafts)
             finally:
-                self._tidy_up()  # an exception may have come in the middle of the first
-
-    def _write(
-        self, connection: sqlite3.Connection, drafts: Sequence[Draft]
-    ) -> list[Receipt] | None:
-        """Store jobs unless another process writes; ``_end`` has to follow."""
-        if self._is_closed or not self._gate.grab():
-            return None
-        connection.execute("BEGIN IMMEDIATE")
-        receipts = self._step(connection, drafts)
-        connection.execute("COMMIT")
-        return receipts
-
-    def _tidy_up(self) -> None:
-        """Give back what this thread has, if it has anything."""
-        if self._link.is_mine:
-            self._end()
-            self._link.give_back()
-
-    def _end(self) -> None:
-        connection = self._link.connection
-        if connection is not None and connection.in_transaction:
-            connection.execute("ROLLBACK")
-        self._gate.free()
+                self._is_taken = False
 
     # --- who stands in line --------------------------------------------------------------------
 
@@ -167,13 +154,10 @@ class SqliteCounter:
 
     def _store(self, store: Store, drafts: Sequence[Draft]) -> list[Receipt]:
         """Store a batch after whoever serves itself just now; ``store`` waits for others."""
-        with self._link.use() as connection:
-            try:
-                receipts = self._write(connection, drafts)
-            except Exception:  # the other way says it in the words of the contract
-                receipts = None
-            finally:
-                self._end()
+        try:
+            receipts = self._write(drafts)
+        except Exception:  # the other way says it in the words of the contract
+            receipts = None
         return store(drafts) if receipts is None else receipts
 
 

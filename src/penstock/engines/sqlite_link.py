@@ -19,6 +19,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import methodcaller
 from typing import Any
 from weakref import WeakSet
 
@@ -28,76 +29,87 @@ class SqliteLink:
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         self._connect = connect
-        self._lock: Any = threading.RLock()  # it can say whose it is
+        self.lock: Any = threading.RLock()  # it can say whose it is
+        """Whoever has it has the connection; the process does not fork meanwhile."""
         self.connection: sqlite3.Connection | None = None
         self.times_opened = 0
-        _links.add(self)
+        with _fork:
+            _links.add(self)
 
     @contextmanager
     def use(self) -> Iterator[sqlite3.Connection]:
-        """Have the connection; the process does not fork meanwhile."""
-        with self._lock:
-            if self.connection is None:
-                self.connection = self._connect()
-                self.times_opened += 1
-            yield self.connection
+        """Have the lock and the connection."""
+        with self.lock:
+            yield self.open()
 
-    @property
-    def is_mine(self) -> bool:
-        """The calling thread has the connection."""
-        return bool(self._lock._is_owned())
-
-    def grab(self) -> sqlite3.Connection | None:
-        """Have the connection if nobody has it, until ``give_back``."""
-        if not self._lock.acquire(blocking=False):
-            return None
+    def open(self) -> sqlite3.Connection:
+        """The connection, for whoever has the lock."""
         if self.connection is None:
             self.connection = self._connect()
             self.times_opened += 1
         return self.connection
 
-    def give_back(self) -> None:
-        """After ``grab``, whatever became of it, where ``is_mine``."""
-        self._lock.release()
+    @property
+    def is_mine(self) -> bool:
+        """The calling thread has the lock."""
+        return bool(self.lock._is_owned())
 
     def close(self) -> None:
         """Close the connection; the next use opens it again."""
-        with self._lock:
-            self._disconnect()
-
-    def _disconnect(self) -> None:
-        connection, self.connection = self.connection, None
-        if connection is not None:
-            connection.close()
-
-    def pause(self) -> None:
-        """Before a fork: nobody has the connection from here on."""
-        self._lock.acquire()
-        self._disconnect()
-
-    def resume(self) -> None:
-        """After a fork, on both sides."""
-        self._lock.release()
+        with self.lock:
+            connection, self.connection = self.connection, None
+            if connection is not None:
+                connection.close()
 
 
 # Fork hooks can never be taken back, so there is one set for all links.
 _links: WeakSet[SqliteLink] = WeakSet()
-_one_fork_at_a_time = threading.Lock()
-_paused: list[SqliteLink] = []
+_fork: Any = threading.RLock()  # one at a time, and nobody makes a link meanwhile
+_locks: list[Any] = []
+_taken: list[bool] = []
+_given: list[None] = []
+_take = methodcaller("acquire")
+_give = methodcaller("release")
 
 
 def _before() -> None:
-    _one_fork_at_a_time.acquire()
-    for link in list(_links):
-        link.pause()
-        _paused.append(link)
+    """Have all locks and close all connections; the process forks whatever is raised here."""
+    try:
+        _pause()
+    except BaseException:  # out of a signal handler
+        _pause()
+        raise
 
 
 def _after() -> None:
-    for link in _paused:
-        link.resume()
-    _paused.clear()
-    _one_fork_at_a_time.release()
+    """Give back what was taken, on both sides."""
+    try:
+        _resume()
+    finally:
+        _resume()
+
+
+# Locks are taken and counted in one call of C, where no signal handler can come in between. So both
+# of these go on where they were interrupted.
+
+
+def _pause() -> None:
+    if not _fork._is_owned():
+        _fork.acquire()
+    if not _locks:
+        _locks[:] = [link.lock for link in _links]
+    _taken.extend(map(_take, _locks[len(_taken) :]))
+    for link in list(_links):
+        link.close()
+
+
+def _resume() -> None:
+    if _fork._is_owned():
+        _given.extend(map(_give, _locks[len(_given) : len(_taken)]))
+        _locks.clear()
+        _taken.clear()
+        _given.clear()
+        _fork.release()
 
 
 os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)

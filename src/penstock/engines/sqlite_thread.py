@@ -131,6 +131,8 @@ def named_errors(name: str, path: str) -> Iterator[None]:
     except sqlite3.Error as error:
         raise _named(error, name, path) from error
     except OSError as error:
+        if error.errno is None:
+            raise  # a TimeoutError out of a signal handler: the system would have said a number
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise EngineReadOnly(name, str(error)) from error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
