@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,18 +44,31 @@ Shell = Callable[..., Answer]
 
 
 @pytest.fixture
-def shell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Shell:
-    """Runs ``penstock`` with some arguments in an empty directory, as if its output was a file."""
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working directory; what is imported from it is forgotten again."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield tmp_path
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+@pytest.fixture
+def shell(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """Runs ``penstock`` with some arguments in an empty directory, as if its output was a file."""
     for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
         monkeypatch.delenv(name)
 
-    def call(*arguments: str, stdin: str = "") -> Answer:
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+    def call(*arguments: str, stdin: str = "", **environment: str) -> Answer:
         capsys.readouterr()
-        code = run(arguments)
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(sys, "stdin", io.StringIO(stdin))
+            for name, value in environment.items():
+                meanwhile.setenv(name, value)
+            code = run(arguments)
         printed = capsys.readouterr()
         return Answer(code, printed.out, printed.err)
 

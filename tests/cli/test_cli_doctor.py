@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sqlite3
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from cli.conftest import Answer, Shell
 from penstock import Penstock
 from penstock.engines.file_system import file_system
 
@@ -36,24 +36,23 @@ def app(tmp_path: Path) -> Iterator[Penstock]:
         yield app
 
 
-def penstock(place: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    shell = {"PENSTOCK_URL": "sqlite:///jobs.db", "PENSTOCK_APP": ""}
-    return subprocess.run(
-        [sys.executable, "-m", "penstock", "doctor", *arguments],
-        cwd=place,
-        env={**os.environ, **shell, **environment},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+@pytest.fixture
+def penstock(shell: Shell) -> Shell:
+    """The command, with a store named in the environment."""
+
+    def call(*arguments: str, **environment: str) -> Answer:
+        named = {"PENSTOCK_URL": "sqlite:///jobs.db", "PENSTOCK_APP": "", **environment}
+        return shell("doctor", *arguments, **named)
+
+    return call
 
 
-def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+def findings(done: Answer) -> dict[str, dict[str, Any]]:
     """What was found, by check."""
-    return {finding["check"]: finding for finding in json.loads(done.stdout)["findings"]}
+    return {finding["check"]: finding for finding in json.loads(done.out)["findings"]}
 
 
-def bad(done: subprocess.CompletedProcess[str]) -> set[str]:
+def bad(done: Answer) -> set[str]:
     """The checks that found something worse than a note."""
     found = findings(done).values()
     return {each["check"] for each in found if each["level"] in ("warning", "error")}
@@ -89,39 +88,45 @@ def busy_worker(place: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.usefixtures("on_a_disk")
-def test_it_prints_the_worst_first_and_what_to_do(app: Penstock, tmp_path: Path) -> None:
+def test_it_prints_the_worst_first_and_what_to_do(
+    penstock: Shell, app: Penstock, tmp_path: Path
+) -> None:
     app.enqueue("send", queue="mail")
     app.pause("mail")
-    done = penstock(tmp_path)
-    assert (done.returncode, done.stderr) == (1, "")
-    lines = done.stdout.splitlines()
+    done = penstock()
+    assert (done.code, done.err) == (1, "")
+    lines = done.out.splitlines()
     assert lines[:2] == [
         "error    workers: no worker is there, and 1 job waits",
         "         next: start a worker: penstock worker MODULE:APP",
     ]
     assert lines[2].startswith("warning  paused: queue 'mail' is paused: 1 job waits")
     assert lines[3] == "         next: when that is over: penstock queues resume mail"
-    assert "ok       reach: sqlite file " in done.stdout
+    assert "ok       reach: sqlite file " in done.out
     assert lines[-1].startswith("1 error, 1 warning, ")
 
 
-def test_its_next_steps_look_at_the_same_store(app: Penstock, tmp_path: Path) -> None:
+def test_its_next_steps_look_at_the_same_store(
+    penstock: Shell, app: Penstock, tmp_path: Path
+) -> None:
     app.enqueue("send", queue="mail")
     app.pause("mail")
     resume = "when that is over: penstock queues resume"
-    with_url = penstock(tmp_path, "--url", "sqlite:///jobs.db", PENSTOCK_URL="sqlite:///other.db")
-    assert f"{resume} --url sqlite:///jobs.db mail\n" in with_url.stdout
-    same = penstock(tmp_path, "--url", "sqlite:///jobs.db", PENSTOCK_URL="sqlite:///./jobs.db")
-    assert f"{resume} mail\n" in same.stdout
+    with_url = penstock("--url", "sqlite:///jobs.db", PENSTOCK_URL="sqlite:///other.db")
+    assert f"{resume} --url sqlite:///jobs.db mail\n" in with_url.out
+    same = penstock("--url", "sqlite:///jobs.db", PENSTOCK_URL="sqlite:///./jobs.db")
+    assert f"{resume} mail\n" in same.out
 
 
 @pytest.mark.usefixtures("on_a_disk")
-def test_nothing_worse_than_a_note_ends_with_0(app: Penstock, tmp_path: Path) -> None:
+def test_nothing_worse_than_a_note_ends_with_0(
+    penstock: Shell, app: Penstock, tmp_path: Path
+) -> None:
     app.counts()
-    done = penstock(tmp_path, "--json", "--thorough")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = penstock("--json", "--thorough")
+    assert (done.code, done.err) == (0, "")
     assert bad(done) == set()
-    assert json.loads(done.stdout)["worst"] == "note"
+    assert json.loads(done.out)["worst"] == "note"
     assert findings(done)["integrity"] == {
         "check": "integrity",
         "level": "ok",
@@ -132,19 +137,23 @@ def test_nothing_worse_than_a_note_ends_with_0(app: Penstock, tmp_path: Path) ->
     assert findings(done)["workers"]["facts"] == {"workers": 0, "waiting": 0}
 
 
-def test_a_store_that_is_not_there_is_a_finding_and_not_made(tmp_path: Path) -> None:
-    done = penstock(tmp_path, "--json")
-    assert (done.returncode, done.stderr) == (1, "")
+def test_a_store_that_is_not_there_is_a_finding_and_not_made(
+    penstock: Shell, tmp_path: Path
+) -> None:
+    done = penstock("--json")
+    assert (done.code, done.err) == (1, "")
     assert bad(done) == {"store"}
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("on_a_disk")
-def test_an_application_is_compared_with_its_store(app: Penstock, tmp_path: Path) -> None:
+def test_an_application_is_compared_with_its_store(
+    penstock: Shell, app: Penstock, tmp_path: Path
+) -> None:
     app.enqueue("yard.hang")
     for done in (
-        penstock(tmp_path, "yard:app", "--json"),
-        penstock(tmp_path, "--json", PENSTOCK_APP="yard", PENSTOCK_URL=""),
+        penstock("yard:app", "--json"),
+        penstock("--json", PENSTOCK_APP="yard", PENSTOCK_URL=""),
     ):
         assert bad(done) == {"workers", "undeclared"}
         assert findings(done)["undeclared"]["next_step"].endswith("it has 'hang': was that meant?")
@@ -159,53 +168,57 @@ def test_an_application_is_compared_with_its_store(app: Penstock, tmp_path: Path
         (["--watch", "soon"], "'soon' is no duration"),
     ],
 )
-def test_it_was_called_in_a_wrong_way(app, tmp_path: Path, arguments, message) -> None:
-    done = penstock(tmp_path, *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
+def test_it_was_called_in_a_wrong_way(
+    penstock: Shell, app, tmp_path: Path, arguments, message
+) -> None:
+    done = penstock(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
 
 
 @pytest.mark.usefixtures("on_a_disk")
-def test_a_worker_that_lives_and_one_that_was_killed(app: Penstock, tmp_path: Path) -> None:
+def test_a_worker_that_lives_and_one_that_was_killed(
+    penstock: Shell, app: Penstock, tmp_path: Path
+) -> None:
     app.enqueue("hang", id="hello")
     with busy_worker(tmp_path):
-        done = penstock(tmp_path, "yard:app", "--json", "--watch", "60s")
-        assert (done.returncode, bad(done)) == (0, set())
+        done = penstock("yard:app", "--json", "--watch", "60s")
+        assert (done.code, bad(done)) == (0, set())
         assert findings(done)["leases"]["level"] == "ok"
         assert findings(done)["leader"]["level"] == "ok"
-    done = penstock(tmp_path, "--json")
-    assert done.returncode == 1
+    done = penstock("--json")
+    assert done.code == 1
     silent = findings(done)["leases"]
     assert silent["level"] == "error"
     assert silent["text"].endswith(", with 1 running job")
     assert silent["facts"] == {"workers": 1, "jobs": 1}
 
 
-def test_a_worker_that_was_stopped(app: Penstock, tmp_path: Path) -> None:
+def test_a_worker_that_was_stopped(penstock: Shell, app: Penstock, tmp_path: Path) -> None:
     """It is seen to be silent, and to be alive again when it goes on."""
     app.enqueue("hang", id="hello")
     with busy_worker(tmp_path) as worker:
         worker.send_signal(signal.SIGSTOP)
         try:
             # It may have been stopped with the write lock: that is a finding of its own.
-            assert {"leases", "lock"} & bad(penstock(tmp_path, "--json", "--watch", "2s"))
+            assert {"leases", "lock"} & bad(penstock("--json", "--watch", "2s"))
         finally:
             worker.send_signal(signal.SIGCONT)
-        done = penstock(tmp_path, "--json", "--watch", "60s")
+        done = penstock("--json", "--watch", "60s")
         assert findings(done)["leases"]["level"] == "ok"
 
 
 @pytest.mark.usefixtures("on_a_disk")
-def test_mending_lifts_what_has_no_cause(app: Penstock, tmp_path: Path) -> None:
+def test_mending_lifts_what_has_no_cause(penstock: Shell, app: Penstock, tmp_path: Path) -> None:
     """A hold is left by hand: no engine leaves one behind."""
     app.enqueue("send", id="hello")
     app.close()
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as other, other:
         other.execute("UPDATE job SET hold = 'rate', hold_cause = 'the api' WHERE id = 'hello'")
-    done = penstock(tmp_path, "--json")
+    done = penstock("--json")
     assert bad(done) == {"workers", "mend"}
     assert findings(done)["mend"]["text"] == "found 1 hold without a cause"
-    done = penstock(tmp_path, "--json", "--mend")
+    done = penstock("--json", "--mend")
     assert bad(done) == {"workers"}
     assert findings(done)["mend"]["text"] == "mended 1 hold without a cause"
     assert app.job("hello").status().hold is None

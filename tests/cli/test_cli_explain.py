@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.conftest import Answer, Shell
 from penstock import Penstock
 
 
@@ -21,23 +21,25 @@ def app(tmp_path: Path):
         yield app
 
 
-def penstock(place: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "penstock", *arguments],
-        cwd=place,
-        env={**os.environ, "PENSTOCK_URL": "sqlite:///jobs.db", **environment},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+@pytest.fixture
+def penstock(shell: Shell) -> Shell:
+    """The command, with a store named in the environment."""
+
+    def call(*arguments: str, **environment: str) -> Answer:
+        named = {"PENSTOCK_URL": "sqlite:///jobs.db", "PENSTOCK_APP": "", **environment}
+        return shell(*arguments, **named)
+
+    return call
 
 
-def test_it_prints_every_reason_with_its_next_step(app: Penstock, tmp_path: Path) -> None:
+def test_it_prints_every_reason_with_its_next_step(
+    penstock: Shell, app: Penstock, tmp_path: Path
+) -> None:
     app.enqueue("send", id="hello", queue="mail")
     app.pause("mail", "provider is down")
-    done = penstock(tmp_path, "explain", "hello")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == (
+    done = penstock("explain", "hello")
+    assert (done.code, done.err) == (0, "")
+    assert done.out == (
         "job hello of task send in queue mail is ready\n"
         "1. queue 'mail' is paused: provider is down\n"
         "   next: when that is over: penstock queues resume mail\n"
@@ -46,22 +48,24 @@ def test_it_prints_every_reason_with_its_next_step(app: Penstock, tmp_path: Path
     )
 
 
-def test_its_next_steps_look_at_the_same_store(app: Penstock, tmp_path: Path) -> None:
+def test_its_next_steps_look_at_the_same_store(
+    penstock: Shell, app: Penstock, tmp_path: Path
+) -> None:
     app.enqueue("send", id="hello", queue="my mail")
     app.pause("my mail")
-    done = penstock(tmp_path, "explain", "hello", "--url", "sqlite:///jobs.db", PENSTOCK_URL="")
+    done = penstock("explain", "hello", "--url", "sqlite:///jobs.db", PENSTOCK_URL="")
     step = "penstock queues resume --url sqlite:///jobs.db 'my mail'"
-    assert f"   next: when that is over: {step}\n" in done.stdout
+    assert f"   next: when that is over: {step}\n" in done.out
     words = shlex.split(step)[1:]
-    assert penstock(tmp_path, *words, PENSTOCK_URL="").returncode == 0
+    assert penstock(*words, PENSTOCK_URL="").code == 0
     assert not app.queues()["my mail"].paused
 
 
-def test_it_prints_json(app: Penstock, tmp_path: Path) -> None:
+def test_it_prints_json(penstock: Shell, app: Penstock, tmp_path: Path) -> None:
     app.enqueue("send", id="hello", delay="1d")
-    done = penstock(tmp_path, "explain", "hello", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
+    done = penstock("explain", "hello", "--json")
+    assert (done.code, done.err) == (0, "")
+    found = json.loads(done.out)
     instant = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
     assert re.fullmatch(instant, found.pop("asked_at"))
     scheduled, no_worker = found.pop("reasons")
@@ -78,36 +82,42 @@ def test_it_prints_json(app: Penstock, tmp_path: Path) -> None:
     assert found == {"id": "hello", "state": "scheduled", "task": "send", "queue": "default"}
 
 
-def test_a_job_that_is_not_there_ends_with_1(app: Penstock, tmp_path: Path) -> None:
+def test_a_job_that_is_not_there_ends_with_1(
+    penstock: Shell, app: Penstock, tmp_path: Path
+) -> None:
     app.counts()
-    done = penstock(tmp_path, "explain", "nobody")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
+    done = penstock("explain", "nobody")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
         "Error: job nobody: the store does not know this id: it was pruned, purged or never "
         "enqueued here; compare the id and the store (--url, PENSTOCK_URL) with those of who "
         "enqueued it\n"
     )
-    done = penstock(tmp_path, "explain", "nobody", "--json")
-    assert (done.returncode, done.stderr) == (1, "")
-    found = json.loads(done.stdout)
+    done = penstock("explain", "nobody", "--json")
+    assert (done.code, done.err) == (1, "")
+    found = json.loads(done.out)
     assert (found["state"], found["reasons"][0]["code"]) == (None, "gone")
 
 
-def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    done = penstock(tmp_path, "explain", "hello")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "there is no such file" in done.stderr
+def test_a_store_that_is_not_there_is_not_made(penstock: Shell, tmp_path: Path) -> None:
+    done = penstock("explain", "hello")
+    assert (done.code, done.out) == (1, "")
+    assert "there is no such file" in done.err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_watch_that_is_no_duration_ends_with_2(app: Penstock, tmp_path: Path) -> None:
+def test_a_watch_that_is_no_duration_ends_with_2(
+    penstock: Shell, app: Penstock, tmp_path: Path
+) -> None:
     app.enqueue("send", id="hello")
-    done = penstock(tmp_path, "explain", "hello", "--watch", "soon")
-    assert done.returncode == 2
-    assert "'soon' is no duration" in done.stderr
+    done = penstock("explain", "hello", "--watch", "soon")
+    assert done.code == 2
+    assert "'soon' is no duration" in done.err
 
 
-def test_a_worker_that_was_killed_is_seen_to_be_silent(app: Penstock, tmp_path: Path) -> None:
+def test_a_worker_that_was_killed_is_seen_to_be_silent(
+    penstock: Shell, app: Penstock, tmp_path: Path
+) -> None:
     """A real worker runs a job and is killed; nobody is left to notice but who asks."""
     (tmp_path / "yard.py").write_text(
         "import pathlib, threading\n"
@@ -130,13 +140,13 @@ def test_a_worker_that_was_killed_is_seen_to_be_silent(app: Penstock, tmp_path: 
             except subprocess.TimeoutExpired:
                 continue
             raise AssertionError("the worker has ended")
-        alive = penstock(tmp_path, "explain", "hello", "--watch", "60s", "--json")
-        codes = [reason["code"] for reason in json.loads(alive.stdout)["reasons"]]
+        alive = penstock("explain", "hello", "--watch", "60s", "--json")
+        codes = [reason["code"] for reason in json.loads(alive.out)["reasons"]]
         assert codes == ["running"]
     finally:
         worker.kill()
         worker.wait()
-    dead = penstock(tmp_path, "explain", "hello", "--watch", "1s", "--json")
-    found = json.loads(dead.stdout)
+    dead = penstock("explain", "hello", "--watch", "1s", "--json")
+    found = json.loads(dead.out)
     assert found["reasons"][0]["code"] == "silent"
     assert found["verdict"].startswith("running: no sign of life from ")
