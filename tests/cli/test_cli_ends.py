@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,14 +23,23 @@ URL = "sqlite:///jobs.db"
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A directory with a store of many jobs."""
-    with Penstock(f"sqlite:///{tmp_path}/jobs.db") as app:
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of many jobs, to copy."""
+    path = tmp_path_factory.mktemp("full") / "jobs.db"
+    with Penstock(f"sqlite:///{path}") as app:
         app.enqueue_many(
             Call("shop.send", {"to": "žluťoučký 🐎"}, {"id": f"job-{number:04}", "key": "日本"})
             for number in range(2000)
         )
+    return path
+
+
+@pytest.fixture
+def place(tmp_path: Path, full: Path) -> Path:
+    """A directory with a store of many jobs."""
+    for file in full.parent.glob("jobs.db*"):
+        shutil.copy(file, tmp_path)
     return tmp_path
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
 
+import pexpect
 import pytest
 
 from cli.conftest import Shell
@@ -131,57 +134,71 @@ def test_help_waits_for_no_command(arguments: list[str]) -> None:
 # --- completion ---------------------------------------------------------------------------------
 
 
-def completed(place: Path, line: str, **environment: str) -> list[str]:
-    """What bash would offer for the last word."""
-    words = line.split(" ")
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock"],
-        cwd=place,
-        env={
-            **os.environ,
-            **environment,
-            "_PENSTOCK_COMPLETE": "complete_bash",
-            "COMP_WORDS": line,
-            "COMP_CWORD": str(len(words) - 1),
-        },
-        capture_output=True,
-        text=True,
-        timeout=100,
+def completed(shell: Shell, line: str, **environment: str) -> list[str]:
+    """What is offered for the last word of a line, as bash cuts it: also at colons."""
+    words = re.sub(r"(?<=\w):", " : ", line).split(" ")
+    asked = shell(
+        _PENSTOCK_COMPLETE="complete_bash",
+        COMP_WORDS="\n".join(words),
+        COMP_CWORD=str(len(words) - 1),
+        **environment,
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.split()
+    assert (asked.code, asked.err) == (0, "")
+    return asked.out.split()
 
 
-def test_a_shell_completes_commands_states_queues_and_tasks(store: Shell, tmp_path: Path) -> None:
+def test_a_shell_completes_commands_states_queues_and_tasks(store: Shell) -> None:
     store("enqueue", "shop.charge", "--queue", "mail")
-    url = {"PENSTOCK_URL": "sqlite:///jobs.db"}
-    assert completed(tmp_path, "penstock jo") == ["jobs"]
-    assert completed(tmp_path, "penstock jobs list --state s") == ["scheduled", "succeeded"]
-    assert completed(tmp_path, "penstock jobs list --hold unp") == ["unplaced"]
-    assert completed(tmp_path, "penstock queues pause ", **url) == ["default", "mail"]
-    assert completed(tmp_path, "penstock jobs list --task shop.c", **url) == ["shop.charge"]
+    none = {"PENSTOCK_URL": ""}
+    assert completed(store, "penstock jo") == ["jobs"]
+    assert completed(store, "penstock jobs list --state s", **none) == ["scheduled", "succeeded"]
+    assert completed(store, "penstock jobs list --hold unp", **none) == ["unplaced"]
+    assert completed(store, "penstock queues pause ") == ["default", "mail"]
+    assert completed(store, "penstock jobs list --task shop.c") == ["shop.charge"]
     named = "penstock jobs list --url sqlite:///jobs.db --queue m"
-    assert completed(tmp_path, named) == ["mail"]
+    assert completed(store, named, **none) == ["mail"]
+    assert completed(store, named.replace("--url ", "--url = "), **none) == ["mail"]
 
 
-def test_completion_makes_no_store_and_says_nothing(tmp_path: Path) -> None:
+def test_completion_makes_no_store_and_says_nothing(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("no database" * 100)
     for url in ("sqlite:///none.db", "sqlite:///text.db", "memory://", "nonsense"):
-        assert completed(tmp_path, "penstock queues pause ", PENSTOCK_URL=url) == []
+        assert completed(shell, "penstock queues pause ", PENSTOCK_URL=url) == []
+        assert completed(shell, f"penstock jobs list --url {url} --queue ") == []
     assert [path.name for path in tmp_path.iterdir()] == ["text.db"]
 
 
-@pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
-def test_a_completion_script_can_be_shown(tmp_path: Path, shell_name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", "--show-completion", shell_name],
-        env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
-        capture_output=True,
-        text=True,
-        timeout=100,
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_bash_completes_a_line_that_is_typed(store: Shell, tmp_path: Path) -> None:
+    script = store("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    (tmp_path / "completion.bash").write_text(script.out)
+    folder = Path(sys.executable).parent
+    bash: pexpect.spawn[str] = pexpect.spawn(
+        *("bash", ["--norc", "--noprofile", "-i"]),
+        cwd=str(tmp_path),
+        env={**os.environ, "PS1": "ready> ", "TERM": "dumb", "PATH": f"{folder}:/usr/bin:/bin"},
+        dimensions=(24, 120),
+        encoding="utf-8",
+        timeout=60,
     )
-    assert done.returncode == 0, done.stderr
-    assert "_PENSTOCK_COMPLETE" in done.stdout
+    bash.expect_exact("ready> ")
+    bash.sendline(". ./completion.bash")
+    bash.expect_exact("ready> ")
+    for typed, rest in (
+        ("penstock jobs list --sta", "te "),
+        ("succ", "eeded "),
+        ("--url sqlite:///jobs.db --queue def", "ault "),
+    ):
+        bash.send(f"{typed}\t")
+        bash.expect_exact(f"{typed}{rest}")
+    bash.close(force=True)
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_a_completion_script_can_be_shown(shell: Shell, name: str) -> None:
+    done = shell("--show-completion", name, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    assert done.code == 0, done.err
+    assert "_PENSTOCK_COMPLETE" in done.out
 
 
 def test_completion_is_offered() -> None:

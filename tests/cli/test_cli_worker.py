@@ -13,7 +13,8 @@ from typing import cast
 import pytest
 from typer.testing import CliRunner
 
-from penstock import Penstock, logs
+from cli.conftest import Shell
+from penstock import Call, Penstock, logs
 from penstock.cli import worker as command
 from penstock.cli.program import app
 from penstock.core.job import State
@@ -50,8 +51,8 @@ def penstock(place: Path, *arguments: str, **environment: str) -> subprocess.Com
 
 
 def enqueue(place: Path, *people: str) -> None:
-    code = f"from yard import send; send.enqueue_many([(name,) for name in {people!r}])"
-    subprocess.run([sys.executable, "-c", code], cwd=place, check=True, timeout=100)
+    with Penstock(f"sqlite:///{place}/jobs.db") as yard:
+        yard.enqueue_many(Call("yard.send", {"to": name}, {"queue": "mail"}) for name in people)
 
 
 def test_it_works_until_nothing_is_left(place: Path) -> None:
@@ -94,8 +95,8 @@ def test_what_python_says_by_itself_is_json_too_and_children_log_alike(
     place: Path, is_isolated: bool
 ) -> None:
     (place / "yard.py").write_text(NOISY.replace("ISOLATED", str(is_isolated)))
-    code = "from yard import shout; shout.enqueue()"
-    subprocess.run([sys.executable, "-c", code], cwd=place, check=True, timeout=100)
+    with Penstock(f"sqlite:///{place}/jobs.db") as yard:
+        yard.enqueue("yard.shout")
     json_debug = ("--log-format", "json", "--log-level", "debug")
     done = penstock(place, "worker", "yard:app", "--until-empty", *json_debug)
     lines = [json.loads(line) for line in done.stderr.splitlines()]
@@ -168,6 +169,22 @@ def test_every_option_reaches_the_worker(monkeypatch: pytest.MonkeyPatch) -> Non
         (("yard:app", "--log-level", "loud"), "level='loud': give one of debug, info"),
         (("yard:app", "--threads", "many"), "Invalid value for '--threads'"),
         (("yard:app", "--colour"), "No such option: --colour"),
+    ],
+)
+def test_a_wrong_word_is_refused_with_a_reason(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
+) -> None:
+    if "--log-level" not in arguments:
+        monkeypatch.setattr(logs, "configure", lambda *_: None)
+    refused = shell("worker", *arguments)
+    assert message in refused.err
+    assert refused.code == 2
+    assert "Traceback" not in refused.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
         (("yard:app", "--queues", "mail,mail"), "name each queue once"),
         (("yard:app", "--reserve", "soon=2"), "unknown priority 'soon'"),
         (("yard:app", "--reserve", "high"), "reserve='high': give priorities and slots"),
@@ -248,12 +265,12 @@ def test_ctrl_c_while_the_application_is_loaded_ends_at_once(place: Path) -> Non
         assert process.wait(60) == 0
 
 
-def test_help_and_version_are_there(place: Path) -> None:
-    shown = penstock(place, "worker", "--help").stdout
+def test_help_and_version_are_there(shell: Shell) -> None:
+    shown = shell("worker", "--help").out
     for option in ("--queues", "--processes", "--reserve", "--reload", "--until-empty", "SIGHUP"):
         assert option in shown
-    assert penstock(place, "--version").stdout.startswith("penstock 0.")
-    assert "worker" in penstock(place, "--help").stdout
+    assert shell("--version").out.startswith("penstock 0.")
+    assert "worker" in shell("--help").out
 
 
 def test_the_library_does_not_load_the_command(place: Path) -> None:

@@ -6,6 +6,8 @@ store only if it is there, from one read, and any trouble means that nothing is 
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable
 
 import typer
@@ -45,10 +47,16 @@ def _known(context: typer.Context, incomplete: str, ask: Callable[..., Iterable[
     from penstock.cli.store import opened
 
     try:
-        with opened(context.params.get("url")) as app:
+        with opened(_url(context)) as app:
             return _fitting(ask(app), incomplete)
     except Exception:
         return []
+
+
+def _url(context: typer.Context) -> str | None:
+    """The store that the line names; bash cuts it at its colon."""
+    cut = re.search(r"\n--url\n(?:=\n)?(\w+)\n:\n(//[^\n]*)", os.environ.get("COMP_WORDS", ""))
+    return f"{cut[1]}:{cut[2]}" if cut else context.params.get("url")
 
 
 def _fitting(words: Iterable[str], incomplete: str) -> list[str]:
