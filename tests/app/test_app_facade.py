@@ -13,6 +13,7 @@ import pytest
 
 from penstock import Penstock, events
 from penstock.client import Client
+from penstock.clock import SystemClock
 from penstock.engines.memory import MemoryEngine, MemoryStore
 from penstock.errors import (
     BadOption,
@@ -198,6 +199,21 @@ def test_an_enqueue_waits_only_so_long(stuck):
         assert isinstance(caught.value, TimeoutError)
         stuck.go_on()
         assert app.enqueue("task").created
+
+
+def test_what_the_short_way_took_is_part_of_how_long_it_waits(stuck, monkeypatch):
+    """A store may give up in its own time, and the long way must not begin to count anew."""
+    passed = [0.0]
+
+    def gives_up(engine, draft, timeout):
+        passed[0] += timeout  # nothing is left of it
+
+    monkeypatch.setattr(SystemClock, "monotonic", staticmethod(lambda: passed[0]))
+    with Penstock("memory://", enqueue_timeout=3600) as app:
+        app.counts()
+        monkeypatch.setattr(MemoryEngine, "enqueue_now", gives_up)
+        with pytest.raises(EngineTimeout, match="enqueue took longer than 3600 s"):
+            app.enqueue("task")
 
 
 async def test_an_async_enqueue_waits_only_so_long(stuck):
