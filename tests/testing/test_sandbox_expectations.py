@@ -288,3 +288,68 @@ def test_a_snapshot_is_plain_and_the_same_each_time(app):
             },
         ],
     }
+
+
+# --- what cannot be meant ------------------------------------------------------------------------
+
+
+def test_an_argument_given_twice_or_to_nobody_is_refused(app):
+    @app.task(name="send")
+    def send(to: str) -> None: ...
+
+    with Sandbox(app) as t:
+        send.enqueue("ada")
+        with pytest.raises(BadOption, match="multiple values for argument 'to'; it is send"):
+            t.assert_enqueued(send, "ada", to="bob")
+        with pytest.raises(BadOption, match="too many positional arguments"):
+            t.assert_not_enqueued(send, "ada", "bob")
+        with pytest.raises(BadOption, match="give a task of the app, or its name"):
+            t.assert_not_enqueued(print)  # type: ignore[arg-type]
+
+
+def test_a_parameter_called_count_is_not_taken_for_the_number_of_jobs(app):
+    @app.task
+    def restock(count: int) -> None: ...
+
+    with Sandbox(app) as t:
+        restock.enqueue(7)
+        with pytest.raises(BadOption, match="a parameter of that name: give it by place"):
+            t.assert_enqueued(restock, count=1)
+        t.assert_enqueued(restock, 7)
+        with pytest.raises(AssertionError, match="count is 7, not 1"):
+            t.assert_enqueued(restock, 1)
+
+
+def test_when_it_is_due_may_be_said_in_every_way(app):
+    @app.task
+    def remind() -> None: ...
+
+    with Sandbox(app) as t:
+        in_three_days = t.now + timedelta(days=3)
+        remind.using(delay="3d").enqueue()
+        remind.using(run_at=in_three_days).enqueue()
+        for count, ways in ((2, ("3d", timedelta(days=3), 3 * 86400)), (0, (timedelta(days=4),))):
+            for delay in ways:
+                assert len(t.enqueued(remind, delay=delay)) == count
+        t.assert_enqueued(remind, run_at=in_three_days, count=2)
+        remind.enqueue()
+        t.assert_enqueued(remind, run_at=None, count=1)
+
+
+def test_a_picture_has_no_order_of_a_set_and_no_address(app):
+    @app.task(retries=None)
+    def sort(words: set[str], how: object = object()) -> set[str]:
+        if len(words) == 1:
+            raise ValueError(object())
+        return words
+
+    with Sandbox(app) as t:
+        sort.enqueue({"d", "b", "a", "c", "f", "e"})
+        sort.enqueue({"a"})
+        t.drain()
+        assert len(t.failures) == 1
+        first, second = t.snapshot()["jobs"]
+        assert first["arguments"] == {"words": list("abcdef"), "how": "<object object>"}
+        assert first["result"] == list("abcdef")
+        assert second["errors"] == ["ValueError: <object object>"]
+        assert second["reason"] == "ValueError: <object object>"

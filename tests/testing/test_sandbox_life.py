@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
 from penstock import Penstock, State
-from penstock.errors import JobGone
-from penstock.testing import Sandbox
+from penstock.errors import BadOption, JobGone
+from penstock.testing import Sandbox, SandboxForked, SandboxUsed
 
 
 def test_an_app_that_was_open_goes_back_to_its_real_store(tmp_path: Path):
@@ -181,3 +182,47 @@ def test_no_thread_is_left_behind(app):
         if thread.name.startswith("penstock sandbox"):
             thread.join(60)
     assert threading.active_count() <= before
+
+
+def test_a_sandbox_is_for_one_block(app):
+    t = Sandbox(app)
+    with t, pytest.raises(SandboxUsed, match="make another"):
+        t.__enter__()
+    with pytest.raises(SandboxUsed, match="for one block"):
+        t.__enter__()
+
+
+def test_what_a_sandbox_cannot_be_made_with_is_refused(app):
+    for wrong in ({"max_attempts": 0}, {"now": "2026-01-01"}, {"now": True}, {"now": -1.0}):
+        with pytest.raises(BadOption):
+            Sandbox(app, **wrong)  # type: ignore[arg-type]
+
+
+async def test_a_worker_of_the_app_s_own_is_waited_for(app):
+    @app.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async with Sandbox(app) as t, app.worker():
+        assert await (await double.aenqueue(21)).aresult(timeout=60) == 42
+        assert t.waiting == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_fork_of_the_test_is_told_that_its_jobs_would_not_be_seen(app):
+    @app.task
+    def note() -> None: ...
+
+    with Sandbox(app) as t:
+        note.enqueue()
+        child = os.fork()
+        if child == 0:
+            try:
+                t.drain()
+            except SandboxForked as error:
+                os._exit(7 if "copy of the sandbox" in str(error) else 8)
+            finally:
+                os._exit(9)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert len(t.drain()) == 1

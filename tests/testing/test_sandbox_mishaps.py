@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock import EngineUnavailable, JobFailed, State, current
+from penstock import EngineUnavailable, JobFailed, Retry, State, current
 from penstock.errors import BadOption
 from penstock.testing import Crash, NotReached, Sandbox, UnseenFailure, UnusedFault
 
@@ -397,3 +397,74 @@ def test_after_a_lost_reply_the_job_is_there_and_its_id_makes_it_one(app):
         again = note.using(id="order-1").enqueue()
         assert not again.created
         t.assert_enqueued(note, count=1)
+
+
+# --- what a worker would do, too -----------------------------------------------------------------
+
+
+class Halt(BaseException):
+    """No Exception, and nothing of Python's own."""
+
+
+@pytest.mark.parametrize("is_once", [False, True])
+def test_what_is_no_exception_comes_out_and_counts_as_in_a_worker(app, is_once):
+    ran = []
+
+    @app.task(at_most_once=is_once, retries=None if is_once else 3)
+    def halt() -> None:
+        ran.append(1)
+        if len(ran) == 1:
+            raise Halt("here")
+
+    with Sandbox(app) as t:
+        job = halt.enqueue()
+        with pytest.raises(Halt):
+            t.drain()
+        found = job.status()
+        assert found.state is (State.FAILED if is_once else State.SCHEDULED)
+        assert found.failures == 1
+        assert [error.message for error in found.errors] == ["here"]
+        t.advance("1h")
+        assert len(ran) == (1 if is_once else 2)
+
+
+def test_a_retry_that_the_handler_asks_for_is_not_raised(app):
+    @app.task(retries=[1])
+    def later() -> None:
+        raise Retry("5s", reason="not yet")
+
+    with Sandbox(app) as t:
+        later.enqueue()
+        assert t.drain(raises=True).counts == {"retry": 1}
+        with pytest.raises(Retry, match="not yet"):  # there is no third
+            t.advance("5s", raises=True)
+
+
+@pytest.mark.parametrize("verb", ["enqueue", "exchange"])
+def test_a_reply_that_was_to_be_lost_and_never_came_fails_the_test(app, verb):
+    with pytest.raises(UnusedFault, match=f"the loss of a reply of {verb}"), Sandbox(app) as t:
+        t.lose_reply(verb)
+
+
+def test_a_store_that_is_down_twice_comes_up_once(app):
+    @app.task
+    def note() -> None: ...
+
+    with Sandbox(app) as t:
+        with t.store_down():
+            with t.store_down():
+                pass
+            with pytest.raises(EngineUnavailable):
+                note.enqueue()
+        note.enqueue()
+
+
+def test_what_no_fault_can_be_is_refused(app):
+    @app.task
+    def note() -> None: ...
+
+    with Sandbox(app) as t:
+        with pytest.raises(BadOption, match="give an exception"):
+            t.fail(note, "boom")  # type: ignore[arg-type]
+        with pytest.raises(BadOption, match="whole number from 1"):
+            t.lose_reply(times=0)

@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from penstock.errors import BadOption
+from penstock.testing import interleavings
+
 pytest_plugins = ["pytester"]
 
 SHOP = """
@@ -181,3 +184,9 @@ def test_every_public_name_is_there():
     assert set(penstock.testing.__all__) <= set(dir(penstock.testing))
     with pytest.raises(AttributeError, match="Sandbx"):
         penstock.testing.Sandbx  # noqa: B018
+
+
+def test_no_runs_are_refused():
+    for wrong in (0, -1, True):
+        with pytest.raises(BadOption, match="a test that never runs is none"):
+            interleavings(runs=wrong)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
         Runaway,
         SandboxBusy,
         SandboxClosed,
+        SandboxForked,
+        SandboxUsed,
         UnseenFailure,
         UnusedFault,
         WouldBlock,
@@ -52,6 +54,8 @@ __all__ = [
     "Runaway",
     "SandboxBusy",
     "SandboxClosed",
+    "SandboxForked",
+    "SandboxUsed",
     "UnseenFailure",
     "UnusedFault",
     "WouldBlock",
@@ -65,8 +69,8 @@ _HOMES: Final = {
     "plugin": "MakeSandbox interleavings",
     "runs": "Drained Failure Run",
     "sandbox": "Sandbox",
-    "troubles": "NobodyRuns NotDue NotReached Runaway SandboxBusy SandboxClosed UnseenFailure "
-    "UnusedFault WouldBlock",
+    "troubles": "NobodyRuns NotDue NotReached Runaway SandboxBusy SandboxClosed "
+    "SandboxForked SandboxUsed UnseenFailure UnusedFault WouldBlock",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -27,7 +28,7 @@ from penstock.testing.front import Front, Watch
 from penstock.testing.places import Place, Stay, stop
 from penstock.testing.runs import Run
 from penstock.testing.stepper import Death, Stepper
-from penstock.testing.troubles import Runaway, SandboxBusy
+from penstock.testing.troubles import Runaway, SandboxBusy, SandboxForked
 from penstock.testing.turnstile import Turnstile
 from penstock.worker.attempt import Attempt, Ending
 from penstock.worker.lifespan import lifespan
@@ -78,6 +79,7 @@ class Bench:
         self._max_attempts = max_attempts
         self._deaths: list[Death] = []
         self._running: dict[str, Attempt] = {}
+        self._pid = os.getpid()
         self._busy = threading.Lock()
         self.idle: Future[None] = Future()
         """Done when jobs have run; a new one each time they do."""
@@ -176,10 +178,13 @@ class Bench:
     def _next_at(self) -> float | None:
         """The next instant at which something happens by itself."""
         now, instants = self.clock.now(), [death.rescued_at for death in self._deaths]
-        for job in self.jobs():
-            if job.state.is_waiting:
-                due_at = job.run_at if job.state is State.SCHEDULED else job.hold_until
-                instants += [each for each in (due_at, job.expires_at) if each is not None]
+        with self.store.lock:
+            jobs = list(self.store.jobs.jobs.values())
+        for job in jobs:
+            if job.state is State.SCHEDULED:
+                instants += (job.run_at or 0.0, job.expires_at or 0.0)
+            elif job.state is State.READY:
+                instants += (job.hold_until or 0.0, job.expires_at or 0.0)
         return min((instant for instant in instants if instant > now), default=None)
 
     # --- several workers, step by step ---------------------------------------------------------
@@ -239,6 +244,8 @@ class Bench:
 
     @contextmanager
     def _alone(self, call: str) -> Iterator[None]:
+        if os.getpid() != self._pid:
+            raise SandboxForked(call)
         if not self._busy.acquire(blocking=False):
             raise SandboxBusy(call)
         self.idle = idle = Future[None]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +20,8 @@ from penstock.task import Sender
 _FILLED_IN: Final = object()
 _MOST: Final = 5
 """Entries that a message shows."""
+
+_PLAIN: Final = (str, int, float, datetime, timedelta, list, tuple)
 
 OPTIONS: Final = frozenset(DEFAULTS)
 """By what a job may be recognised beside its arguments."""
@@ -50,6 +52,12 @@ class Entry:
         """How long after it was enqueued it is due."""
         run_at = self.draft.run_at
         return self.draft.delay if run_at is None else max(0.0, run_at - self.at)
+
+    @property
+    def run_at(self) -> float | None:
+        """The instant at which it is due, where one was asked for, or a delay."""
+        delay = self.draft.delay
+        return self.at + delay if self.draft.run_at is None and delay else self.draft.run_at
 
     def __str__(self) -> str:
         call = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
@@ -119,7 +127,11 @@ class Expectation:
         if args:
             if spec is None:
                 raise BadOption("args", args, f"{name} is not declared here; give them by name")
-            arguments |= spec.signature.given.bind_partial(*args).arguments
+            try:
+                placed = spec.signature.given.bind_partial(*args, **arguments).arguments
+            except TypeError as error:
+                raise BadOption("args", args, f"{error}; it is {name}{spec.signature}") from error
+            arguments |= placed
         return cls(name, arguments, options)
 
     def differences(self, entry: Entry) -> list[str]:
@@ -133,7 +145,7 @@ class Expectation:
             elif not _is_same(entry.arguments[name], value):
                 found.append(f"{name} is {entry.arguments[name]!r}, not {value!r}")
         for name, value in self.options.items():
-            actual = entry.delay if name == "delay" else getattr(entry.draft, name)
+            actual = getattr(entry if name in ("delay", "run_at") else entry.draft, name)
             if not _is_same(actual, value):
                 found.append(f"{name} is {actual!r}, not {value!r}")
         return found
@@ -170,7 +182,7 @@ def _chosen(options: Options, declared: Options) -> dict[str, Any]:
 
 def _option(name: str, value: Any, labels: Mapping[str, int]) -> Any:
     """An option as a draft has it; what only compares itself, such as ``ANY``, stays."""
-    if value is None or not isinstance(value, str | int | float | datetime | list | tuple):
+    if value is None or not isinstance(value, _PLAIN):
         return value
     return checked(name, value, labels)
 

@@ -19,6 +19,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isinf
 from typing import Any, Final, Literal, ParamSpec, TypeVar
 
 from penstock.core.finding import Finding
@@ -174,6 +175,15 @@ class Faulty(Engine):
         self._script.faults.clear()
         self._script.refusals.clear()
         self.up()
+
+    def forgo(self) -> dict[str, int]:
+        """Forget the faults that are still to come; say how many there were, by verb."""
+        faults = {verb: each for verb, each in self._script.faults.items() if each}
+        self._script.faults.clear()
+        return {
+            verb: sum(1 if isinf(each.times) else int(each.times) for each in left)
+            for verb, left in faults.items()
+        }
 
     @property
     def verbs(self) -> list[str]:

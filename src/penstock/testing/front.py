@@ -9,6 +9,7 @@ from penstock.core.job import Draft, Job, State
 from penstock.engines.engine import Engine
 from penstock.engines.records import Control, Receipt
 from penstock.testing.faulty import Faulty
+from penstock.testing.stepper import NAME
 from penstock.testing.troubles import NobodyRuns
 
 
@@ -53,7 +54,7 @@ class Front(Faulty):
         return receipts
 
     async def results(self, ids: Sequence[str], timeout: float) -> dict[str, Job | None]:
-        company = self._watch.has_company
+        company = self._watch.has_company or await self._has_workers()
         ended = await super().results(ids, timeout if company else 0.0)
         for id, job in ended.items():
             if job is not None and job.state is State.FAILED:
@@ -63,6 +64,10 @@ class Front(Faulty):
                 if job is not None:
                     raise NobodyRuns(job.id, job.state)
         return ended
+
+    async def _has_workers(self) -> bool:
+        """Somebody has started a worker of their own on this store."""
+        return any(not each.id.startswith(NAME) for each in await self.inner.workers())
 
     async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
         controls = await super().cancel(ids, reason)

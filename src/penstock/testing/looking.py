@@ -38,6 +38,8 @@ class Looking:
         ]
         if task is None:
             return entries
+        if not isinstance(task, Sender | str):
+            raise BadOption("task", task, "give a task of the app, or its name")
         expectation = self._expectation(task, args, expected)
         return [entry for entry in entries if not expectation.differences(entry)]
 
@@ -53,6 +55,10 @@ class Looking:
         that is called ``count`` can only be given by place.
         """
         found = self.enqueued(task, *args, **expected)
+        spec = self._spec(task if isinstance(task, str) else task.name)
+        if count is not None and spec is not None and "count" in spec.signature.given.parameters:
+            why = "the task has a parameter of that name: give it by place, and count the jobs with"
+            raise BadOption("count", count, f"{why} len(t.enqueued(...))")
         if (count is None and found) or len(found) == count:
             return found
         if count is None:

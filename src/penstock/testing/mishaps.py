@@ -10,6 +10,7 @@ from penstock.testing.bench import Bench
 from penstock.testing.faults import At, Fault, What
 from penstock.testing.looking import AnyTask, Looking
 from penstock.testing.tripwire import code_of
+from penstock.testing.troubles import UnusedFault
 
 
 class Mishaps(Looking):
@@ -57,17 +58,26 @@ class Mishaps(Looking):
     @contextmanager
     def store_down(self) -> Iterator[None]:
         """Let the store be away: what the app asks of it raises ``EngineUnavailable``."""
+        was_down = self._bench.script.is_down
         self._bench.script.down()
         try:
             yield
         finally:
-            self._bench.script.up()
+            if not was_down:
+                self._bench.script.up()
 
     def lose_reply(self, verb: str = "enqueue", *, times: int = 1) -> None:
         """Let the app's next call happen and its answer be lost: ``EngineUnavailable``, though the
         job is stored. An id of your own makes it safe to enqueue again.
         """
+        if isinstance(times, bool) or not isinstance(times, int) or times < 1:
+            raise BadOption("times", times, "give a whole number from 1")
         self._bench.script.fail(verb, when="after", times=times)
+
+    def _check_replies(self) -> None:
+        """Raise ``UnusedFault`` for a reply that was to be lost and never came."""
+        for verb, times in self._bench.script.forgo().items():
+            raise UnusedFault("the loss of a reply", verb, times)
 
     def _add(
         self,
@@ -79,8 +89,15 @@ class Mishaps(Looking):
         error: BaseException | type[BaseException] | None = None,
     ) -> None:
         spec = self._known(task).spec
+        if error is not None and not _is_error(error):
+            raise BadOption("error", error, "give an exception, or a class of exceptions")
         if times is not None and (isinstance(times, bool) or times < 1):
             raise BadOption("times", times, "give a whole number from 1, or None for always")
         if what == "a time-out" or at not in ("before", "after"):
             code_of(spec.function)
         self._bench.faults.add(Fault(what, spec.name, times, at, error))
+
+
+def _is_error(value: object) -> bool:
+    is_class = isinstance(value, type) and issubclass(value, BaseException)
+    return is_class or isinstance(value, BaseException)

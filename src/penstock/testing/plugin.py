@@ -55,6 +55,10 @@ def interleavings(*, runs: int = RUNS) -> Callable[[F], F]:
     Each run is a test of its own, with fixtures of its own; its seed is in its name, and is that of
     every sandbox that the fixture makes.
     """
+    if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
+        from penstock.errors import BadOption
+
+        raise BadOption("runs", runs, "give a whole number from 1: a test that never runs is none")
     mark: Callable[[F], F] = getattr(pytest.mark, MARK)(runs=runs)
     return mark
 
@@ -72,7 +76,7 @@ def penstock_sandbox(request: pytest.FixtureRequest, penstock_seed: int) -> Iter
     """Put an app into a sandbox until the test has ended: ``t = penstock_sandbox(app)``."""
     from penstock.testing.sandbox import Sandbox
 
-    made = request.node.stash.setdefault(_SANDBOXES, [])
+    made = request.node.stash[_SANDBOXES] = list[Sandbox]()
     with ExitStack() as stack:
 
         def make(app: Penstock, *, seed: int | None = None, **options: Any) -> Sandbox:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from penstock.context import Retry
 from penstock.core.job import Job, OutcomeKind
 
 
@@ -54,6 +55,12 @@ class Run:
     def task(self) -> str:
         """The task's name."""
         return self.job.task
+
+    @property
+    def is_surprise(self) -> bool:
+        """It has failed, and not because its handler asked for a retry and gets one."""
+        failure = self.failure
+        return failure is not None and (failure.is_final or not isinstance(failure.error, Retry))
 
     def __str__(self) -> str:
         return f"{self.task}, job {self.job.id}, attempt {self.job.attempt}: {self.outcome}"

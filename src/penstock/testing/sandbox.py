@@ -20,12 +20,11 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self
 
 from penstock.app import Penstock
-from penstock.context import Retry
 from penstock.core.duration import Duration, seconds
 from penstock.core.job import Job, State
 from penstock.errors import BadOption, EngineUnavailable, JobGone
 from penstock.handle import Handle
-from penstock.options import word
+from penstock.options import instant, word
 from penstock.source import Place as StorePlace
 from penstock.sync import is_on_a_loop
 from penstock.testing.bench import Bench, Order
@@ -39,6 +38,7 @@ from penstock.testing.troubles import (
     NotDue,
     SandboxBusy,
     SandboxClosed,
+    SandboxUsed,
     UnseenFailure,
     WouldBlock,
     since,
@@ -74,6 +74,7 @@ class Sandbox(Mishaps):
     ) -> None:
         if mode not in MODES:
             raise BadOption("mode", mode, "give 'manual' or 'inline'")
+        _from_one("max_attempts", max_attempts)
         self.app = app
         self.mode = mode
         self.seed = seed
@@ -84,6 +85,7 @@ class Sandbox(Mishaps):
         self._failures: list[Failure] = []
         self._unseen: list[Failure] = []
         self._is_open = False
+        self._was_opened = False
         watch = Watch(self._look_at, lambda id: self._bench.ask_to_end(id))
         specs = app._specs
         self._bench = Bench(specs, app.bus, self.clock, watch, app.settings.lease, max_attempts)
@@ -123,6 +125,7 @@ class Sandbox(Mishaps):
             raise UnseenFailure(unseen) from unseen[0].error
         if self.strict:
             self._bench.faults.check()
+            self._check_replies()
 
     # --- the block -----------------------------------------------------------------------------
 
@@ -147,8 +150,9 @@ class Sandbox(Mishaps):
         self._judge(error)
 
     def _begin(self) -> None:
-        if self._is_open:
-            raise SandboxClosed("__enter__")
+        if self._was_opened:
+            raise SandboxUsed("__enter__")
+        self._was_opened = True
         taken(self._bench.open())
         self._detour.begin()
         # From now on new handles are of this store; whoever has one of the real store loses it
@@ -242,8 +246,7 @@ class Sandbox(Mishaps):
         place = Guided(self._threads, self._step_outside)
         try:
             self._check_open("ainterleave")
-            if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-                raise BadOption("workers", workers, "give a whole number from 1")
+            _from_one("workers", workers)
             await self._bench.interleave(place, list(works), workers, seed, runs)
         except BaseException as error:
             error.add_note(f"this was an interleaving with seed={seed}")
@@ -273,7 +276,7 @@ class Sandbox(Mishaps):
             await self._bench.work(place, _stopping(order) if raises else order, runs)
         finally:
             self._record(runs)
-        if raises and runs and (failure := runs[-1].failure) is not None:
+        if raises and runs and runs[-1].is_surprise and (failure := runs[-1].failure) is not None:
             self._unseen = [each for each in self._unseen if each is not failure]
             raise failure.error
         return Drained(tuple(runs))
@@ -281,8 +284,8 @@ class Sandbox(Mishaps):
     def _order(self, call: str, queue: str | None, limit: int | None) -> Order:
         if queue is not None:
             word("queue", queue)
-        if limit is not None and (isinstance(limit, bool) or limit < 1):
-            raise BadOption("limit", limit, "give a whole number from 1")
+        if limit is not None:
+            _from_one("limit", limit)
         return Order(call=call, queue=queue, limit=limit)
 
     def _later(self, call: str, duration: Duration) -> Order:
@@ -322,8 +325,8 @@ class Sandbox(Mishaps):
     def _record(self, runs: list[Run]) -> None:
         for run in runs:
             failure = run.failure
-            if failure is None or (isinstance(failure.error, Retry) and not failure.is_final):
-                continue  # a retry that the handler asked for is no surprise
+            if failure is None or not run.is_surprise:
+                continue
             self._failures.append(failure)
             if not run.is_injected:
                 self._unseen.append(failure)
@@ -391,11 +394,16 @@ def _stopping(order: Order) -> Order:
     first = order.after
 
     def after(run: Run) -> bool:
-        return run.failure is not None or (first is not None and first(run))
+        return run.is_surprise or (first is not None and first(run))
 
     return Order(
         call=order.call, queue=order.queue, limit=order.limit, until=order.until, after=after
     )
+
+
+def _from_one(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BadOption(name, value, "give a whole number from 1")
 
 
 def _instant(now: datetime | float | None) -> float:
@@ -407,4 +415,4 @@ def _instant(now: datetime | float | None) -> float:
         case datetime():
             return now.timestamp()
         case _:
-            return float(now)
+            return instant("now", now)

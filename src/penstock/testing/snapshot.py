@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from penstock.core.job import Job
 from penstock.core.spec import Spec
+from penstock.errors import BadPayload
 from penstock.testing.entries import arguments_of
 
 _PLAIN = ("key", "unique", "name", "progress", "note", "attempt", "failures", "crashes")
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 _INSTANTS = ("run_at", "expires_at", "finished_at", "hold_until")
 
 
@@ -64,11 +67,12 @@ def _job(job: Job, spec: Spec | None, start: float, named: Callable[[str], str])
     if job.hold is not None:
         seen["hold"] = job.hold.value
     if job.reason:
-        seen["reason"] = named(job.reason)
+        seen["reason"] = _ADDRESS.sub("", named(job.reason))
     if job.result is not None:
-        seen["result"] = msgspec.json.decode(job.result)
+        seen["result"] = _result(spec, job.result)
     if job.errors:
-        seen["errors"] = [f"{each.kind}: {named(each.message)}" for each in job.errors]
+        told = [f"{each.kind}: {named(each.message)}" for each in job.errors]
+        seen["errors"] = [_ADDRESS.sub("", each) for each in told]
     return seen
 
 
@@ -81,8 +85,18 @@ def _builtins(arguments: Mapping[str, Any]) -> Any:
     return {name: _plain(value) for name, value in arguments.items()}
 
 
+def _result(spec: Spec | None, result: bytes) -> Any:
+    plain = msgspec.json.decode(result)
+    if spec is None:
+        return plain
+    try:
+        return msgspec.to_builtins(spec.signature.decode_result(result), order="deterministic")
+    except (BadPayload, TypeError, ValueError):
+        return plain
+
+
 def _plain(value: Any) -> Any:
     try:
-        return msgspec.to_builtins(value)
+        return msgspec.to_builtins(value, order="deterministic")  # a set has another order each run
     except (TypeError, ValueError):
-        return repr(value)
+        return _ADDRESS.sub("", repr(value))

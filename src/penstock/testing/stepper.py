@@ -34,6 +34,8 @@ from penstock.worker.child.talk import crashed
 from penstock.worker.runner import Runner
 
 RESCUE_BATCH: Final = 1000
+NAME: Final = "sandbox-"
+"""How the names of these workers begin."""
 
 _OF_ATTEMPTS: Final = (
     Exception,
@@ -144,15 +146,14 @@ class Stepper:
         error, kind = self._runner.seen.pop(attempt.key, (None, None))
         if doom.died():
             return await self._die(attempt, at)
-        if error is not None and not isinstance(error, _OF_ATTEMPTS):
-            await self.give_back(attempt)
-            raise error
         failure = None
         if error is not None:
             failure = Failure(job, error, kind is OutcomeKind.FAILED, at)
-        if outcome is None:
+        if outcome is None or isinstance(error, KeyboardInterrupt):
             outcome = attempt.outcome(OutcomeKind.RELEASED)
         await self._settle(outcome)
+        if error is not None and not isinstance(error, _OF_ATTEMPTS):
+            raise error
         return Run(await self._now_of(job), outcome.kind, at, failure, doom.is_injected)
 
     async def give_back(self, attempt: Attempt) -> None:
@@ -192,4 +193,4 @@ class Stepper:
 
 
 def _new_name() -> str:
-    return f"sandbox-{os.getpid()}-{os.urandom(4).hex()}"
+    return f"{NAME}{os.getpid()}-{os.urandom(4).hex()}"

@@ -78,6 +78,27 @@ class SandboxClosed(UsageError, RuntimeError):
 
 
 @dataclass(eq=False)
+class SandboxUsed(SandboxClosed):
+    """A sandbox entered twice."""
+
+    def __str__(self) -> str:
+        return "a sandbox is for one block, and this one has its own already; make another"
+
+
+@dataclass(eq=False)
+class SandboxForked(UsageError, RuntimeError):
+    """Jobs to be run in a fork of the process that has the sandbox."""
+
+    call: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.call}() in a fork of the test's process, which has only a copy of the sandbox: "
+            "the test would not see it; run jobs in the test, or make a sandbox in the fork"
+        )
+
+
+@dataclass(eq=False)
 class WouldBlock(UsageError, RuntimeError):
     """A blocking call where a loop runs."""
 
