@@ -28,7 +28,7 @@ from penstock.cli.top.view import View
 from penstock.cli.top.watch import Beats
 from penstock.clock import SystemClock
 from penstock.core.job import ErrorRecord, Job, Outcome, OutcomeKind, State
-from penstock.engines.records import Ask, Count, Glance, Report, WorkerInfo
+from penstock.engines.records import Ask, Count, Glance, QueueSettings, Report, WorkerInfo
 
 
 class Yard:
@@ -382,6 +382,15 @@ def test_a_worker_that_is_silent_is_seen_at_once() -> None:
     assert beats["old"] == ["2s", "ago"]
     assert beats["dead"] == ["40s", "silent"]
     assert beats["new"][-1] == "-"
+
+
+@pytest.mark.parametrize("width", [40, 50, 59, 60, 68, 79, 80, 200])
+def test_a_paused_queue_is_seen_to_be_however_long_its_name(width: int) -> None:
+    settings = {"payments": QueueSettings(paused=True), "q" * 200: QueueSettings(paused=True)}
+    page = drawn(View("sqlite:///x", Glance(now=0.0, settings=settings), 10.0), width=width)
+    rows = [line for line in page.splitlines() if line.startswith(("payments", "qqqq"))]
+    assert "payments  paused" in rows[0]
+    assert "  paused" in rows[1] or width < 50
 
 
 def test_many_rows_are_counted_instead_of_shown() -> None:

@@ -33,6 +33,10 @@ TITLES: Final[Mapping[Part, str]] = MappingProxyType(
 )
 
 
+LONGEST_PAUSED: Final = 16
+"""Letters of a paused queue's name, so that its mark is seen."""
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """How the person wants to see it."""
@@ -110,17 +114,18 @@ def queues(view: View) -> Panel:
     fields = (
         Field("QUEUE", is_wide=True),
         Field("READY", "right"),
-        Field("SCHEDULED", "right"),
-        Field("RUNNING", "right"),
-        Field("HELD", "right", needs=56),
+        Field("SCHEDULED", "right", needs=60),
+        Field("RUNNING", "right", needs=32),
+        Field("HELD", "right", needs=68),
         Field("FAILED", "right"),
-        Field("IN/S", "right", needs=68),
-        Field("DONE/S", "right", needs=68),
+        Field("IN/S", "right", needs=80),
+        Field("DONE/S", "right", needs=80),
     )
     rows = []
     for row in view.queues:
         name = cell(row.name)
         if row.settings.paused:
+            name.truncate(LONGEST_PAUSED, overflow="ellipsis")
             note = f": {visible(row.settings.note)}" if row.settings.note else ""
             name.append(f"  paused{note}", "bold yellow")
         rows.append(
