@@ -244,6 +244,27 @@ def test_who_reads_no_more_ends_it_in_silence(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
+def test_processes_that_cannot_be_started_end_it_with_the_place_of_the_reason(
+    temporary: Path,
+) -> None:
+    script = (
+        "import sys; from penstock.cli.program import run; import penstock.demo.run as demo; "
+        "demo.START_PATIENCE = 0.5; sys.executable = '/nowhere/python'; sys.exit(run(['demo']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    found = re.search(r"no worker process has started; they say why in (\S+)", done.stderr)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert found is not None, done.stderr
+    assert Path(found[1]).exists()
+
+
 def test_a_folder_that_has_something_in_it_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,6 +41,7 @@ class Book:
         """How many have ended, by queue and state."""
         self.dead: list[Job] = []
         self.lately: deque[Entry] = deque(maxlen=LATELY)
+        self.had_workers = False
         self._workers: dict[str, int] = {}
 
     def add(self, ids: Iterable[str]) -> None:
@@ -73,6 +74,7 @@ class Book:
             if id not in self._workers
         ]
         self._workers = workers
+        self.had_workers = self.had_workers or bool(workers)
         self.lately.extend(entries)
         return entries
 

@@ -7,6 +7,7 @@
 | Ctrl-C, SIGTERM                    | the workers give back what runs and end; one line, 130     |
 | a worker is killed                 | its supervisor starts another, and the jobs run again      |
 | the demo itself is killed          | its workers see that their sockets close, and end          |
+| no worker process can be started   | it ends after a minute and says where the reason is, 1     |
 | the store says no                  | the workers end, and the named error is told, 1            |
 """
 
@@ -38,6 +39,8 @@ from penstock.options import EnqueueOptions
 REFRESH: Final = 0.15
 WINDOW: Final = 5.0
 """Seconds that the rate is taken over."""
+START_PATIENCE: Final = 60.0
+"""Seconds that the first worker process may take to join."""
 PROBE: Final = "demo"
 """A cell that is written now and then, to hear from the store if it can be."""
 
@@ -160,7 +163,7 @@ class Demo:
 
     async def _watch(self, engine: Engine, began: float) -> None:
         """Look at everything again and again, and show it."""
-        beats = Beats()
+        beats, since = Beats(), self._clock.monotonic()
         while True:
             self._news.clear()
             with _passing_faults():
@@ -168,6 +171,9 @@ class Demo:
                 passed = self._clock.monotonic() - began
                 is_over = self._over.is_set()
                 self._show.show(Moment(view, self.book, news, passed, self._stays, is_over))
+            if not self.book.had_workers and self._clock.monotonic() - since > START_PATIENCE:
+                said = f"no worker process has started; they say why in {self._place.log}"
+                raise ProcessFailed(said)
             if self._is_sold and not self.book.open:
                 self._over.set()
             await self._clock.wait(self._news, REFRESH)
