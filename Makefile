@@ -42,7 +42,7 @@ bench: setup ## Run the benchmarks (ARGS="--quick", "--only NAME", "--list")
 
 docs: setup ## Build the documentation into build/site and run every example in it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/docs $(ARGS)
+	PENSTOCK_SITE=build/site $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/docs $(ARGS)
 	@echo "To read it: $(BIN)/python -m http.server --directory build/site"
 
 $(STAMP): pyproject.toml constraints.txt

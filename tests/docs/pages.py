@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
 from typing import Final
@@ -30,6 +31,8 @@ DOCS: Final = ROOT / "docs"
 README: Final = ROOT / "README.md"
 TUTORIAL: Final = DOCS / "tutorial.md"
 PAGES: Final = tuple(sorted([README, ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]))
+CAN_CLONE: Final = (ROOT / ".git").exists() and find_spec("ensurepip") is not None
+"""Whether a fresh clone can be made here, with an environment of its own."""
 
 INTERRUPT: Final = "^C"
 ANOTHER_TERMINAL: Final = 'title="another terminal"'
@@ -58,6 +61,12 @@ class Block:
         """What a reader saves it as; None: it is no file."""
         named = _FILE_NAME.match(self.body)
         return named["name"] if named else None
+
+    @property
+    def module(self) -> str | None:
+        """What a program imports it as; None: it is no Python."""
+        name = self.file_name
+        return name.removesuffix(".py") if name and name.endswith(".py") else None
 
 
 @dataclass(frozen=True)

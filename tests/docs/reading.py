@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache as cached
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -29,7 +30,7 @@ PATIENCE: Final = 240.0
 COLUMNS: Final = 110
 ROWS: Final = 40
 _PROMPT: Final = re.compile(r"@(\d+)@ready@")
-_SET_UP: Final = re.compile(r"git clone|cd |make |python3 -m venv|\. venv/|pip install")
+_SET_UP: Final = re.compile(r"git clone|cd |make |python3 -m venv|\. \.?venv/|pip install")
 """What prepares a machine: done already where the tests run."""
 
 
@@ -47,12 +48,13 @@ class Terminal:
             codec_errors="replace",
             timeout=PATIENCE,
         )
+        self._shell.delaybeforesend = None
         self._is_busy = False
         self._shell.sendline("PS2= PS1='@$?''@ready@'; stty -echo")
         self._shell.expect(_PROMPT)
 
-    def type(self, command: str) -> tuple[int, list[str]]:
-        """Run a command to its end: how it exits, and what is on the screen."""
+    def type(self, command: str) -> tuple[int, str]:
+        """Run a command to its end: how it exits, and what was sent to the screen."""
         self._shell.sendline(command)
         return self._finish()
 
@@ -71,7 +73,7 @@ class Terminal:
             with contextlib.suppress(pexpect.TIMEOUT):
                 seen += self._shell.read_nonblocking(4096, timeout=1)
 
-    def interrupt(self) -> tuple[int, list[str]]:
+    def interrupt(self) -> tuple[int, str]:
         """Press Ctrl-C and wait for the end of what runs."""
         self._shell.sendintr()
         return self._finish()
@@ -79,23 +81,25 @@ class Terminal:
     def rest(self) -> None:
         """End what runs here, if anything does; it ends well."""
         if self._is_busy:
-            code, seen = self.interrupt()
-            assert code in (0, 130), "\n".join(seen)
+            code, raw = self.interrupt()
+            assert code in (0, 130), raw
 
     def close(self) -> None:
         """End what runs here, then the shell."""
         try:
             self.rest()
+            self._shell.sendline("exit 0")
+            self._shell.expect(pexpect.EOF)
         finally:
             self._shell.close(force=True)
 
-    def _finish(self) -> tuple[int, list[str]]:
+    def _finish(self) -> tuple[int, str]:
         try:
             self._shell.expect(_PROMPT)
         except (pexpect.TIMEOUT, pexpect.EOF):
             raise AssertionError(f"it hangs after this:\n{self._shell.before}") from None
         self._is_busy = False
-        return int(self._shell.match[1]), screen(self._shell.before)
+        return int(self._shell.match[1]), str(self._shell.before)
 
 
 def screen(raw: str) -> list[str]:
@@ -133,22 +137,44 @@ def read(
     *,
     is_new: bool = False,
     instead: Mapping[str, str] = MappingProxyType({}),
+    programs: Mapping[str, str] | None = None,
 ) -> None:
     """Do all that a page says, in ``place``; ``is_new``: on a machine that has nothing yet.
 
-    ``instead`` has other words for what a test cannot type as it is written.
+    ``instead`` has other words for what a test cannot type as it is written; ``programs`` is the
+    environment of blocks in Python, if it is not that of the terminals.
     """
     environment = environment or surroundings()
+    programs = programs or environment
     with contextlib.ExitStack() as terminals:
-        main, other = (terminals.enter_context(_terminal(place, environment)) for _ in range(2))
-        for block in blocks(page):
+
+        def terminal() -> Terminal:
+            return terminals.enter_context(_terminal(place, environment))
+
+        main, other = cached(terminal), cached(terminal)
+        steps = list(blocks(page))
+        for number, block in enumerate(steps):
             if block.file_name is not None:
                 (place / block.file_name).write_text(block.body)
+                if not _is_used(block, steps[number + 1 :]):
+                    run(f"import {block.module}", place, programs)
             elif block.language == "python":
-                run(block.body, place, environment)
+                run(block.body, place, programs)
             elif block.language == "console":
-                here = other if ANOTHER_TERMINAL in block.options else main
+                here = other() if ANOTHER_TERMINAL in block.options else main()
                 _follow(_reworded(block, instead), here, is_new=is_new)
+
+
+def _is_used(saved: Block, later: Sequence[Block]) -> bool:
+    """Whether the page itself shows that a saved file is good, before it is saved anew."""
+    if saved.module is None:
+        return True
+    for block in later:
+        if block.file_name == saved.file_name:
+            return False
+        if re.search(rf"\b{saved.module}\b", block.body):
+            return True
+    return False
 
 
 def _follow(block: Block, terminal: Terminal, *, is_new: bool) -> None:
@@ -156,20 +182,22 @@ def _follow(block: Block, terminal: Terminal, *, is_new: bool) -> None:
     for step in steps:
         is_last, expected = step is steps[-1], step.shown
         if step.typed == INTERRUPT:
-            code, seen = terminal.interrupt()
+            code, raw = terminal.interrupt()
         elif INTERRUPT in step.shown:
             split = step.shown.index(INTERRUPT)
             terminal.leave_running(Command(step.typed, step.shown[:split]))
-            code, seen = terminal.interrupt()
+            code, raw = terminal.interrupt()
             expected = step.shown[split + 1 :]
         elif is_last and ANOTHER_TERMINAL in block.options:
             terminal.leave_running(step)
             continue
         else:
-            code, seen = terminal.type(step.typed)
-        told = f"line {block.line}: {step.typed}\nexits {code} and shows:\n" + "\n".join(seen)
+            code, raw = terminal.type(step.typed)
+        told = f"line {block.line}: {step.typed}\nexits {code} and shows:\n{raw}"
         assert code == (block.code if is_last else 0), told
-        assert not expected or shows(expected, seen), told
+        # What sets up a machine says much that depends on the machine.
+        is_told = expected or not _SET_UP.match(step.typed)
+        assert not is_told or shows(expected, screen(raw)), told
 
 
 def _reworded(block: Block, instead: Mapping[str, str]) -> Block:

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.xdist_group("site")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as `make docs` builds it."""
+    """The site as `make docs` builds it, or has just built it."""
+    if built := os.environ.get("PENSTOCK_SITE"):
+        return ROOT / built
     place = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(place)],
