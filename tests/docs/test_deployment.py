@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import configparser
 import json
+import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
+from fnmatch import fnmatch
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +20,17 @@ import typer.main
 from docs.pages import DOCS, Block, blocks
 from penstock.cli.program import app
 from penstock.core.duration import seconds
+from penstock.engines.sqlite import SqliteEngine
 from penstock.worker.settings import WorkerSettings
+from penstock.worker.staff.post import LINGER
 
 SYSTEMD = DOCS / "how-to/deploy-systemd.md"
 CONTAINERS = DOCS / "how-to/deploy-containers.md"
-STOPS_WITHIN = WorkerSettings().drain + WorkerSettings().grace + 5
-"""Seconds after which a worker with the usual settings has ended, whatever runs."""
+BUSY = signature(SqliteEngine).parameters["busy_timeout"].default
+STOPS_WITHIN = WorkerSettings().drain + WorkerSettings().grace + LINGER + BUSY
+"""Seconds after which a worker with the usual settings has ended, whatever runs, and even if
+another process keeps it from writing.
+"""
 
 
 def named(page: Path, name: str) -> Block:
@@ -58,6 +66,12 @@ def test_systemd_waits_for_longer_than_a_worker_needs_to_stop(
     unit: configparser.ConfigParser,
 ) -> None:
     assert float(unit["Service"]["TimeoutStopSec"]) > STOPS_WITHIN
+
+
+def test_systemd_never_gives_up(unit: configparser.ConfigParser) -> None:
+    """Code that does not load ends five times in ten seconds; then it would."""
+    assert unit["Service"]["Restart"] == "always"
+    assert unit["Unit"]["StartLimitIntervalSec"] == "0"
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd here")
@@ -96,6 +110,17 @@ def test_compose_starts_a_worker_that_understands_it_and_waits_for_its_end() -> 
     assert parsed(services["worker"]["command"])["app"] == "shop:app"
     assert seconds(services["worker"]["stop_grace_period"]) > STOPS_WITHIN
     assert services["web"]["volumes"] == services["worker"]["volumes"]
+
+
+def test_the_image_has_every_module_that_is_started_in_it() -> None:
+    yaml = pytest.importorskip("yaml")
+    lines = named(CONTAINERS, "Dockerfile").body.splitlines()
+    copied = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]
+    services = yaml.safe_load(named(CONTAINERS, "compose.yaml").body)["services"].values()
+    started = [word for each in services for word in each["command"] if re.match(r"[a-z_]+:", word)]
+    assert started == ["shop_web:web", "shop:app"]
+    for module in started:
+        assert any(fnmatch(f"{module.partition(':')[0]}.py", pattern) for pattern in copied), module
 
 
 @pytest.mark.parametrize("page", [SYSTEMD, CONTAINERS], ids=lambda page: page.stem)
