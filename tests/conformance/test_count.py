@@ -62,5 +62,5 @@ async def test_jobs_are_chosen_by_when_they_were_enqueued(engine, store, verb):
             assert await counted(engine, since=instants[1]) == 2
             assert await counted(engine, until=instants[1]) == 1
         case "purge":
-            assert await engine.purge(which, 10) == 1
+            assert (await engine.purge(which, 10)).jobs == 1
             assert await engine.get([jobs[1]]) == [None]
