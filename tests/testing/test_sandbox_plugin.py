@@ -190,3 +190,21 @@ def test_no_runs_are_refused():
     for wrong in (0, -1, True):
         with pytest.raises(BadOption, match="a test that never runs is none"):
             interleavings(runs=wrong)
+
+
+def test_a_test_case_that_would_run_once_is_told_so(run):
+    done = run(
+        """
+        import unittest
+
+        class TestShop(unittest.TestCase):
+            @interleavings(runs=5)
+            def test_once(self): ...
+
+        @interleavings(runs=2)
+        class TestPlain:
+            def test_twice(self): ...
+        """.replace("\n        ", "\n")
+    )
+    done.assert_outcomes(errors=1, passed=2)
+    done.stdout.fnmatch_lines(["*no parameters; use a plain class*"])

@@ -118,6 +118,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("penstock_seed", list(seeds), ids=ids, indirect=True)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test that would run once, where many runs were asked for, does not run at all."""
+    if item.get_closest_marker(MARK) is None:
+        return
+    given = getattr(item, "callspec", None)
+    if given is None or "penstock_seed" not in given.params:
+        from penstock.errors import BadOption
+
+        why = "pytest gives a method of unittest.TestCase no parameters; use a plain class"
+        raise BadOption("interleavings", item.name, why)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """A failure that nobody looked at is the test's own, not that of its teardown."""
