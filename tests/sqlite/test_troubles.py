@@ -18,6 +18,7 @@ import pytest
 from conformance.steps import claim_one, draft, everything, put, settle, stored
 from penstock.core.job import State
 from penstock.engines import sqlite_schema
+from penstock.engines.file_gate import FileGate
 from penstock.engines.queries import migrations
 from penstock.engines.sqlite import SqliteEngine
 from penstock.errors import (
@@ -355,3 +356,26 @@ async def test_a_call_that_was_cancelled_before_its_turn_does_not_happen(path: s
     assert [job.id for job in await everything(engine)] == ["a"]
     await engine.close()
     await other.close()
+
+
+async def test_who_only_reads_does_not_wait_for_a_writer_that_hangs(tmp_path: Path) -> None:
+    """Neither to open the store nor to look into it: an operator has to see why nothing goes on."""
+    first = SqliteEngine(str(tmp_path / "jobs.db"))
+    await first.open()
+    await first.enqueue([draft("a")])
+    hanging = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+    hanging.execute("BEGIN IMMEDIATE")
+    gate = FileGate(str(tmp_path / "jobs.db"), "test", first.clock)
+    assert gate.grab()
+
+    second = SqliteEngine(str(tmp_path / "jobs.db"), busy_timeout=0.01)
+    await second.open()
+    (job,) = await second.get(["a"])
+    assert job is not None
+    with pytest.raises(EngineBusy):
+        await second.enqueue([draft("b")])
+
+    hanging.close()
+    gate.close()
+    await second.close()
+    await first.close()

@@ -121,8 +121,11 @@ class SqliteEngine(Engine):
             with self._transaction("BEGIN") as connection:  # another process may be migrating
                 found = sqlite_schema.version(connection, self.traits.name)
             self._gate = FileGate(self.path, self.traits.name, self.clock)
-            with self._steps.use() as connection, self._gate.writing(self._busy_timeout):
-                connection.execute("PRAGMA journal_mode = WAL")
+            with self._steps.use() as connection:
+                # Whoever only wants to read must not wait for a writer that hangs.
+                if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+                    with self._gate.writing(self._busy_timeout):
+                        connection.execute("PRAGMA journal_mode = WAL")
             self._file = _identity(self.path)
         if found < sqlite_schema.newest():
             self._migrate()
