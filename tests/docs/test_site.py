@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import subprocess
@@ -15,17 +16,26 @@ import penstock
 from docs.pages import DOCS, ROOT
 from penstock import events, testing
 
-pytestmark = pytest.mark.xdist_group("site")
 
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as `make docs` builds it, or has just built it."""
+    """The site as `make docs` builds it, or has just built it: one for all test processes."""
     if built := os.environ.get("PENSTOCK_SITE"):
         return ROOT / built
-    place = tmp_path_factory.mktemp("site")
+    if run := os.environ.get("PYTEST_XDIST_TESTRUNUID"):
+        place = tmp_path_factory.getbasetemp().parent / f"site-{run}"
+    else:
+        place = tmp_path_factory.mktemp("site") / "site"
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            _build(place)
+    return place
+
+
+def _build(place: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(place)],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", f"{place}.part"],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
@@ -33,7 +43,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         timeout=110,
     )
     assert done.returncode == 0, done.stderr
-    return place
+    Path(f"{place}.part").rename(place)
 
 
 class Loads(HTMLParser):
