@@ -174,8 +174,8 @@ class Penstock(Operations):
         **options: Unpack[EnqueueOptions],
     ) -> Handle[Any]:
         """The same, awaited."""
-        job, limit = self._named(task, args, options), self.settings.enqueue_timeout
-        receipt = await self._facade.ask(lambda client: client.enqueue(job), limit, what="aenqueue")
+        job = self._named(task, args, options)
+        receipt = await self._facade.aenqueue(job, self.settings.enqueue_timeout)
         return Handle(self._facade, receipt, self._decode)
 
     async def aenqueue_many(self, calls: Iterable[Call | tuple[Any, ...]]) -> list[Handle[Any]]:

@@ -15,7 +15,8 @@ from msgspec.structs import replace as copied
 from penstock.clock import SystemClock
 from penstock.config import Settings
 from penstock.context import CURRENT
-from penstock.core.job import Draft, new_id
+from penstock.core.ids import new_id
+from penstock.core.job import Draft
 from penstock.core.spec import Spec
 from penstock.options import Options, checked
 

@@ -91,7 +91,48 @@ class Facade:
             spent = SystemClock.monotonic() - began_at
         return self.call(lambda client: client.enqueue(draft), timeout, what="enqueue", spent=spent)
 
-    async def ask(self, work: Work[R], timeout: float | None = None, *, what: str = "a call") -> R:
+    async def aenqueue(self, draft: Draft, timeout: float | None) -> Receipt:
+        """Store one job while this coroutine waits; the loop is not asked where the store needs
+        none.
+
+        On failure: as ``ask``, and what the store says.
+        """
+        home, spent = self._home or self._move_in(), 0.0
+        if not home.is_here() and (engine := home.opened) is not None:
+            began_at = SystemClock.monotonic()
+            receipt = await self._hand_in(engine, draft, timeout)
+            if receipt is not None:
+                return receipt
+            spent = SystemClock.monotonic() - began_at
+        return await self.ask(
+            lambda client: client.enqueue(draft), timeout, what="aenqueue", spent=spent
+        )
+
+    async def _hand_in(self, engine: Engine, draft: Draft, timeout: float | None) -> Receipt | None:
+        loop = asyncio.get_running_loop()
+        stored: asyncio.Future[Receipt | None] = loop.create_future()
+        leave = engine.enqueue_soon(draft, partial(_stored, self._mailbox(loop), stored))
+        if leave is None:
+            return None
+        limit = asyncio.timeout(timeout)
+        try:
+            async with limit:
+                return await stored
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise self._too_late("aenqueue", timeout) from error
+        finally:
+            leave()
+
+    async def ask(
+        self,
+        work: Work[R],
+        timeout: float | None = None,
+        *,
+        what: str = "a call",
+        spent: float = 0.0,
+    ) -> R:
         """Do ``work`` on the loop while this coroutine waits, on its own loop or on this one."""
         home = self._home or self._move_in()
         if home.is_here():
@@ -100,7 +141,7 @@ class Facade:
         loop = asyncio.get_running_loop()
         answered = loop.create_future()
         errand = Errand(home, work, partial(_answer, self._mailbox(loop), answered))
-        limit = asyncio.timeout(timeout)
+        limit = asyncio.timeout(None if timeout is None else max(0.0, timeout - spent))
         try:
             home.begin(errand)
             async with limit:
@@ -206,6 +247,30 @@ def _answer(mailbox: Mailbox, answered: asyncio.Future[None]) -> None:
         mailbox.post(partial(_wake, answered))
     except RuntimeError:
         pass
+
+
+def _stored(
+    mailbox: Mailbox,
+    stored: asyncio.Future[Receipt | None],
+    receipt: Receipt | None,
+    error: Exception | None,
+) -> None:
+    """Tell a coroutine what became of its job; if its loop is closed, nobody waits."""
+    try:
+        mailbox.post(partial(_tell, stored, receipt, error))
+    except RuntimeError:
+        pass
+
+
+def _tell(
+    stored: asyncio.Future[Receipt | None], receipt: Receipt | None, error: Exception | None
+) -> None:
+    if stored.done():
+        return
+    if error is None:
+        stored.set_result(receipt)
+    else:
+        stored.set_exception(error)
 
 
 def _wake(answered: asyncio.Future[None]) -> None:

@@ -71,10 +71,7 @@ class Sender(Generic[P, R]):
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """The same, awaited."""
         job = self._draft(args, kwargs)
-        limit = self._settings.enqueue_timeout
-        return self._handle(
-            await self._facade.ask(lambda client: client.enqueue(job), limit, what="aenqueue")
-        )
+        return self._handle(await self._facade.aenqueue(job, self._settings.enqueue_timeout))
 
     def enqueue_many(self, items: Iterable[Item]) -> list[Handle[R]]:
         """Store many jobs: tuples of positional, or dicts of keyword arguments.

@@ -6,8 +6,10 @@ import asyncio
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
@@ -373,3 +375,94 @@ def test_listeners_do_not_run_in_the_context_of_whoever_called(app, task):
     task.enqueue()
     asyncio.run(task.aenqueue())
     assert seen == ["nobody", "nobody"]
+
+
+# --- the short way in ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shop(tmp_path):
+    with Penstock(f"sqlite:///{tmp_path}/short.db", enqueue_timeout=60.0) as app:
+        app.enqueue("open")  # the first use opens the store; from now on the short way is there
+        yield app
+
+
+def engine_of(app: Penstock) -> Any:
+    assert app._facade._home is not None
+    engine: Any = app._facade._home.opened
+    return engine.inner
+
+
+async def test_many_coroutines_share_commits(shop):
+    handles = await asyncio.gather(*(shop.aenqueue("work", {"n": n}) for n in range(50)))
+
+    assert len({handle.id for handle in handles}) == 50
+    assert all(handle.created for handle in handles)
+    assert shop.count(task="work") == 50
+
+
+async def test_a_fault_on_the_short_way_is_met_with_patience(shop, monkeypatch):
+    engine, faults = engine_of(shop), [1]
+    take = engine._counter._take
+
+    def faulty(store):
+        if faults:
+            faults.pop()
+            engine._counter._line.popleft().answer(None, EngineUnavailable("it", "is away"))
+        else:
+            take(store)
+
+    monkeypatch.setattr(engine._counter, "_take", faulty)
+    assert (await shop.aenqueue("work")).created
+    assert not faults
+    assert shop.count(task="work") == 1
+
+
+async def test_a_coroutine_that_gives_up_takes_its_job_back(shop, monkeypatch):
+    engine = engine_of(shop)
+    posted: list[Callable[[], None]] = []
+    monkeypatch.setattr(engine._thread, "post", posted.append)
+    calling = asyncio.create_task(shop.aenqueue("work"))
+    while not posted:  # noqa: ASYNC110  (the task makes it)
+        await asyncio.sleep(0)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    posted.pop()()
+
+    assert shop.count(task="work") == 0
+
+
+async def test_a_coroutine_waits_no_longer_than_it_was_told(tmp_path, monkeypatch):
+    async with Penstock(f"sqlite:///{tmp_path}/short.db", enqueue_timeout=0.05) as app:
+        app.purge()
+        monkeypatch.setattr(engine_of(app)._thread, "post", lambda call: None)
+        with pytest.raises(EngineTimeout, match=r"aenqueue took longer than 0.05 s"):
+            await app.aenqueue("work")
+
+
+async def test_listeners_hear_of_jobs_whichever_way_they_came(shop):
+    heard: list[str] = []
+    shop.on(events.Enqueued, lambda event: heard.append(event.job))
+    first = await shop.aenqueue("work")
+    second = await asyncio.to_thread(shop.enqueue, "work")
+
+    assert heard == [first.id, second.id]
+
+
+def test_an_answer_to_a_loop_that_is_closed_disturbs_nobody(shop, monkeypatch):
+    engine = engine_of(shop)
+    posted: list[Callable[[], None]] = []
+    post = engine._thread.post
+    monkeypatch.setattr(engine._thread, "post", posted.append)
+    loop = asyncio.new_event_loop()
+    calling = loop.create_task(shop.aenqueue("work"))
+    while not posted:
+        loop.run_until_complete(asyncio.sleep(0))
+    calling.cancel()
+    loop.run_until_complete(asyncio.wait([calling]))
+    loop.close()
+    monkeypatch.setattr(engine._thread, "post", post)
+    posted.pop()()
+
+    assert shop.enqueue("work").created

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from penstock.core.job import Draft, Job, Outcome, OutcomeKind, Verdict, new_id
+from penstock.core.ids import new_id
+from penstock.core.job import Draft, Job, Outcome, OutcomeKind, Verdict
 from penstock.engines.engine import Engine
 from penstock.engines.records import Ask, Exchange, Filter, Sighting, WorkerInfo
 

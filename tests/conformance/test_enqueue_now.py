@@ -1,20 +1,27 @@
-"""``enqueue_now``: the way in from any thread. Where a store has none, ``enqueue`` does as well."""
+"""``enqueue_now`` and ``enqueue_soon``: ways in from any thread, blocking and not.
+
+Where a store has none, ``enqueue`` does as well.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
-from conformance.steps import claim, draft, everything, put
+from conformance.steps import claim, draft, everything, put, soon
 from penstock.core.job import Draft, Hold, State
 from penstock.engines.engine import Engine
 from penstock.engines.records import QueueSettings, Receipt
 from penstock.errors import ItemRefused
 
+Way = Callable[[Engine, Draft], Awaitable[Receipt]]
 
-async def enqueued(engine: Engine, job: Draft) -> Receipt:
+
+async def now(engine: Engine, job: Draft) -> Receipt:
     """Store one job from a thread of its own, as a blocking caller does."""
     receipt = await asyncio.to_thread(engine.enqueue_now, job, 60.0)
     if receipt is None:
@@ -22,7 +29,31 @@ async def enqueued(engine: Engine, job: Draft) -> Receipt:
     return receipt
 
 
-async def test_what_is_stored_there_is_what_enqueue_stores(store):
+async def handed_in(engine: Engine, job: Draft) -> Receipt:
+    """Hand one job in, as a coroutine does that does not block its loop."""
+    loop = asyncio.get_running_loop()
+    answered: asyncio.Future[tuple[Receipt | None, Exception | None]] = loop.create_future()
+
+    def answer(*what: Any) -> None:
+        loop.call_soon_threadsafe(answered.set_result, what)
+
+    if engine.enqueue_soon(job, answer) is not None:
+        receipt, error = await soon(answered)
+        if error is not None:
+            raise error
+        if receipt is not None:
+            return receipt
+    (receipt,) = await engine.enqueue([job])
+    return receipt
+
+
+@pytest.fixture(params=[now, handed_in], ids=["now", "soon"])
+def enqueued(request) -> Way:
+    """Both ways in."""
+    return request.param
+
+
+async def test_what_is_stored_there_is_what_enqueue_stores(store, enqueued):
     engine = await store.open()
     plain = draft(payload=b'{"to":"a"}', queue="mail", priority=3, enqueued_by="me:1")
     rich = draft(
@@ -37,7 +68,7 @@ async def test_what_is_stored_there_is_what_enqueue_stores(store):
         correlation_id="c",
     )
     for job in (plain, rich):
-        now = await engine.now()
+        before = await engine.now()
         receipt = await enqueued(engine, job)
         assert receipt == Receipt(job.id, True)
         (stored,) = await engine.get([job.id])
@@ -46,18 +77,18 @@ async def test_what_is_stored_there_is_what_enqueue_stores(store):
             assert getattr(stored, field) == getattr(job, field)
         for field in ("at_most_once", "name", "tags", "correlation_id", "enqueued_by"):
             assert getattr(stored, field) == getattr(job, field)
-        assert stored.enqueued_at == pytest.approx(now, abs=60)
+        assert stored.enqueued_at == pytest.approx(before, abs=60)
         assert stored.state is (State.SCHEDULED if job is rich else State.READY)
 
 
-async def test_it_is_committed_when_the_call_returns(store):
+async def test_it_is_committed_when_the_call_returns(store, enqueued):
     engine, other = await store.open(), await store.open()
     receipt = await enqueued(engine, draft())
 
     assert [job.id for job in await claim(other)] == [receipt.id]
 
 
-async def test_a_known_id_stores_nothing(store):
+async def test_a_known_id_stores_nothing(store, enqueued):
     engine = await store.open()
     job = draft("mine", remember=60.0)
     await enqueued(engine, job)
@@ -66,14 +97,14 @@ async def test_a_known_id_stores_nothing(store):
     assert len(await everything(engine)) == 1
 
 
-async def test_a_taken_unique_key_names_its_owner(store):
+async def test_a_taken_unique_key_names_its_owner(store, enqueued):
     engine = await store.open()
     owner = await put(engine, unique="only")
 
     assert await enqueued(engine, draft(unique="only")) == Receipt(owner, False, "unique")
 
 
-async def test_in_a_fair_queue_a_job_enters_unplaced(store):
+async def test_in_a_fair_queue_a_job_enters_unplaced(store, enqueued):
     engine = await store.open()
     await engine.set_queue("default", QueueSettings(fair=True))
     receipt = await enqueued(engine, draft())
@@ -92,7 +123,7 @@ async def test_in_a_fair_queue_a_job_enters_unplaced(store):
         pytest.param({"key": "\ud800"}, id="surrogate"),
     ],
 )
-async def test_what_no_store_can_hold_is_refused_and_its_neighbours_are_not(store, bad):
+async def test_what_no_store_can_hold_is_refused_and_its_neighbours_are_not(store, enqueued, bad):
     engine = await store.open()
     jobs = [draft() for _ in range(6)]
     answers = await asyncio.gather(
@@ -125,7 +156,7 @@ async def test_many_threads_at_once_store_each_job_once(store):
     assert sum(job is not None for job in found) == len(stored)
 
 
-async def test_each_thread_keeps_its_order(store):
+async def test_each_thread_keeps_its_order(store, enqueued):
     engine = await store.open()
     first, second = draft(), draft()
     await enqueued(engine, first)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.job import Draft, State, new_id
+from penstock.core.ids import new_id
+from penstock.core.job import Draft, State
 from penstock.engines.memory import MemoryEngine, MemoryStore
 from penstock.engines.records import Ask, WorkerInfo
 from penstock.errors import EngineBusy

@@ -10,7 +10,8 @@ import threading
 
 import pytest
 
-from penstock.core.job import Draft, new_id
+from penstock.core.ids import new_id
+from penstock.core.job import Draft
 from penstock.engines import sqlite_counter
 from penstock.engines.file_gate import FileGate
 from penstock.engines.records import Filter, Receipt
@@ -154,7 +155,6 @@ async def test_a_stranger_who_writes_is_waited_for_as_well(engine, tmp_path, mon
 async def test_a_wait_in_line_ends_in_time(engine, monkeypatch):
     monkeypatch.setattr(engine._thread, "post", lambda call: None)
     monkeypatch.setattr(SqliteCounter, "serve", lambda *_: None)
-    monkeypatch.setattr(sqlite_counter, "LOOK", 0.001)
 
     with pytest.raises(EngineTimeout, match=r"enqueue took longer than 0.01 s"):
         engine.enqueue_now(draft(), 0.01)
@@ -164,8 +164,8 @@ async def test_a_wait_in_line_ends_in_time(engine, monkeypatch):
 
 
 async def test_who_has_gone_delays_nobody_and_stores_nothing(engine, monkeypatch):
-    gone = sqlite_counter._Visitor(draft())
-    gone.has_gone = True
+    gone = sqlite_counter._Visitor(draft(), lambda *_: None)
+    gone.leave()
     counter_of(engine)._line.append(gone)
     job = draft()
 
@@ -190,7 +190,6 @@ async def test_a_closed_store_refuses(tmp_path):
 
 async def test_one_in_line_is_told_when_the_store_closes_before_its_turn(engine, monkeypatch):
     monkeypatch.setattr(engine._thread, "post", lambda call: None)
-    monkeypatch.setattr(sqlite_counter, "LOOK", 0.001)
     counter = counter_of(engine)
     standing = asyncio.create_task(asyncio.to_thread(counter.stand, draft(), None, engine._store))
     await until(lambda: len(counter._line) == 1)
@@ -198,6 +197,44 @@ async def test_one_in_line_is_told_when_the_store_closes_before_its_turn(engine,
 
     with pytest.raises(EngineClosed):
         await standing
+
+
+async def test_one_who_does_not_wait_is_told_when_the_store_closes_before_its_turn(
+    engine, monkeypatch
+):
+    monkeypatch.setattr(engine._thread, "post", lambda call: None)
+    answers = []
+    assert engine.enqueue_soon(draft(), lambda *answer: answers.append(answer)) is not None
+    await engine.close()
+
+    ((receipt, error),) = answers
+    assert receipt is None
+    assert isinstance(error, EngineClosed)
+    with pytest.raises(EngineClosed):
+        engine.enqueue_soon(draft(), print)
+
+
+async def test_callers_who_alternate_share_instead_of_serving_themselves(engine, monkeypatch):
+    """Two threads that come right after each other are taken for many, until they are not."""
+    served: list[bool] = []
+    serve = SqliteCounter.serve
+
+    def noted(self, job):
+        receipt = serve(self, job)
+        served.append(receipt is not None)
+        return receipt
+
+    monkeypatch.setattr(SqliteCounter, "serve", noted)
+    monkeypatch.setattr(sqlite_counter, "CROWD", PATIENCE)
+    engine.enqueue_now(draft(), None)
+    await asyncio.to_thread(engine.enqueue_now, draft(), None)
+    engine.enqueue_now(draft(), None)
+    engine.enqueue_now(draft(), None)
+    assert served == [True, False, False, True]
+
+    monkeypatch.setattr(sqlite_counter, "CROWD", 0.0)
+    await asyncio.to_thread(engine.enqueue_now, draft(), None)
+    assert served[-1]
 
 
 async def test_a_signal_handler_in_the_middle_of_an_enqueue_is_told_so(engine):

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from conformance.steps import ask, bury, claim, draft, everything, outcome, put, send
-from penstock.core.job import new_id
+from penstock.core.ids import new_id
 from penstock.engines.records import QueueSettings, WorkerInfo
 from penstock.engines.sqlite import SqliteEngine
 from penstock.errors import EngineBusy, EngineClosed

@@ -13,7 +13,8 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from penstock.context import Context
-from penstock.core.job import Draft, Job, Outcome, State, new_id
+from penstock.core.ids import new_id
+from penstock.core.job import Draft, Job, Outcome, State
 from penstock.core.payload import Signature
 from penstock.core.retry import make_policy
 from penstock.core.spec import Spec

@@ -7,7 +7,6 @@ the collector from looking at hundreds of thousands of them for nothing.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
@@ -241,15 +240,6 @@ def step(job: Job, change: Change) -> State:
         return TRANSITIONS[job.state, change]
     except KeyError:
         raise WrongState(job.id, change, job.state) from None
-
-
-def new_id(at: float = 0.0) -> str:
-    """Return an id nobody else has: ten digits that grow with the time, sixteen at random.
-
-    It is safe after a fork. That it grows, where ``at`` is given, is only for the store's index,
-    where ids of one hour are neighbours then: nothing may read an order from it.
-    """
-    return f"{int(at * 100) & 0xFFFFFFFFFF:010x}{os.urandom(8).hex()}"
 
 
 PRIORITIES: Final[Mapping[str, int]] = MappingProxyType({"high": 0, "normal": 5, "low": 10})

@@ -54,7 +54,7 @@ If a process dies
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from penstock.clock import Clock
 from penstock.core.finding import Finding
@@ -83,6 +83,9 @@ from penstock.engines.records import (
     Traits,
     WorkerInfo,
 )
+
+Answer = Callable[[Receipt | None, Exception | None], object]
+"""Hears what became of a job that was handed in."""
 
 
 class Engine(ABC):
@@ -156,6 +159,16 @@ class Engine(ABC):
         all else, except that nobody repeats it and no event tells of it.
         On failure: ``EngineTimeout`` after ``timeout`` seconds, ``EngineReentered`` if this very
         thread was interrupted in the middle of such a call.
+        """
+        return None
+
+    def enqueue_soon(self, draft: Draft, answer: Answer) -> Callable[[], None] | None:
+        """Store one job without waiting for it; any thread may call.
+
+        ``answer`` is called once, on whatever thread, with the receipt or the error; it must not
+        block. If neither comes, nothing happened and ``enqueue`` is to be called. Returns what to
+        call when nobody waits for the answer any more: what is not stored by then may be left out.
+        None: this store knows no shorter way than ``enqueue``. In all else as ``enqueue_now``.
         """
         return None
 

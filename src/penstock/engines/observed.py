@@ -36,7 +36,7 @@ from typing import ParamSpec, TypeVar
 
 from penstock.core.finding import Finding
 from penstock.core.job import Draft, Job, Verdict
-from penstock.engines.engine import Engine
+from penstock.engines.engine import Answer, Engine
 from penstock.engines.narrator import Narrator
 from penstock.engines.patience import Patience
 from penstock.engines.records import (
@@ -72,7 +72,7 @@ from penstock.errors import (
 from penstock.events import Bus, Enqueued
 
 Arguments = ParamSpec("Arguments")
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class Observed(Engine):
@@ -113,37 +113,37 @@ class Observed(Engine):
     async def _once(
         self,
         verb: str,
-        call: Callable[Arguments, Awaitable[Answer]],
+        call: Callable[Arguments, Awaitable[Result]],
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
-    ) -> Answer:
+    ) -> Result:
         """Call a verb that must not be repeated."""
         return await self._run(verb, partial(call, *args, **kwargs), self._timeout, again=False)
 
     async def _safely(
         self,
         verb: str,
-        call: Callable[Arguments, Awaitable[Answer]],
+        call: Callable[Arguments, Awaitable[Result]],
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
-    ) -> Answer:
+    ) -> Result:
         """Call a verb that may be repeated."""
         return await self._run(verb, partial(call, *args, **kwargs), self._timeout, again=True)
 
     async def _asleep(
-        self, verb: str, call: Callable[[float], Awaitable[Answer]], timeout: float
-    ) -> Answer:
+        self, verb: str, call: Callable[[float], Awaitable[Result]], timeout: float
+    ) -> Result:
         """Call a verb that may sleep for ``timeout`` seconds, over all its tries."""
         deadline = self.clock.monotonic() + timeout
 
-        async def rest() -> Answer:
+        async def rest() -> Result:
             return await call(max(0.0, deadline - self.clock.monotonic()))
 
         return await self._run(verb, rest, timeout + self._timeout, again=True)
 
     async def _run(
-        self, verb: str, call: Callable[[], Awaitable[Answer]], limit: float | None, *, again: bool
-    ) -> Answer:
+        self, verb: str, call: Callable[[], Awaitable[Result]], limit: float | None, *, again: bool
+    ) -> Result:
         try:
             return await self._patience.run(verb, call, limit, again=again)
         except LeaseLost as error:
@@ -200,6 +200,16 @@ class Observed(Engine):
             raise
         except EngineUnavailable:
             return None
+
+    def enqueue_soon(self, draft: Draft, answer: Answer) -> Callable[[], None] | None:
+        """The same, for those who do not wait."""
+        if self.bus.wants(Enqueued):
+            return None
+
+        def patiently(receipt: Receipt | None, error: Exception | None) -> None:
+            answer(receipt, None if isinstance(error, EngineUnavailable) else error)
+
+        return self.inner.enqueue_soon(draft, patiently)
 
     # --- work ----------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.core.finding import Finding
 from penstock.core.job import Draft, Job, Verdict
 from penstock.engines import sqlite_schema
-from penstock.engines.engine import Engine
+from penstock.engines.engine import Answer, Engine
 from penstock.engines.file_gate import FileGate
 from penstock.engines.records import (
     Ask,
@@ -286,6 +286,12 @@ class SqliteEngine(Engine):
             if receipt is not None:
                 return receipt
         return counter.stand(draft, timeout, self._store)
+
+    def enqueue_soon(self, draft: Draft, answer: Answer) -> Callable[[], None] | None:
+        check_drafts(self.traits.name, (draft,))
+        if self._counter is None:
+            raise EngineClosed(self.traits.name)
+        return self._counter.hand_in(draft, answer, self._store)
 
     def _enter(self, connection: sqlite3.Connection, drafts: Sequence[Draft]) -> list[Receipt]:
         return SqliteJobs(connection, self.clock.now()).enqueue(drafts)

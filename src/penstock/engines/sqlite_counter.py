@@ -31,15 +31,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from penstock.clock import SystemClock
 from penstock.core.job import Draft
+from penstock.engines.engine import Answer
 from penstock.engines.file_gate import FileGate
 from penstock.engines.records import Receipt
 from penstock.engines.sqlite_link import SqliteLink
 from penstock.engines.sqlite_thread import SqliteThread
 from penstock.errors import EngineClosed, EngineReentered, EngineTimeout, ItemRefused
 
-LOOK: Final = 1.0
-"""Seconds after which a caller in line looks whether the store is still open."""
+CROWD: Final = 0.002
+"""Seconds between two callers who are taken for many."""
 MOST: Final = 1000
 """Jobs that are stored in one transaction at most."""
 
@@ -52,19 +54,16 @@ Store = Callable[[Sequence[Draft]], list[Receipt]]
 class _Visitor:
     """A caller in line, and where its answer goes."""
 
-    __slots__ = ("draft", "error", "has_gone", "receipt", "served")
+    __slots__ = ("answer", "draft", "has_gone")
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, answer: Answer) -> None:
         self.draft = draft
-        self.receipt: Receipt | None = None
-        self.error: Exception | None = None
+        self.answer = answer
         self.has_gone = False
-        self.served = threading.Lock()
-        self.served.acquire()
 
-    def answer(self, receipt: Receipt | None, error: Exception | None = None) -> None:
-        self.receipt, self.error = receipt, error
-        self.served.release()
+    def leave(self) -> None:
+        """Nobody waits for the answer any more."""
+        self.has_gone = True
 
 
 class SqliteCounter:
@@ -81,13 +80,19 @@ class SqliteCounter:
         self._line: deque[_Visitor] = deque()
         self._is_taken = False  # a hint: only the lock of the link is sure
         self._is_closed = False
+        self._last = (0, 0.0)
 
     def close(self) -> None:
-        """Send nobody away who is being served; refuse whoever comes later."""
+        """Send nobody away who is being served; refuse whoever is in line or comes later.
+
+        To be called on the store's thread, when it has done all that was posted before.
+        """
         self._is_closed = True
         with self._link.lock:
             self._link.close()
             self._gate.close()
+        while self._line:
+            self._line.popleft().answer(None, EngineClosed(self._name))
 
     # --- who serves itself ---------------------------------------------------------------------
 
@@ -98,10 +103,16 @@ class SqliteCounter:
         """
         if self._link.is_mine:
             raise EngineReentered(self._name)
-        if self._line or self._is_taken:
+        if self._line or self._is_taken or self._is_crowded():
             return None
         receipts = self._write((draft,))
         return None if receipts is None else receipts[0]
+
+    def _is_crowded(self) -> bool:
+        """Another thread was here a moment ago, so that two will meet: sharing costs both less."""
+        (before, at), me, now = self._last, threading.get_ident(), SystemClock.monotonic()
+        self._last = me, now
+        return before != me and now - at < CROWD
 
     def _write(self, drafts: Sequence[Draft]) -> list[Receipt] | None:
         """Store jobs unless another process writes."""
@@ -124,27 +135,43 @@ class SqliteCounter:
 
         On failure: what ``store`` raises, ``EngineTimeout``, ``EngineClosed``.
         """
-        visitor = _Visitor(draft)
-        try:
-            self._line.append(visitor)
-            # Every caller calls: what is no longer in line costs the thread one look.
-            self._thread.post(partial(self._take, store))
-            self._wait(visitor, timeout)
-        finally:
-            visitor.has_gone = True
-        if visitor.error is not None:
-            raise visitor.error
-        assert visitor.receipt is not None
-        return visitor.receipt
+        answers: list[tuple[Receipt | None, Exception | None]] = []
+        served = threading.Lock()
+        served.acquire()
 
-    def _wait(self, visitor: _Visitor, timeout: float | None) -> None:
-        left = float("inf") if timeout is None else timeout
-        while not visitor.served.acquire(timeout=min(left, LOOK)):
-            left -= LOOK
-            if left <= 0:
+        def answer(receipt: Receipt | None, error: Exception | None) -> None:
+            answers.append((receipt, error))
+            served.release()
+
+        visitor = _Visitor(draft, answer)
+        try:
+            self._enter(visitor, store)
+            if not served.acquire(timeout=-1 if timeout is None else timeout):
                 raise EngineTimeout(self._name, f"enqueue took longer than {timeout:g} s")
-            if self._is_closed:
-                raise EngineClosed(self._name)
+        finally:
+            visitor.leave()
+        receipt, error = answers.pop()
+        if receipt is not None:
+            return receipt
+        assert error is not None
+        raise error
+
+    def hand_in(self, draft: Draft, answer: Answer, store: Store) -> Callable[[], None]:
+        """Stand in line without waiting; returns what leaves it.
+
+        On failure: ``EngineClosed``, here or as the answer.
+        """
+        visitor = _Visitor(draft, answer)
+        self._enter(visitor, store)
+        return visitor.leave
+
+    def _enter(self, visitor: _Visitor, store: Store) -> None:
+        self._line.append(visitor)
+        # Every caller calls: what is no longer in line costs the thread one look.
+        self._thread.post(partial(self._take, store))
+        # Whoever came too late for ``close`` to find it comes in time to find it closed.
+        if self._is_closed:
+            raise EngineClosed(self._name)
 
     def _take(self, store: Store) -> None:
         """Store what is in line, as one batch."""
@@ -177,4 +204,4 @@ def _serve(batch: Sequence[_Visitor], store: Store) -> None:
             visitor.answer(None, error)
     else:
         for visitor, receipt in zip(batch, receipts, strict=True):
-            visitor.answer(receipt)
+            visitor.answer(receipt, None)

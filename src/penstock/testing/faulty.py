@@ -24,6 +24,7 @@ from typing import Any, Final, Literal, ParamSpec, TypeVar
 
 from penstock.core.finding import Finding
 from penstock.core.job import Draft, Job, Outcome, Verdict
+from penstock.engines.engine import Answer as Told
 from penstock.engines.engine import Engine
 from penstock.engines.records import (
     Ask,
@@ -283,6 +284,10 @@ class Faulty(Engine):
 
     def enqueue_now(self, draft: Draft, timeout: float | None) -> Receipt | None:
         """There is no way past the script: callers come by ``enqueue``."""
+        return None
+
+    def enqueue_soon(self, draft: Draft, answer: Told) -> Callable[[], None] | None:
+        """Nor here."""
         return None
 
     async def join(self, worker: WorkerInfo) -> None:

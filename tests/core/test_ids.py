@@ -1,0 +1,48 @@
+"""Ids: nobody else has the same, whoever forks, and they grow with the time."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+from penstock.core.ids import new_id
+
+
+def test_no_two_are_equal_in_any_thread():
+    with ThreadPoolExecutor(4) as pool:
+        shares = pool.map(lambda _: [new_id(1.0) for _ in range(5_000)], range(4))
+    ids = [id for share in shares for id in share]
+
+    assert len(set(ids)) == len(ids) == 20_000
+
+
+def test_a_forked_process_has_its_own():
+    before = new_id(1.0)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, "".join(new_id(1.0) for _ in range(10)).encode())
+        os._exit(0)
+    mine = {new_id(1.0) for _ in range(10)} | {before}
+    os.waitpid(child, 0)
+    text = os.read(read, 1000).decode()
+    os.close(read)
+    os.close(write)
+    theirs = {text[start : start + 26] for start in range(0, 260, 26)}
+
+    assert len(theirs) == 10
+    assert not mine & theirs
+
+
+def test_a_later_one_stands_behind_an_earlier_one():
+    instants = [0.0, 0.01, 1.0, 1e9, 1.7e9, 1.7e9 + 0.01, 4e9]
+
+    ids = [new_id(at) for at in instants]
+    assert ids == sorted(ids)
+
+
+def test_any_instant_makes_one_of_the_same_shape():
+    for at in (-1.0, -1e12, 0.0, 1e15):
+        id = new_id(at)
+        assert len(id) == 26
+        assert set(id) <= set("0123456789abcdef")
