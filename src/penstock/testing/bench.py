@@ -82,7 +82,9 @@ class Bench:
         self._pid = os.getpid()
         self._busy = threading.Lock()
         self.idle: Future[None] = Future()
-        """Done when jobs have run; a new one each time they do."""
+        """Done when jobs have run; a new one each time they do. Who is busy is so a moment before
+        it is renewed: the first one is done, too, so that nobody waits for it for ever."""
+        self.idle.set_result(None)
         self._engine = Observed(MemoryEngine(self.store, clock), bus, tries=1)
         self._stepper = self._new_stepper()
 
