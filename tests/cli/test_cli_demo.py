@@ -248,8 +248,9 @@ def test_processes_that_cannot_be_started_end_it_with_the_place_of_the_reason(
     temporary: Path,
 ) -> None:
     script = (
-        "import sys; from penstock.cli.program import run; import penstock.demo.run as demo; "
-        "demo.START_PATIENCE = 0.5; sys.executable = '/nowhere/python'; sys.exit(run(['demo']))"
+        "import sys; from multiprocessing.spawn import set_executable; "
+        "from penstock.cli.program import run; import penstock.demo.run as demo; "
+        "demo.START_PATIENCE = 0.5; set_executable('/nowhere/python'); sys.exit(run(['demo']))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
