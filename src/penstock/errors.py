@@ -56,20 +56,54 @@ step. What a driver raised is the ``__cause__``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from inspect import get_annotations
+from typing import Any, ClassVar, dataclass_transform
 
 
+@dataclass_transform(eq_default=False)
 class PenstockError(Exception):
-    """Something Penstock can name went wrong."""
+    """Something Penstock can name went wrong.
+
+    The facts of an error are the attributes that its class annotates, in their order. They are
+    those of a dataclass, without the code that each one would generate at import.
+    """
+
+    _facts: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        own = get_annotations(cls)
+        cls._facts = (*cls._facts, *(name for name in own if name not in cls._facts))
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        names, kind = self._facts, type(self)
+        if not names:  # then its sentence is all there is
+            Exception.__init__(self, *values, **named)
+            return
+        facts = dict(zip(names, values, strict=False))
+        wrong = [name for name in named if name in facts or name not in names]
+        missing = [name for name in names if not (name in facts or name in named)]
+        missing = [name for name in missing if not hasattr(kind, name)]
+        if len(values) > len(names) or wrong or missing:
+            given = f"{len(values)} values and {sorted(named)} were given"
+            raise TypeError(f"{kind.__name__} takes {', '.join(names) or 'nothing'}; {given}")
+        self.__dict__.update(facts, **named)
+
+    def __repr__(self) -> str:
+        if not self._facts:
+            return super().__repr__()
+        facts = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._facts)
+        return f"{type(self).__name__}({facts})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), dict(self.__dict__))
+        sentence = () if self._facts else self.args
+        return _rebuild, (type(self), sentence, dict(self.__dict__))
 
 
-def _rebuild(kind: type[PenstockError], facts: dict[str, Any]) -> PenstockError:
+def _rebuild(
+    kind: type[PenstockError], sentence: tuple[Any, ...], facts: dict[str, Any]
+) -> PenstockError:
     """Unpickle an error from its facts, without calling its constructor."""
-    error = kind.__new__(kind)
+    error = kind.__new__(kind, *sentence)
     error.__dict__.update(facts)
     return error
 
@@ -81,7 +115,6 @@ class UsageError(PenstockError):
     """The call is wrong and would fail again."""
 
 
-@dataclass(eq=False)
 class BadDuration(UsageError, ValueError):
     """A duration that cannot be read."""
 
@@ -95,7 +128,6 @@ class BadDuration(UsageError, ValueError):
         )
 
 
-@dataclass(eq=False)
 class BadPriority(UsageError, ValueError):
     """A priority that is neither a known label nor a number in range."""
 
@@ -109,7 +141,6 @@ class BadPriority(UsageError, ValueError):
         )
 
 
-@dataclass(eq=False)
 class BadPolicy(UsageError, ValueError):
     """A retry policy that cannot be used."""
 
@@ -123,7 +154,6 @@ class BadPolicy(UsageError, ValueError):
         )
 
 
-@dataclass(eq=False)
 class BadOption(UsageError, ValueError):
     """An option whose value does not fit."""
 
@@ -135,7 +165,6 @@ class BadOption(UsageError, ValueError):
         return f"{self.name}={self.value!r}: {self.why}"
 
 
-@dataclass(eq=False)
 class BadArguments(UsageError, TypeError):
     """Arguments that do not fit the task's signature."""
 
@@ -146,7 +175,6 @@ class BadArguments(UsageError, TypeError):
         return f"{self.task}: {self.why}"
 
 
-@dataclass(eq=False)
 class BadItem(UsageError, ValueError):
     """One of many calls that does not fit; nothing of the list was stored."""
 
@@ -158,7 +186,6 @@ class BadItem(UsageError, ValueError):
         return f"item {self.index} is wrong and nothing was stored: {self.error}"
 
 
-@dataclass(eq=False)
 class BadTask(UsageError, TypeError):
     """A function that cannot be a task."""
 
@@ -169,7 +196,6 @@ class BadTask(UsageError, TypeError):
         return f"{self.task} cannot be a task: {self.why}"
 
 
-@dataclass(eq=False)
 class BadHook(UsageError, TypeError):
     """A function that cannot have the role it was given: a hook, a middleware, a dependency."""
 
@@ -181,7 +207,6 @@ class BadHook(UsageError, TypeError):
         return f"{self.hook} cannot be {self.role}: {self.why}"
 
 
-@dataclass(eq=False)
 class DuplicateTask(UsageError, ValueError):
     """A task name declared twice."""
 
@@ -196,7 +221,6 @@ class DuplicateTask(UsageError, ValueError):
         )
 
 
-@dataclass(eq=False)
 class Unencodable(UsageError, TypeError):
     """A value that has no JSON form."""
 
@@ -211,7 +235,6 @@ class Unencodable(UsageError, TypeError):
         )
 
 
-@dataclass(eq=False)
 class PayloadTooLarge(UsageError, ValueError):
     """Arguments or a result above the size limit."""
 
@@ -227,7 +250,6 @@ class PayloadTooLarge(UsageError, ValueError):
         )
 
 
-@dataclass(eq=False)
 class UnknownScheme(UsageError, ValueError):
     """A URL that names no engine."""
 
@@ -238,7 +260,6 @@ class UnknownScheme(UsageError, ValueError):
         return f"{self.url!r} names no engine; a URL starts with one of {', '.join(self.known)}"
 
 
-@dataclass(eq=False)
 class MissingDriver(UsageError, ImportError):
     """An engine whose driver is not installed."""
 
@@ -252,7 +273,6 @@ class MissingDriver(UsageError, ImportError):
         )
 
 
-@dataclass(eq=False)
 class MissingEngine(UsageError, ImportError):
     """A scheme that is reserved for an engine this version does not have."""
 
@@ -266,7 +286,6 @@ class MissingEngine(UsageError, ImportError):
         )
 
 
-@dataclass(eq=False)
 class WrongThread(UsageError, RuntimeError):
     """A blocking call on the very loop that would have to answer it."""
 
@@ -279,7 +298,6 @@ class WrongThread(UsageError, RuntimeError):
         )
 
 
-@dataclass(eq=False)
 class WrongProcess(UsageError, RuntimeError):
     """A store that lives in one process, used in a child of it."""
 
@@ -292,7 +310,6 @@ class WrongProcess(UsageError, RuntimeError):
         )
 
 
-@dataclass(eq=False)
 class CannotHost(UsageError, RuntimeError):
     """A worker that cannot be started here, or not again."""
 
@@ -303,7 +320,6 @@ class CannotHost(UsageError, RuntimeError):
         return f"{self.call} cannot start this worker: {self.why}"
 
 
-@dataclass(eq=False)
 class AppNotFound(UsageError, ImportError):
     """A name such as ``shop:app`` that leads to no application."""
 
@@ -315,7 +331,6 @@ class AppNotFound(UsageError, ImportError):
         return f"no application{place}: {self.why}"
 
 
-@dataclass(eq=False)
 class Unanswered(UsageError):
     """A question with nobody there to answer it."""
 
@@ -328,7 +343,6 @@ class Unanswered(UsageError):
         )
 
 
-@dataclass(eq=False)
 class Unpicklable(UsageError, TypeError):
     """Something that belongs to its process."""
 
@@ -342,7 +356,6 @@ class Unpicklable(UsageError, TypeError):
 # --- stored arguments ---------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
 class BadPayload(PenstockError):
     """Stored arguments that do not fit the task's signature."""
 
@@ -353,7 +366,6 @@ class BadPayload(PenstockError):
         return f"{self.task}: the stored arguments do not fit its signature: {self.why}"
 
 
-@dataclass(eq=False)
 class NotAnObject(BadPayload):
     """A stored payload that is no JSON object."""
 
@@ -364,14 +376,12 @@ class NotAnObject(BadPayload):
 # --- one job ------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
 class JobError(PenstockError):
     """Something about one job."""
 
     job: str
 
 
-@dataclass(eq=False)
 class JobFailed(JobError):
     """The job ended in the dead-letter state."""
 
@@ -383,7 +393,6 @@ class JobFailed(JobError):
         return f"{text}\n\n{self.traceback}" if self.traceback else text
 
 
-@dataclass(eq=False)
 class JobCancelled(JobError):
     """The job was cancelled, expired or superseded."""
 
@@ -393,7 +402,6 @@ class JobCancelled(JobError):
         return f"job {self.job} was cancelled: {self.reason}"
 
 
-@dataclass(eq=False)
 class JobGone(JobError, LookupError):
     """The store does not know the job: pruned, purged, or never there."""
 
@@ -404,7 +412,6 @@ class JobGone(JobError, LookupError):
         )
 
 
-@dataclass(eq=False)
 class ResultTimeout(JobError, TimeoutError):
     """The job was not finished in time; it goes on."""
 
@@ -418,7 +425,6 @@ class ResultTimeout(JobError, TimeoutError):
         )
 
 
-@dataclass(eq=False)
 class UniqueConflict(JobError):
     """A person's retry whose unique key another job has taken."""
 
@@ -432,7 +438,6 @@ class UniqueConflict(JobError):
         )
 
 
-@dataclass(eq=False)
 class WrongState(JobError):
     """A change that the job's state does not allow."""
 
@@ -446,7 +451,6 @@ class WrongState(JobError):
 # --- processes ----------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
 class ProcessFailed(PenstockError):
     """A worker process that ended before it could work, in its own words."""
 
@@ -459,7 +463,6 @@ class ProcessFailed(PenstockError):
 # --- child processes ----------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
 class CannotIsolate(PenstockError):
     """An attempt that found no child process to run in."""
 
@@ -470,7 +473,6 @@ class CannotIsolate(PenstockError):
         return f"{self.task} cannot run in a child process: {self.why}"
 
 
-@dataclass(eq=False)
 class MemoryExceeded(PenstockError, MemoryError):
     """An attempt that was killed because its child process used too much memory."""
 
@@ -492,7 +494,6 @@ class EngineError(PenstockError):
     """The store said no."""
 
 
-@dataclass(eq=False)
 class EngineUnavailable(EngineError):
     """The store cannot be reached now."""
 
@@ -503,7 +504,6 @@ class EngineUnavailable(EngineError):
         return f"{self.engine} cannot be reached: {self.why}; nothing is lost, try again"
 
 
-@dataclass(eq=False)
 class EngineBusy(EngineUnavailable):
     """Another process holds the store's write lock for too long."""
 
@@ -514,7 +514,6 @@ class EngineBusy(EngineUnavailable):
         )
 
 
-@dataclass(eq=False)
 class EngineReentered(EngineUnavailable):
     """A thread came back to the store in the middle of its own call."""
 
@@ -527,7 +526,6 @@ class EngineReentered(EngineUnavailable):
         )
 
 
-@dataclass(eq=False)
 class EngineReplaced(EngineUnavailable):
     """The store that this handle opened is no longer the one at its place."""
 
@@ -538,7 +536,6 @@ class EngineReplaced(EngineUnavailable):
         )
 
 
-@dataclass(eq=False)
 class BatcherFull(EngineUnavailable):
     """More waits to be sent than is allowed to."""
 
@@ -549,7 +546,6 @@ class BatcherFull(EngineUnavailable):
         )
 
 
-@dataclass(eq=False)
 class EngineTimeout(EngineUnavailable, TimeoutError):
     """A call to the store took longer than allowed; it may have happened."""
 
@@ -557,7 +553,6 @@ class EngineTimeout(EngineUnavailable, TimeoutError):
         return f"{self.engine} did not answer in time: {self.why}; the call may have happened"
 
 
-@dataclass(eq=False)
 class EngineReadOnly(EngineError):
     """The store cannot be written."""
 
@@ -571,7 +566,6 @@ class EngineReadOnly(EngineError):
         )
 
 
-@dataclass(eq=False)
 class EngineFull(EngineError):
     """The store has no room left."""
 
@@ -585,7 +579,6 @@ class EngineFull(EngineError):
         )
 
 
-@dataclass(eq=False)
 class EngineCorrupt(EngineError):
     """The store's data is damaged, or is something else altogether."""
 
@@ -599,7 +592,6 @@ class EngineCorrupt(EngineError):
         )
 
 
-@dataclass(eq=False)
 class EngineClosed(EngineError):
     """The handle was used before open or after close."""
 
@@ -609,7 +601,6 @@ class EngineClosed(EngineError):
         return f"{self.engine} is not open; open it first, or do not use it after close"
 
 
-@dataclass(eq=False)
 class StoreMissing(EngineError, LookupError):
     """No store where one is to be looked at."""
 
@@ -625,7 +616,6 @@ class StoreMissing(EngineError, LookupError):
         )
 
 
-@dataclass(eq=False)
 class SchemaMismatch(EngineError):
     """The store was made by another version."""
 
@@ -645,7 +635,6 @@ class SchemaMismatch(EngineError):
         )
 
 
-@dataclass(eq=False)
 class ItemRefused(EngineError):
     """A batch holds something that cannot be stored; nothing of it was."""
 
@@ -656,7 +645,6 @@ class ItemRefused(EngineError):
         return f"{self.engine} cannot store this: {self.why}; change the value"
 
 
-@dataclass(eq=False)
 class LeaseLost(EngineError):
     """The store no longer knows this worker."""
 
