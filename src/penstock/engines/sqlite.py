@@ -281,7 +281,6 @@ class SqliteEngine(Engine):
         if counter is None:
             raise EngineClosed(self.traits.name)
         with contextlib.suppress(EngineBusy), named_errors(self.traits.name, self.path):
-            self._check_file()
             receipt = counter.serve(draft)
             if receipt is not None:
                 return receipt
@@ -294,6 +293,7 @@ class SqliteEngine(Engine):
         return self._counter.hand_in(draft, answer, self._store)
 
     def _enter(self, connection: sqlite3.Connection, drafts: Sequence[Draft]) -> list[Receipt]:
+        self._check_file()
         return SqliteJobs(connection, self.clock.now()).enqueue(drafts)
 
     def _store(self, drafts: Sequence[Draft]) -> list[Receipt]:

@@ -27,14 +27,12 @@ class SqliteEntry:
         connection: sqlite3.Connection,
         sql: Mapping[str, str],
         tickets: Callable[[int], int],
-        keys: SqliteKeys,
         now: float,
     ) -> None:
         self._run = connection.execute
         self._run_many = connection.executemany
         self._sql = sql
         self._tickets = tickets
-        self._keys = keys
         self._now = now
 
     def enqueue(
@@ -57,10 +55,11 @@ class SqliteEntry:
         if self._run(self._sql["known"], (draft.id, draft.id, forgets_at)).fetchone():
             return Receipt(draft.id, False, "id")
         if draft.unique is not None:
-            owner = self._keys.taken(draft.unique, draft.id)
+            keys = SqliteKeys(self._run, self._sql, self._now)
+            owner = keys.taken(draft.unique, draft.id)
             if owner is not None:
                 return Receipt(owner, False, "unique")
-            self._keys.take(draft.unique, draft.id, self._now + draft.unique_for)
+            keys.take(draft.unique, draft.id, self._now + draft.unique_for)
         if draft.remember > 0:
             self._run(self._sql["remember"], (draft.id, self._now + draft.remember))
         self._insert([draft], fair)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -68,14 +69,20 @@ class SqliteJobs(SqliteViews):
     def __init__(self, connection: sqlite3.Connection, now: float) -> None:
         super().__init__(connection, now)
         self._connection = connection
-        self._keys = SqliteKeys(self._run, self._sql, now)
-        self._places = SqlitePlaces(self._run, self._run_many, self._sql)
+
+    @cached_property
+    def _keys(self) -> SqliteKeys:
+        return SqliteKeys(self._run, self._sql, self.now)
+
+    @cached_property
+    def _places(self) -> SqlitePlaces:
+        return SqlitePlaces(self._run, self._run_many, self._sql)
 
     # --- in ------------------------------------------------------------------------------------
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
         """See the contract."""
-        entry = SqliteEntry(self._connection, self._sql, self._tickets, self._keys, self.now)
+        entry = SqliteEntry(self._connection, self._sql, self._tickets, self.now)
         return entry.enqueue(drafts, self.settings())
 
     # --- work ----------------------------------------------------------------------------------

@@ -46,7 +46,10 @@ class SqliteViews:
         self._run = connection.execute
         self._run_many = connection.executemany
         self._sql = statements("sqlite/steps.sql")
-        self._order = SqliteOrder(self._run, self._sql)
+
+    @cached_property
+    def _order(self) -> SqliteOrder:
+        return SqliteOrder(self._run, self._sql)
 
     def held(self, worker: str) -> list[Job]:
         """See the contract."""
