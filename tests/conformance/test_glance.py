@@ -111,3 +111,18 @@ async def test_workers_and_settings_are_in_it(engine):
     assert [info.id for info in glance.workers] == [worker]
     assert list(glance.workers) == await engine.workers()
     assert glance.settings == {"labels": settings}
+
+
+async def test_after_the_clock_was_set_back_traffic_ends_where_time_did(store):
+    """It counts back from the newest, and never reads all that is older to find a later one."""
+    engine = await store.open()
+    await put(engine, queue="before")
+    store.clock.jump(-20)
+    await put(engine, queue="behind")
+    store.clock.jump(25)
+    await put(engine, queue="after")
+
+    glance = await engine.glance(10, 0)
+    assert [traffic.queue for traffic in glance.traffic] == ["after"]
+    glance = await engine.glance(30, 0)
+    assert [traffic.queue for traffic in glance.traffic] == ["after", "before", "behind"]

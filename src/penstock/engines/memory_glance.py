@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import takewhile
 
 from penstock.core.job import Job, State
 from penstock.engines.memory_views import MemoryViews
@@ -36,7 +37,8 @@ def by_age(store: MemoryViews) -> list[WorkerInfo]:
 
 def _traffic(store: MemoryViews, since: float) -> list[Traffic]:
     jobs = store.jobs.values()
-    entered = Counter(job.queue for job in jobs if job.enqueued_at > since)
+    newest = takewhile(lambda job: job.enqueued_at > since, reversed(jobs))
+    entered = Counter(job.queue for job in newest)
     ended = Counter((job.queue, job.state) for job in jobs if _ended_after(job, since))
     return [
         Traffic(

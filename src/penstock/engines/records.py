@@ -309,6 +309,8 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: str
     entered: int = 0
+    """Counted from the newest back to the first that is older than that: if the clock was set back,
+    what lies behind it is left out."""
     succeeded: int = 0
     failed: int = 0
     cancelled: int = 0
