@@ -10,6 +10,7 @@ import sys
 import zlib
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,9 @@ from penstock.demo.summary import next_commands
 from penstock.errors import EngineFull, EngineReadOnly, EngineUnavailable
 
 
-def job(state: State = State.READY, **fields: object) -> Job:
+def job(state: State = State.READY, **fields: Any) -> Job:
     """A job of the shop as the store may show it."""
-    given = {
+    given: dict[str, Any] = {
         "id": "j1",
         "task": "payment.collect",
         "payload": b'{"order":7,"customer":"ada"}',
@@ -34,7 +35,7 @@ def job(state: State = State.READY, **fields: object) -> Job:
         "enqueued_at": 100.0,
         **fields,
     }
-    return Job(state=state, **given)  # type: ignore[arg-type]
+    return Job(state=state, **given)
 
 
 def error(attempt: int, kind: str = "ConnectionError", message: str = "no answer") -> ErrorRecord:

@@ -28,13 +28,14 @@ class Terminal:
     def __init__(
         self, *arguments: str, columns: int = 100, lines: int = 30, **environment: str
     ) -> None:
+        around: Any = {**os.environ, "TERM": "xterm-256color", **environment}
         self.child = pexpect.spawn(
             sys.executable,
             ["-m", "penstock", *arguments],
             dimensions=(lines, columns),
             encoding="utf-8",
             codec_errors="replace",
-            env={**os.environ, "TERM": "xterm-256color", **environment},  # type: ignore[arg-type]
+            env=around,
         )
         self.before = self._modes()
         self.raw = ""

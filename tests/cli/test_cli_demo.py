@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,8 +34,8 @@ def show(temporary: Path) -> Iterator[Callable[..., Terminal]]:
     """Starts a demo in a terminal."""
     started: list[Terminal] = []
 
-    def start(*arguments: str, **more: int) -> Terminal:
-        terminal = Terminal("demo", *arguments, TMPDIR=str(temporary), **more)  # type: ignore[arg-type]
+    def start(*arguments: str, **more: Any) -> Terminal:
+        terminal = Terminal("demo", *arguments, TMPDIR=str(temporary), **more)
         started.append(terminal)
         return terminal
 

@@ -52,8 +52,15 @@ class Yard:
         """As a worker would: run one job, fail another."""
         engine = connect(self.url, SystemClock())
         await engine.open()
-        info = {"queues": ("orders", "pictures"), "host": "harbour", "pid": 4711, "slots": 10}
-        await engine.join(WorkerInfo(id="crane-4711", lease=15.0, **info))  # type: ignore[arg-type]
+        info = WorkerInfo(
+            id="crane-4711",
+            queues=("orders", "pictures"),
+            host="harbour",
+            pid=4711,
+            slots=10,
+            lease=15.0,
+        )
+        await engine.join(info)
         ask = Ask(worker="crane-4711", queues=("orders", "pictures"), want=2, slots=2)
         jobs = {job.queue: job for job in (await engine.exchange(ask)).jobs}
         drawn, shipped = jobs["pictures"], jobs["orders"]

@@ -83,7 +83,7 @@ def filtered(command: Callable[..., None]) -> Callable[..., None]:
         command(which=_which(chosen), **given)
 
     parameters = own + added
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    vars(called)["__signature__"] = inspect.Signature(parameters)
     called.__annotations__ = {each.name: each.annotation for each in parameters}
     return called
 

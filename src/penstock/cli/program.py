@@ -6,6 +6,7 @@ Exit codes, of every command: 0 it went as told; 1 it did not; 2 it was called i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -87,7 +88,6 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _close_stdout() -> None:
     """Let what is still buffered go nowhere: the interpreter would complain at its end."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]
-    except (OSError, ValueError, AttributeError):  # there is no such file to begin with
-        pass
+    if sys.__stdout__ is not None:
+        with contextlib.suppress(OSError, ValueError):  # it has no file to begin with
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())

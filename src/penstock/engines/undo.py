@@ -16,11 +16,11 @@ class Undo(io.IOBase):
     """Makes a call at the end of a ``with``; the call must be a built-in function, or partial."""
 
     def __init__(self, call: Callable[[], object]) -> None:
-        self.close = call  # type: ignore[method-assign, assignment]
+        vars(self)["close"] = call  # what leaving the ``with`` calls
 
     def forget(self) -> None:
         """Do nothing from now on."""
-        self.close = int  # type: ignore[method-assign, assignment]
+        vars(self)["close"] = int
 
     def __del__(self) -> None:
         """A file closes itself here; this is none."""
