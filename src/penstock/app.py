@@ -14,12 +14,10 @@ This is the composition root: the only module that knows the engines by name, wh
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
@@ -35,25 +33,21 @@ from penstock.core.payload import encode_plain
 from penstock.core.spec import Spec
 from penstock.declare import TaskOptions, declared, refuse_duplicate
 from penstock.draft import draft
-from penstock.engines.engine import Engine
-from penstock.engines.observed import Observed
 from penstock.engines.records import Receipt
 from penstock.errors import (
     BadItem,
     BadOption,
-    MissingDriver,
-    MissingEngine,
     UsageError,
-    WrongProcess,
 )
 from penstock.events import Bus, Event
 from penstock.handle import BY_A_PERSON, Handle
 from penstock.operations import Operations
 from penstock.options import Call, EnqueueOptions, Options, merged, word
 from penstock.source import Place, Source
+from penstock.stores import connector, observed
 from penstock.sync import Facade, blocking
 from penstock.task import AsyncTask, Sender, Task
-from penstock.url import Url, hidden, parse
+from penstock.url import parse
 
 if TYPE_CHECKING:
     from penstock.hosting import WorkerOptions, WorkerThread
@@ -97,7 +91,7 @@ class Penstock(Operations):
         self.url = parse(self.settings.url)
         self.bus = Bus()
         clock = clock or SystemClock()
-        connect = partial(_observed, _engine(self.url, clock), self.bus)
+        connect = partial(observed, connector(self.url, clock), self.bus)
         self._source = Source(Place(connect, clock))
         self._facade = Facade(self._source.connect, str(self.url))
         self._tasks: dict[str, Sender[..., Any]] = {}
@@ -366,69 +360,3 @@ class Penstock(Operations):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-# --- engines ------------------------------------------------------------------------------------
-
-PRESENT = ("memory://", "sqlite:///")
-_DRIVERS = {"postgresql": ("psycopg", "postgres"), "redis": ("redis", "redis")}
-
-# Stores in memory are shared by their name within one process; a forked child starts without.
-_shared: dict[tuple[int, str], Any] = {}
-
-
-def connect(url: str, clock: Clock) -> Engine:
-    """A new, unopened handle on the store that ``url`` names."""
-    return _engine(parse(url), clock)()
-
-
-def _observed(connect: Callable[[], Engine], bus: Bus) -> Engine:
-    return Observed(connect(), bus)
-
-
-def _engine(url: Url, clock: Clock) -> Callable[[], Engine]:
-    """What makes a handle on the store that ``url`` names; a named error if nothing can.
-
-    The engine is imported here, by the thread that makes the app: were it imported by the façade's
-    thread, a fork at that moment would leave the child with a locked module.
-    """
-    match url.scheme:
-        case "memory":
-            from penstock.engines.memory import MemoryEngine, MemoryStore
-            from penstock.worker.child.place import is_child
-
-            _check(url, ())
-            stores = _shared if url.location else {}
-
-            def memory() -> Engine:
-                if is_child():
-                    raise WrongProcess(str(url))
-                here = os.getpid(), url.location
-                return MemoryEngine(stores.setdefault(here, MemoryStore()), clock)
-
-            return memory
-        case "sqlite":
-            from penstock.engines.sqlite import SqliteEngine
-
-            _check(url, ("synchronous", "busy_timeout"))
-            safety = url.options.get("synchronous", "normal").lower()
-            if safety not in ("normal", "full"):
-                raise BadOption("synchronous", safety, "give 'normal' or 'full'")
-            return partial(
-                SqliteEngine,
-                url.location,
-                clock,
-                synchronous="full" if safety == "full" else "normal",
-                busy_timeout=seconds(url.options.get("busy_timeout", 10.0), name="busy_timeout"),
-            )
-    driver, extra = _DRIVERS[url.scheme]
-    if find_spec(driver) is None:
-        raise MissingDriver(f"{url.scheme}://", extra)
-    raise MissingEngine(f"{url.scheme}://", PRESENT)
-
-
-def _check(url: Url, known: tuple[str, ...]) -> None:
-    for name, value in url.options.items():
-        if name not in known:
-            why = f"a {url.scheme} URL has no such option; it has {', '.join(known) or 'none'}"
-            raise BadOption(name, hidden(f"?{name}={value}").partition("=")[2], why)

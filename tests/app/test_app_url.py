@@ -141,7 +141,7 @@ def test_a_url_that_names_no_store_is_refused(text, kind, message):
     ],
 )
 def test_an_engine_without_its_driver_says_what_to_install(monkeypatch, text, driver, message):
-    monkeypatch.setattr("penstock.app.find_spec", lambda name: None)
+    monkeypatch.setattr("penstock.stores.find_spec", lambda name: None)
     with pytest.raises(MissingDriver) as caught:
         Penstock(text)
     assert str(caught.value) == message
@@ -149,7 +149,7 @@ def test_an_engine_without_its_driver_says_what_to_install(monkeypatch, text, dr
 
 @pytest.mark.parametrize("scheme", ["postgresql", "redis"])
 def test_an_engine_that_this_version_has_not_is_named(monkeypatch, scheme):
-    monkeypatch.setattr("penstock.app.find_spec", lambda name: name)
+    monkeypatch.setattr("penstock.stores.find_spec", lambda name: name)
     with pytest.raises(MissingEngine) as caught:
         Penstock(f"{scheme}://me:secret@host/db")
     assert str(caught.value) == (

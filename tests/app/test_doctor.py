@@ -12,12 +12,12 @@ import pytest
 
 from conformance.steps import settle
 from penstock import Penstock
-from penstock.app import connect
 from penstock.core.job import Draft, Hold, Job
 from penstock.doctor import Expected, Finding, Level, examine
 from penstock.engines.engine import Engine
 from penstock.engines.records import Ask, QueueSettings, WorkerInfo
 from penstock.errors import EngineUnavailable
+from penstock.stores import connect
 from penstock.testing import Faulty
 from penstock.testing.clock import FakeClock
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from conformance.steps import bury, claim_one, settle
-from penstock.app import connect
 from penstock.core.job import Draft, ErrorRecord, Hold, Job
 from penstock.engines.engine import Engine
 from penstock.engines.records import Ask, QueueSettings, Report, WorkerInfo
 from penstock.explain import Code, Explanation, explain
 from penstock.explain.words import argument, near, span
+from penstock.stores import connect
 from penstock.testing.clock import FakeClock
 
 START = "start a worker: penstock worker MODULE:APP --queues mail"

@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 
 from cli.terminals import ENTER, Terminal
 from penstock import Penstock
-from penstock.app import connect
 from penstock.cli.program import app as command
 from penstock.cli.top.live import pause
 from penstock.cli.top.paint import Look, frame
@@ -29,6 +28,7 @@ from penstock.cli.top.watch import Beats
 from penstock.clock import SystemClock
 from penstock.core.job import ErrorRecord, Job, Outcome, OutcomeKind, State
 from penstock.engines.records import Ask, Count, Glance, QueueSettings, Report, WorkerInfo
+from penstock.stores import connect
 
 
 class Yard:

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from penstock.app import Penstock, connect
+from penstock.app import Penstock
 from penstock.cli.output import AsJson, print_json, print_line
 from penstock.cli.store import Url, shared
 from penstock.clock import SystemClock
 from penstock.engines.records import Schema
+from penstock.stores import connect
 
 EPILOG = """\
 Every command and worker does the same when it opens a store of an older version; call this where

@@ -12,13 +12,13 @@ from typing import Annotated, Any, cast
 import typer
 
 from penstock import logs
-from penstock.app import connect
 from penstock.clock import SystemClock
 from penstock.core.duration import seconds
 from penstock.core.size import size
 from penstock.errors import AppNotFound, BadOption
 from penstock.hosting import WorkerOptions
 from penstock.locate import VARIABLE, locate
+from penstock.stores import connect
 from penstock.worker.staff.frames import Orders
 from penstock.worker.staff.reload import check_watchable
 from penstock.worker.staff.supervisor import StaffSettings, Supervisor

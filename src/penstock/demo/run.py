@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, cast
 
-from penstock.app import Penstock, connect
+from penstock.app import Penstock
 from penstock.cli.output import print_line
 from penstock.cli.top.view import View
 from penstock.cli.top.watch import Beats
@@ -35,6 +35,7 @@ from penstock.demo.summary import print_summary
 from penstock.engines.engine import Engine
 from penstock.errors import CannotHost, EngineReplaced, EngineUnavailable, ProcessFailed
 from penstock.options import EnqueueOptions
+from penstock.stores import connect
 
 REFRESH: Final = 0.15
 WINDOW: Final = 5.0

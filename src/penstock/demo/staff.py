@@ -12,8 +12,8 @@ from functools import partial
 from typing import Final, TextIO
 
 from penstock import logs
-from penstock.app import connect
 from penstock.clock import Clock
+from penstock.stores import connect
 from penstock.worker.staff.frames import Orders
 from penstock.worker.staff.member import spawn
 from penstock.worker.staff.supervisor import StaffSettings, Supervisor

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.app import connect
 from penstock.cli.store import opened
 from penstock.cli.top.view import View, seen
 from penstock.clock import Clock
 from penstock.engines.engine import Engine
 from penstock.engines.records import WorkerInfo
+from penstock.stores import connect
 
 WINDOW = 10.0
 """Seconds that rates are taken over."""

@@ -1,0 +1,81 @@
+"""Which engine a URL names: the one place that picks a concrete one, when it is asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+from penstock.clock import Clock
+from penstock.core.duration import seconds
+from penstock.engines.engine import Engine
+from penstock.engines.observed import Observed
+from penstock.errors import BadOption, MissingDriver, MissingEngine, WrongProcess
+from penstock.events import Bus
+from penstock.url import Url, hidden, parse
+
+PRESENT = ("memory://", "sqlite:///")
+_DRIVERS = {"postgresql": ("psycopg", "postgres"), "redis": ("redis", "redis")}
+
+# Stores in memory are shared by their name within one process; a forked child starts without.
+_shared: dict[tuple[int, str], Any] = {}
+
+
+def connect(url: str, clock: Clock) -> Engine:
+    """A new, unopened handle on the store that ``url`` names."""
+    return connector(parse(url), clock)()
+
+
+def observed(connect: Callable[[], Engine], bus: Bus) -> Engine:
+    """A new handle that tells ``bus`` what happens, and has patience."""
+    return Observed(connect(), bus)
+
+
+def connector(url: Url, clock: Clock) -> Callable[[], Engine]:
+    """What makes handles on the store that ``url`` names; a named error if nothing can.
+
+    The engine is imported here, by the thread that makes the app: were it imported by the façade's
+    thread, a fork at that moment would leave the child with a locked module.
+    """
+    match url.scheme:
+        case "memory":
+            from penstock.engines.memory import MemoryEngine, MemoryStore
+            from penstock.worker.child.place import is_child
+
+            _check(url, ())
+            stores = _shared if url.location else {}
+
+            def memory() -> Engine:
+                if is_child():
+                    raise WrongProcess(str(url))
+                here = os.getpid(), url.location
+                return MemoryEngine(stores.setdefault(here, MemoryStore()), clock)
+
+            return memory
+        case "sqlite":
+            from penstock.engines.sqlite import SqliteEngine
+
+            _check(url, ("synchronous", "busy_timeout"))
+            safety = url.options.get("synchronous", "normal").lower()
+            if safety not in ("normal", "full"):
+                raise BadOption("synchronous", safety, "give 'normal' or 'full'")
+            return partial(
+                SqliteEngine,
+                url.location,
+                clock,
+                synchronous="full" if safety == "full" else "normal",
+                busy_timeout=seconds(url.options.get("busy_timeout", 10.0), name="busy_timeout"),
+            )
+    driver, extra = _DRIVERS[url.scheme]
+    if find_spec(driver) is None:
+        raise MissingDriver(f"{url.scheme}://", extra)
+    raise MissingEngine(f"{url.scheme}://", PRESENT)
+
+
+def _check(url: Url, known: tuple[str, ...]) -> None:
+    for name, value in url.options.items():
+        if name not in known:
+            why = f"a {url.scheme} URL has no such option; it has {', '.join(known) or 'none'}"
+            raise BadOption(name, hidden(f"?{name}={value}").partition("=")[2], why)
