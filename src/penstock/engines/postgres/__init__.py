@@ -1,0 +1,1 @@
+"""The PostgreSQL engine: one store that every process of a team shares."""

@@ -1,0 +1,143 @@
+"""Rows of the PostgreSQL engine's ``live`` and ``history`` tables, as jobs and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from penstock.core.job import ErrorRecord, Hold, Job, State
+
+Row = tuple[Any, ...]
+
+_STATES: Final = {state.value: state for state in State}
+_HOLDS: Final = {hold.value: hold for hold in Hold}
+_NUL_SIGN: Final = "\N{SYMBOL FOR NULL}"
+_errors = msgspec.json.Decoder(tuple[ErrorRecord, ...])
+_tags = msgspec.json.Decoder(tuple[str, ...])
+_encoder = msgspec.json.Encoder()
+
+
+def json_text(value: object) -> str:
+    """Return a value as JSON text, for a column or a parameter."""
+    return _encoder.encode(value).decode()
+
+
+def can_be(value: str) -> bool:
+    """A stored text may equal this one: PostgreSQL has none with a NUL, and refuses to look."""
+    return "\0" not in value
+
+
+def names(values: Iterable[str]) -> list[str]:
+    """Return texts to be looked for as an array, without those that nothing equals."""
+    return [value for value in values if can_be(value)]
+
+
+def name(value: str) -> str | None:
+    """Return a text to be looked for; a null, which nothing equals, for one that cannot be."""
+    return value if can_be(value) else None
+
+
+def free_text(value: str | None) -> str | None:
+    """Return what people or programs say in words so that it can be stored: a NUL is shown as one.
+
+    An error's message may have one, and its job has to end all the same.
+    """
+    return None if value is None else value.replace("\0", _NUL_SIGN)
+
+
+def to_job(row: Row) -> Job:
+    """Read ``SELECT *``, in the order of the columns of both tables."""
+    return Job(
+        seq=row[1],
+        place=row[2],
+        priority=row[3],
+        enqueued_at=row[4],
+        run_at=row[5],
+        expires_at=row[6],
+        hold_until=row[7],
+        claimed_at=row[8],
+        finished_at=row[9],
+        progress=row[10],
+        attempt=row[11],
+        failures=row[12],
+        crashes=row[13],
+        rescues=row[14],
+        started=row[16],
+        at_most_once=row[17],
+        id=row[18],
+        task=row[19],
+        queue=row[20],
+        state=_STATES[row[21]],
+        worker=row[22],
+        enqueued_by=row[23],
+        hold=None if row[24] is None else _HOLDS[row[24]],
+        hold_cause=row[25],
+        key=row[26],
+        unique=row[27],
+        unique_until=row[28] or "done",
+        name=row[29],
+        correlation_id=row[30],
+        cancel_reason=row[32],
+        reason=row[33],
+        note=row[34],
+        tags=() if row[35] is None else _tags.decode(row[35]),
+        errors=() if row[36] is None else _errors.decode(row[36]),
+        payload=row[37],
+        result=row[38],
+    )
+
+
+def to_jobs(rows: Sequence[Row]) -> list[Job]:
+    """Read many rows."""
+    return [to_job(row) for row in rows]
+
+
+def to_record(job: Job) -> dict[str, Any]:
+    """The job by the names of its columns, as ``json_populate_recordset`` reads it.
+
+    What a job does not know of its row is not in it: its entry, and who signed for it.
+    """
+    return {
+        "seq": job.seq,
+        "place": job.place,
+        "priority": job.priority,
+        "enqueued_at": job.enqueued_at,
+        "run_at": job.run_at,
+        "expires_at": job.expires_at,
+        "hold_until": job.hold_until,
+        "claimed_at": job.claimed_at,
+        "finished_at": job.finished_at,
+        "progress": job.progress,
+        "attempt": job.attempt,
+        "failures": job.failures,
+        "crashes": job.crashes,
+        "rescues": job.rescues,
+        "started": job.started,
+        "at_most_once": job.at_most_once,
+        "id": job.id,
+        "task": job.task,
+        "queue": job.queue,
+        "state": job.state.value,
+        "worker": job.worker,
+        "enqueued_by": job.enqueued_by,
+        "hold": None if job.hold is None else job.hold.value,
+        "hold_cause": free_text(job.hold_cause),
+        "key": job.key,
+        "unique_key": job.unique,
+        "unique_until": None if job.unique_until == "done" else job.unique_until,
+        "name": job.name,
+        "correlation_id": job.correlation_id,
+        "cancel_reason": free_text(job.cancel_reason),
+        "reason": free_text(job.reason),
+        "note": free_text(job.note),
+        "tags": json_text(job.tags) if job.tags else None,
+        "errors": json_text(job.errors) if job.errors else None,
+        "payload": _bytea(job.payload),
+        "result": None if job.result is None else _bytea(job.result),
+    }
+
+
+def _bytea(value: bytes) -> str:
+    return f"\\x{value.hex()}"
