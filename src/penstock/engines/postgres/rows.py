@@ -29,12 +29,12 @@ def can_be(value: str) -> bool:
     return "\0" not in value
 
 
-def names(values: Iterable[str]) -> list[str]:
+def texts(values: Iterable[str]) -> list[str]:
     """Return texts to be looked for as an array, without those that nothing equals."""
     return [value for value in values if can_be(value)]
 
 
-def name(value: str) -> str | None:
+def text(value: str) -> str | None:
     """Return a text to be looked for; a null, which nothing equals, for one that cannot be."""
     return value if can_be(value) else None
 

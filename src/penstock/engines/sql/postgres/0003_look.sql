@@ -1,0 +1,115 @@
+-- What an idle worker asks before it sleeps and each second: is there something for me, or when?
+--
+-- One call, so that idling costs one round trip; it only reads, all of it on the snapshot of the
+-- statement that calls. Every plan is the same whatever the statistics say: each statement is written
+-- so that only one index has its conditions and its order, and other ways are made dear. What is dear
+-- would be compiled first, which takes longer than all of it: hence no `jit`.
+
+-- In seconds; 0: now; null: nobody knows. Without queues only cancellations count, less those `told_`.
+-- Without a slot what the worker gets waits in its hands, so no job that runs at most once is for it.
+CREATE FUNCTION penstock.look(
+  worker_ text, told_ text[], queues_ text[], avoid_ text[], has_slot_ boolean, least_ bigint)
+RETURNS double precision LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_sort = off SET jit = off AS $$
+DECLARE
+  now_    double precision := penstock.now();
+  queue_  text COLLATE "C";
+  decided record;
+  opened  record;
+  first   record;
+  before_ bigint;
+  due_at_ double precision;
+BEGIN
+  IF (SELECT true FROM penstock.live
+       WHERE state = 'running' AND cancel_reason IS NOT NULL AND worker = worker_ AND id <> ALL (told_)
+       LIMIT 1) THEN
+    RETURN 0;
+  END IF;
+
+  FOREACH queue_ IN ARRAY queues_ LOOP
+    -- All of these are null if nothing was decided about the queue.
+    SELECT paused, most, ordered, fair INTO decided FROM penstock.queue WHERE name = queue_;
+    CONTINUE WHEN decided.paused;
+    CONTINUE WHEN decided.most IS NOT NULL
+              AND decided.most <= (SELECT count(*) FROM penstock.live
+                                    WHERE state = 'running' AND queue = queue_);
+    before_ := least_;
+
+    IF decided.ordered THEN
+      -- Jobs that were claimed before and wait again: nobody passes them. One that has expired runs no
+      -- more and blocks nobody, whoever writes that down. They are few, so all of them are read.
+      SELECT bool_or(expires_at IS NULL OR expires_at > now_) AS are_there,
+             bool_or(state = 'ready' AND priority <= least_
+                     AND (hold IS NULL OR (decided.fair AND hold = 'unplaced'))
+                     AND task <> ALL (avoid_) AND (has_slot_ OR NOT at_most_once)
+                     AND (expires_at IS NULL OR expires_at > now_)) AS are_next,
+             least(min(expires_at) FILTER (WHERE expires_at > now_),
+                   min(due_at) FILTER (
+                     WHERE task <> ALL (avoid_) AND (has_slot_ OR NOT at_most_once)
+                       AND (expires_at IS NULL OR expires_at > greatest(due_at, now_))
+                       AND (priority <= least_ OR due_at > now_))) AS due_at
+        INTO opened
+        FROM (SELECT *, CASE state WHEN 'scheduled' THEN run_at ELSE hold_until END AS due_at
+                FROM penstock.live
+               WHERE queue = queue_ AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
+             ) AS job;
+      IF opened.are_next THEN
+        RETURN 0;
+      END IF;
+      IF opened.are_there THEN
+        due_at_ := least(due_at_, opened.due_at);
+        CONTINUE;
+      END IF;
+      -- The first in line is next: what this worker cannot have is not passed over.
+      SELECT priority, priority <= least_ AND task <> ALL (avoid_)
+                       AND (has_slot_ OR NOT at_most_once) AS fits
+        INTO first
+        FROM penstock.live
+       WHERE queue = queue_ AND state = 'ready' AND hold IS NULL
+         AND (expires_at IS NULL OR expires_at > now_)
+       ORDER BY priority, place, seq LIMIT 1;
+      IF first.fits THEN
+        RETURN 0;
+      END IF;
+      -- With a new ticket only what is more urgent comes before it; in a fair queue its equals may.
+      -- There is no number below the least one.
+      before_ := least(least_, CASE WHEN decided.fair OR first.priority = -9223372036854775808
+                                    THEN first.priority ELSE first.priority - 1 END);
+    ELSIF (SELECT true FROM penstock.live
+            WHERE queue = queue_ AND state = 'ready' AND hold IS NULL AND priority <= least_
+              AND task <> ALL (avoid_) AND (has_slot_ OR NOT at_most_once)
+              AND (expires_at IS NULL OR expires_at > now_)
+            ORDER BY priority, place, seq LIMIT 1) THEN
+      RETURN 0;
+    END IF;
+
+    -- What waits unplaced in a queue that is not fair is for `mend`, not for a claimer.
+    IF decided.fair AND (SELECT true FROM penstock.live
+                          WHERE hold = 'unplaced' AND queue = queue_ AND priority <= least_
+                            AND task <> ALL (avoid_) AND (has_slot_ OR NOT at_most_once)
+                            AND (expires_at IS NULL OR expires_at > now_)
+                          ORDER BY seq LIMIT 1) THEN
+      RETURN 0;
+    END IF;
+
+    -- What is less urgent than wanted counts while it is to come: to leave it out, all of it would
+    -- have to be read, and who wakes for it only looks once more. The index over all queues has the
+    -- order of the instants too, and everybody's jobs: only the one that begins with the queue has this
+    -- order, and only if the queue is a range and not a constant.
+    due_at_ := least(due_at_,
+      (SELECT run_at FROM penstock.live
+        WHERE state = 'scheduled' AND queue BETWEEN queue_ AND queue_
+          AND task <> ALL (avoid_) AND (has_slot_ OR NOT at_most_once)
+          AND (expires_at IS NULL OR expires_at > greatest(run_at, now_))
+          AND (priority <= before_ OR run_at > now_)
+        ORDER BY queue, run_at LIMIT 1),
+      (SELECT hold_until FROM penstock.live
+        WHERE hold_until IS NOT NULL AND queue BETWEEN queue_ AND queue_
+          AND task <> ALL (avoid_) AND (has_slot_ OR NOT at_most_once)
+          AND (expires_at IS NULL OR expires_at > greatest(hold_until, now_))
+          AND (priority <= before_ OR hold_until > now_)
+        ORDER BY queue, hold_until LIMIT 1));
+  END LOOP;
+  RETURN CASE WHEN due_at_ <= now_ THEN 0 ELSE due_at_ - now_ END;
+END $$;

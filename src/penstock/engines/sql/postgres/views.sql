@@ -1,0 +1,150 @@
+-- What the PostgreSQL engine reads, each statement on one snapshot. Jobs that have not ended are in
+-- `live`, all others in `history`; a job is never in both. `{live}` and `{history}` stand for the
+-- conditions of a filter, made of the blocks that begin with `if_`: a condition that is off is not in
+-- the statement, so that it cannot spoil the plan.
+
+-- name: get
+-- Each id is looked for by the index of the ids, in every day of the history.
+SELECT * FROM penstock.live    WHERE id = ANY(%(ids)s::text[])
+UNION ALL
+SELECT * FROM penstock.history WHERE id = ANY(%(ids)s::text[])
+
+-- name: find
+-- Newest first. Each table gives its newest alone: the history by its index of entries, over all days
+-- at once and no further than the page; of what lives the best few are kept while it is read.
+SELECT * FROM (
+  (SELECT * FROM penstock.live
+    WHERE entry < %(before)s::bigint AND {live}
+    ORDER BY entry DESC LIMIT %(limit)s::bigint)
+  UNION ALL
+  (SELECT * FROM penstock.history
+    WHERE entry < %(before)s::bigint AND {history}
+    ORDER BY entry DESC LIMIT %(limit)s::bigint)
+) AS job ORDER BY entry DESC LIMIT %(limit)s::bigint
+
+-- name: count
+SELECT (SELECT count(*) FROM penstock.live    WHERE {live})
+     + (SELECT count(*) FROM penstock.history WHERE {history})
+
+-- name: if_ids
+id = ANY(%(ids)s::text[])
+
+-- name: if_states
+state = ANY(%(states)s::text[])
+
+-- name: if_queues
+queue = ANY(%(queues)s::text[])
+
+-- name: if_tasks
+task = ANY(%(tasks)s::text[])
+
+-- name: if_keys
+key = ANY(%(keys)s::text[])
+
+-- name: if_holds
+hold = ANY(%(holds)s::text[])
+
+-- name: if_tag
+tags::jsonb ? %(tag)s::text
+
+-- name: if_correlation_id
+correlation_id = %(correlation_id)s::text
+
+-- name: if_since
+enqueued_at >= %(since)s::double precision
+
+-- name: if_until
+enqueued_at < %(until)s::double precision
+
+-- name: if_any
+true
+
+-- name: if_none
+-- The planner leaves a table out of which nothing can come.
+false
+
+-- name: counts
+-- No state is in both tables, so each is counted alone.
+SELECT queue, state, hold, count(*) FROM penstock.live    GROUP BY queue, state, hold
+UNION ALL
+SELECT queue, state, hold, count(*) FROM penstock.history GROUP BY queue, state, hold
+
+-- name: loads
+-- Each part by the index that has it, so that the other queues' backlog is not read. Only a ready job
+-- has a hold.
+SELECT queue, sum(jobs)::bigint FROM (
+  SELECT queue, count(*) AS jobs FROM penstock.live
+   WHERE state = 'ready' AND hold IS NULL AND queue = ANY(%(queues)s::text[]) GROUP BY queue
+  UNION ALL
+  SELECT queue, count(*) FROM penstock.live
+   WHERE hold IS NOT NULL AND queue = ANY(%(queues)s::text[]) GROUP BY queue
+  UNION ALL
+  SELECT queue, count(*) FROM penstock.live
+   WHERE state = 'scheduled' AND queue = ANY(%(queues)s::text[]) GROUP BY queue
+  UNION ALL
+  SELECT queue, count(*) FROM penstock.live
+   WHERE state = 'running' AND queue = ANY(%(queues)s::text[]) GROUP BY queue
+) AS part GROUP BY queue
+
+-- name: held_by
+SELECT * FROM penstock.live
+ WHERE state = 'running' AND worker = %(worker)s::text ORDER BY priority, place, seq
+
+-- name: hands
+SELECT coalesce(worker, ''), queue, task, priority, count(*), count(*) FILTER (WHERE started),
+       (array_agg(id ORDER BY claimed_at, seq))[1], min(claimed_at)
+  FROM penstock.live WHERE state = 'running'
+ GROUP BY coalesce(worker, ''), queue, task, priority
+ ORDER BY 1, 2, 3, 4
+
+-- name: remembered
+SELECT until FROM penstock.ledger WHERE id = %(id)s::text AND until > %(now)s::double precision
+
+-- name: ahead
+-- Who comes before a ticket, from the head of the line on, so that the limit bounds what is read: by
+-- key, the most frequent first, each with the sums over all of them.
+SELECT coalesce(key, ''), count(*), (sum(count(*)) OVER ())::bigint,
+       (sum(count(*) FILTER (WHERE priority < %(priority)s::bigint)) OVER ())::bigint
+  FROM (SELECT priority, key FROM penstock.live
+         WHERE queue = %(queue)s::text AND state = 'ready' AND hold IS NULL
+           AND (priority, place, seq)
+               < (%(priority)s::bigint, %(place)s::double precision, %(seq)s::bigint)
+           AND (expires_at IS NULL OR expires_at > %(now)s::double precision)
+         ORDER BY priority, place, seq LIMIT %(most)s::bigint) AS before
+ GROUP BY coalesce(key, '')
+ ORDER BY count(*) DESC, coalesce(key, '') LIMIT %(some)s::bigint
+
+-- name: blockers
+-- Open jobs of an ordered queue that wait. One that is open itself is kept only by those which are
+-- ready before it.
+SELECT id FROM penstock.live
+ WHERE queue = %(queue)s::text AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
+   AND (expires_at IS NULL OR expires_at > %(now)s::double precision)
+   AND id <> %(id)s::text
+   AND (NOT %(is_open)s::boolean
+        OR (state = 'ready' AND hold IS NULL
+            AND (priority, place, seq)
+                < (%(priority)s::bigint, %(place)s::double precision, %(seq)s::bigint)))
+ ORDER BY priority, place, seq LIMIT %(some)s::bigint
+
+-- name: look
+SELECT penstock.look(%(worker)s::text, %(told)s::text[], %(queues)s::text[], %(avoid)s::text[],
+                     %(has_slot)s::boolean, %(least_urgent)s::bigint)
+
+-- name: settings
+SELECT name, settings FROM penstock.queue
+
+-- name: queue_names
+SELECT queue FROM penstock.live UNION SELECT queue FROM penstock.history
+
+-- name: worker
+SELECT 1 FROM penstock.worker WHERE id = %(worker)s::text
+
+-- name: workers
+SELECT beat, joined_at, info FROM penstock.worker ORDER BY joined_at, id
+
+-- name: term
+SELECT holder, epoch, until, ttl FROM penstock.term
+
+-- name: cell
+SELECT value, version FROM penstock.cell WHERE name = %(name)s::text
