@@ -37,3 +37,14 @@ def new_id(at: float = 0.0) -> str:
     neighbours then: nothing may read an order from it.
     """
     return f"{int(at * 100) & 0xFFFFFFFFFF:010x}{_chance.number():016x}"
+
+
+def made_at(id: str) -> float:
+    """When an id may have been made, at the earliest: 0, unless it looks like one of ours."""
+    if len(id) != 26:
+        return 0.0
+    try:
+        int(id, 16)
+    except ValueError:
+        return 0.0
+    return int(id[:10], 16) / 100

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from penstock.core import life
 from penstock.core.job import Draft, Hold, Job, State
+from penstock.engines.plain import is_plain
 from penstock.engines.records import QueueSettings, Receipt
 from penstock.engines.sqlite_keys import SqliteKeys
-from penstock.engines.sqlite_rows import Row, is_plain, to_insert, to_insert_plain
+from penstock.engines.sqlite_rows import Row, to_insert, to_insert_plain
 
 _TEN: Final = 10
 """Rows of ``insert_ten_plain``."""

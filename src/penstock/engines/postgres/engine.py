@@ -1,0 +1,252 @@
+"""The PostgreSQL engine: the truth for teams, every process on one database.
+
+What a handle has open is in ``handle``; here is what it does, verb by verb. Time is the server's.
+The usual turn of a worker and the usual way in are one function call each, so one round trip and
+one commit (see ``sql/postgres/0002_functions.sql``).
+
+| if                                     | then                                                    |
+|----------------------------------------|---------------------------------------------------------|
+| the process dies before a commit       | the server rolls back; nothing happened                 |
+| it dies after a commit, before the     | it happened; a repeated call says so (see the contract) |
+| answer                                 |                                                         |
+| the server is killed                   | what was committed is there when it is back             |
+| two handles are in each other's way    | one of them is repeated, or told to come later          |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import psycopg
+from msgspec.structs import replace
+
+from penstock.core.job import Draft, Job, State, Verdict
+from penstock.engines.postgres.bounds import Ranges
+from penstock.engines.postgres.entry import to_json, to_plain, to_receipts
+from penstock.engines.postgres.glance import glance
+from penstock.engines.postgres.handle import PostgresHandle
+from penstock.engines.postgres.jobs import PostgresJobs
+from penstock.engines.postgres.rows import Row
+from penstock.engines.postgres.troubles import KNOWN_ID, LOCKED, NO_LEASE
+from penstock.engines.postgres.views import PostgresViews
+from penstock.engines.postgres.watch import ANY, DONE, WORK
+from penstock.engines.postgres.work import EXCHANGE, Header, is_quick, to_claimed, to_exchange
+from penstock.engines.records import (
+    Ask,
+    Cell,
+    Control,
+    Count,
+    Exchange,
+    Filter,
+    Glance,
+    Hand,
+    Mended,
+    Page,
+    Promoted,
+    Pruned,
+    Purged,
+    QueueSettings,
+    Receipt,
+    Report,
+    Sighting,
+    Standing,
+    Term,
+    WorkerInfo,
+    reasons,
+)
+from penstock.engines.storable import check_drafts, check_outcomes, check_reports
+from penstock.errors import EngineUnavailable, LeaseLost
+
+PUT_PLAIN = "SELECT penstock.put_plain(%s, %s, %s, %s, %s, %s, %s)"
+PUT = "SELECT * FROM penstock.put(%s)"
+BEAT = "UPDATE penstock.worker SET beat = beat + 1 WHERE id = %s RETURNING 1"
+
+
+class PostgresEngine(PostgresHandle):
+    """One handle on one PostgreSQL store."""
+
+    # --- in ------------------------------------------------------------------------------------
+
+    async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        check_drafts(self.traits.name, drafts)
+        if not drafts:
+            return []
+        plain = to_plain(drafts)
+        if plain is not None:
+            try:
+                await self._call(PUT_PLAIN, plain, wakes=WORK)
+                return [Receipt(draft.id, True) for draft in drafts]
+            except EngineUnavailable as error:
+                if not _says(error, KNOWN_ID):
+                    raise
+        return to_receipts(await self._call(PUT, (to_json(drafts),), wakes=WORK))
+
+    # --- work ----------------------------------------------------------------------------------
+
+    async def join(self, worker: WorkerInfo) -> None:
+        await self._write(WORK, PostgresJobs.join, worker)
+
+    async def leave(self, worker: str) -> None:
+        await self._write("", PostgresJobs.leave, worker)
+
+    async def beat(self, worker: str) -> None:
+        if not await self._call(BEAT, (worker,)):
+            raise LeaseLost(worker)
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        check_outcomes(self.traits.name, ask.outcomes)
+        if all(map(is_quick, ask.outcomes)):
+            quick = await self._quick_turn(ask)
+            if quick is not None:
+                return quick
+        overruled: dict[str, Job] = {}
+        ranges = self._ranges(ask)
+        rest = to_exchange(ask, (), ranges, self._places)
+        verdicts, rows = await self._write(ANY, PostgresJobs.exchange, ask, overruled, rest)
+        given = self._given(ask, rows, ranges)
+        assert given is not None, "nothing was left to be settled"
+        return replace(
+            given,
+            verdicts=tuple(verdicts),
+            overruled=reasons(overruled, State.CANCELLED),
+            abandoned=reasons(overruled, State.FAILED),
+        )
+
+    async def _quick_turn(self, ask: Ask) -> Exchange | None:
+        """The whole turn in one call; None: an outcome has to be looked at, nothing was claimed."""
+        ranges = self._ranges(ask)
+        values = to_exchange(ask, ask.outcomes, ranges, self._places)
+        try:
+            rows = await self._call(EXCHANGE, values, wakes=DONE if ask.outcomes else "")
+        except EngineUnavailable as error:
+            if _says(error, NO_LEASE):
+                raise LeaseLost(ask.worker) from None
+            if _says(error, LOCKED):
+                return None
+            raise
+        return self._given(ask, rows, ranges)
+
+    def _ranges(self, ask: Ask) -> Ranges | None:
+        return self._bounds.ranges(ask.queues) if ask.want > 0 and ask.queues else None
+
+    def _given(self, ask: Ask, rows: Sequence[Row], ranges: Ranges | None) -> Exchange | None:
+        header, jobs = to_claimed(rows, ask.worker, self._places)
+        if header.unsettled:
+            return None
+        if ranges is not None:
+            self._learn(ask, header, jobs)
+        return Exchange(
+            jobs=tuple(jobs),
+            verdicts=(Verdict.DONE,) * len(ask.outcomes),
+            cancels=tuple(id for id in header.cancels or () if id not in ask.told),
+            due_in=None if header.due is None else max(0.0, header.due - header.now),
+            now=header.now,
+        )
+
+    def _learn(self, ask: Ask, header: Header, jobs: Sequence[Job]) -> None:
+        passes_over = bool(ask.avoid) or header.passed or ask.slots <= 0
+        self._bounds.learn(
+            () if passes_over else jobs,
+            header.lowered,
+            is_fair=header.fair,
+            is_short=len(jobs) < ask.want,
+        )
+
+    async def held(self, worker: str) -> list[Job]:
+        return await self._read(PostgresViews.held, worker)
+
+    async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
+        check_reports(self.traits.name, reports)
+        return await self._write("", PostgresJobs.progress, worker, reports)
+
+    async def look(self, ask: Ask) -> float | None:
+        return await self._read(PostgresViews.look, ask)
+
+    # --- control -------------------------------------------------------------------------------
+
+    async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
+        return await self._write(ANY, PostgresJobs.cancel, ids, reason)
+
+    async def retry(self, ids: Sequence[str]) -> list[Control]:
+        return await self._write(WORK, PostgresJobs.retry, ids)
+
+    async def purge(self, which: Filter, limit: int, cursor: str | None = None) -> Purged:
+        return await self._write(ANY, PostgresJobs.purge, which, limit, cursor)
+
+    async def set_queue(self, queue: str, settings: QueueSettings) -> None:
+        await self._write(WORK, PostgresJobs.set_queue, queue, settings)
+
+    async def queues(self) -> dict[str, QueueSettings]:
+        return await self._read(PostgresViews.queues)
+
+    # --- upkeep --------------------------------------------------------------------------------
+
+    async def promote(self, limit: int) -> Promoted:
+        return await self._write(ANY, PostgresJobs.promote, limit)
+
+    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
+        return await self._write(ANY, PostgresJobs.rescue, dead, limit)
+
+    async def prune(self, keep: float, limit: int) -> Pruned:
+        return await self._write("", PostgresJobs.prune, keep, limit)
+
+    async def mend(self, *, rehearse: bool = False) -> Mended:
+        return await self._write(WORK, PostgresJobs.mend, rehearse=rehearse)
+
+    # --- lead and small values -----------------------------------------------------------------
+
+    async def lead(self, candidate: str, ttl: float) -> Term | None:
+        return await self._write("", PostgresJobs.lead, candidate, ttl)
+
+    async def resign(self, holder: str, epoch: int) -> None:
+        await self._write("", PostgresJobs.resign, holder, epoch)
+
+    async def leader(self) -> Term | None:
+        return await self._read(PostgresViews.leader)
+
+    async def cell(self, name: str) -> Cell:
+        return await self._read(PostgresViews.cell, name)
+
+    async def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
+        return await self._write("", PostgresJobs.set_cell, name, value, version)
+
+    # --- see -----------------------------------------------------------------------------------
+
+    async def get(self, ids: Sequence[str]) -> list[Job | None]:
+        return await self._read(PostgresViews.get, ids)
+
+    async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
+        return await self._read(PostgresViews.find, which, cursor, limit)
+
+    async def count(self, which: Filter) -> int:
+        return await self._read(PostgresViews.count, which)
+
+    async def counts(self) -> list[Count]:
+        return await self._read(PostgresViews.counts)
+
+    async def loads(self, queues: Sequence[str]) -> Mapping[str, int]:
+        return await self._read(PostgresViews.loads, queues)
+
+    async def glance(self, window: float, limit: int) -> Glance:
+        return await self._read(glance, window, limit)
+
+    async def workers(self) -> list[WorkerInfo]:
+        return await self._read(PostgresViews.workers)
+
+    async def hands(self) -> list[Hand]:
+        return await self._read(PostgresViews.hands)
+
+    async def line(self, id: str) -> Standing:
+        return await self._read(PostgresViews.standing, id)
+
+    async def version(self) -> int:
+        return await self._watching().version()
+
+    async def listen(self, seen: int, timeout: float) -> int:
+        return await self._watching().listen(seen, timeout)
+
+
+def _says(error: EngineUnavailable, state: str) -> bool:
+    """The server raised this very state."""
+    cause = error.__cause__
+    return isinstance(cause, psycopg.Error) and cause.sqlstate == state

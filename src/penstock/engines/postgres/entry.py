@@ -1,0 +1,88 @@
+"""How jobs enter a PostgreSQL store: as a few long texts if they are plain, else as JSON."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any, Final
+
+from penstock.core.ids import made_at
+from penstock.core.job import Draft
+from penstock.engines.plain import is_plain
+from penstock.engines.postgres.rows import Row, json_text
+from penstock.engines.records import Receipt
+
+BETWEEN: Final = "\x1f"
+"""Stands between the items of a list: no JSON text and no id that we make has it."""
+
+
+def to_plain(drafts: Sequence[Draft]) -> Row | None:
+    """The parameters of ``penstock.put_plain``; None: they are not plain, or of several kinds."""
+    first = drafts[0]
+    kind = (first.task, first.queue, first.priority, first.enqueued_by)
+    ids, payloads = [], []
+    for draft in drafts:
+        if (draft.task, draft.queue, draft.priority, draft.enqueued_by) != kind or not is_plain(
+            draft
+        ):
+            return None
+        ids.append(draft.id)
+        payloads.append(draft.payload)
+    try:
+        all_payloads = b"\x1f".join(payloads).decode()
+    except UnicodeDecodeError:
+        return None
+    all_ids = BETWEEN.join(ids)
+    count = len(drafts) - 1
+    if (
+        all_payloads.count(BETWEEN) != count
+        or all_ids.count(BETWEEN) != count
+        or "\0" in all_payloads
+        or not all(payloads)
+        or not all(ids)
+    ):
+        return None
+    return all_ids, all_payloads, *kind, min(map(made_at, ids))
+
+
+def to_json(drafts: Sequence[Draft]) -> str:
+    """The drafts as ``penstock.put`` reads them."""
+    return json_text([_record(draft) for draft in drafts])
+
+
+def to_receipts(rows: Sequence[Row]) -> list[Receipt]:
+    """What ``penstock.put`` says of each draft."""
+    return [Receipt(*row) for row in rows]
+
+
+def _record(draft: Draft) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "id": draft.id,
+        "task": draft.task,
+        "queue": draft.queue,
+        "priority": draft.priority,
+        "delay": draft.delay,
+        "run_at": draft.run_at,
+        "expires_in": draft.expires_in,
+        "remember": draft.remember,
+        # A caller's own id may have been used at any time.
+        "since": made_at(draft.id) if draft.remember <= 0 else 0.0,
+        "key": draft.key,
+        "unique": draft.unique,
+        "unique_until": draft.unique_until,
+        "unique_for": draft.unique_for,
+        "at_most_once": draft.at_most_once,
+        "name": draft.name,
+        "tags": list(draft.tags) or None,
+        "correlation_id": draft.correlation_id,
+        "enqueued_by": draft.enqueued_by,
+    }
+    try:
+        text = draft.payload.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        record["payload64"] = base64.b64encode(draft.payload).decode()
+    else:
+        record["payload"] = text
+    return record

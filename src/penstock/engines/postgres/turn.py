@@ -1,0 +1,55 @@
+"""One transaction on one connection: what the steps of the PostgreSQL engine run in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import psycopg
+
+from penstock.engines.postgres.link import Link, Values
+from penstock.engines.postgres.rows import Row
+from penstock.engines.postgres.schema import placed
+
+WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '100ms'"
+"""Nobody waits long for a row that somebody else has: it is skipped, or the whole is repeated."""
+READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+class Turn:
+    """A transaction that has begun."""
+
+    def __init__(self, link: Link, schema: str, now: float) -> None:
+        self.now = now
+        """The store's instant, the same for all of it."""
+        self._link = link
+        self._schema = schema
+
+    async def rows(self, sql: str, values: Values = ()) -> list[Row]:
+        """Run one statement; return what it returns."""
+        return await self._link.rows(placed(sql, self._schema), values)
+
+    async def change(self, sql: str, values: Values = ()) -> int:
+        """Run one statement; return how many rows it has changed."""
+        return await self._link.change(placed(sql, self._schema), values)
+
+
+@asynccontextmanager
+async def turn(link: Link, schema: str, begin: str, instant: float | None) -> AsyncIterator[Turn]:
+    """Begin a transaction; commit it, or roll it back if its body fails.
+
+    ``instant`` is what a test says the time is; None: the server says it.
+    """
+    shift = "" if instant is None else f"SET penstock_clock.now = '{instant!r}'; "
+    link.instant = instant
+    try:
+        ((now,),) = await link.script(f"{shift}{begin}; SELECT {schema}.now()")
+        yield Turn(link, schema, float(now))
+        await link.script("COMMIT")
+    finally:
+        if not link.is_usable:
+            # After a lost connection there is nothing to roll back, and nobody to tell.
+            with contextlib.suppress(psycopg.Error):
+                await link.script("ROLLBACK")

@@ -1,0 +1,257 @@
+"""The steps of the PostgreSQL engine that a worker takes, apart from the turn that is one call.
+
+A turn whose outcomes are all plain successes is ``penstock.exchange`` and nothing else: one round
+trip. Whatever else an attempt ended as is decided by ``core.life``, on rows that are locked first,
+and the rest of the turn follows in the same transaction. A row that somebody else has locked is
+skipped, and its outcome is to be sent again (``LATER``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.core import life
+from penstock.core.job import (
+    ErrorRecord,
+    Hold,
+    Job,
+    Outcome,
+    OutcomeKind,
+    State,
+    Verdict,
+)
+from penstock.engines.postgres.bounds import Ranges
+from penstock.engines.postgres.entry import BETWEEN
+from penstock.engines.postgres.rows import Row, can_be, json_text, to_job
+from penstock.engines.postgres.steps import PostgresSteps
+from penstock.engines.records import ANY_PRIORITY, Ask, Report, WorkerInfo
+from penstock.errors import LeaseLost
+
+EXCHANGE: Final = (
+    "SELECT * FROM penstock.exchange(%s, %s, %s, %s, %s, %s, %s, %s::text[], %s, %s, %s::text[],"
+    " %s, %s::bigint[], %s::bigint[], %s::double precision[], %s::bigint[], %s::bigint[])"
+)
+_LARGE: Final = 2000
+"""Bytes of a result that goes with the others in one text."""
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What a turn says beside the jobs it gives."""
+
+    now: float
+    unsettled: int = 0
+    """Outcomes that have to be looked at one by one; nothing was claimed then."""
+    due: float | None = None
+    cancels: list[str] | None = None
+    passed: bool = False
+    """A job that runs at most once stays in line before some that were given."""
+    contended: bool = False
+    fair: bool = False
+    lowered: int = 0
+
+
+class _Rest(msgspec.Struct, frozen=True, array_like=True):
+    """What few jobs have, in the order of ``penstock.exchange``."""
+
+    place: float
+    run_at: float | None
+    expires_at: float | None
+    failures: int
+    crashes: int
+    rescues: int
+    key: str | None
+    unique: str | None
+    unique_until: Any
+    at_most_once: bool
+    name: str | None
+    tags: tuple[str, ...]
+    correlation_id: str | None
+    reason: str | None
+    errors: tuple[ErrorRecord, ...]
+
+
+_header = msgspec.json.Decoder(Header)
+_rest = msgspec.json.Decoder(_Rest)
+
+
+def is_quick(outcome: Outcome) -> bool:
+    """It can be settled by ``penstock.exchange``: a success whose result is a plain text."""
+    result = outcome.result
+    return (
+        outcome.kind is OutcomeKind.SUCCEEDED
+        and can_be(outcome.job)
+        and BETWEEN not in outcome.job
+        and (result is None or (0 < len(result) <= _LARGE and _is_text(result)))
+    )
+
+
+def _is_text(value: bytes) -> bool:
+    if b"\0" in value or b"\x1f" in value:
+        return False
+    if value.isascii():
+        return True
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def to_exchange(
+    ask: Ask, outcomes: Sequence[Outcome], ranges: Ranges | None, places: dict[str, str]
+) -> Row:
+    """The parameters of ``penstock.exchange``. ``places`` are those of the rows of jobs that were
+    claimed before, as far as they are known; each is of use once.
+    """
+    done: tuple[str | None, ...] = (None, None, None, None)
+    if outcomes:
+        done = (
+            BETWEEN.join([places.pop(each.job, "(0,0)") for each in outcomes]),
+            BETWEEN.join([each.job for each in outcomes]),
+            ",".join([str(each.attempt) for each in outcomes]),
+            b"\x1f".join([each.result or b"" for each in outcomes]).decode(),
+        )
+    begun: tuple[str | None, ...] = (None, None)
+    known = [each for each in ask.begun if can_be(each[0])]
+    if known:
+        begun = BETWEEN.join(id for id, _ in known), ",".join(str(attempt) for _, attempt in known)
+    queues = [queue for queue in ask.queues if can_be(queue)] if ranges else []
+    return (
+        ask.worker,
+        *done,
+        *begun,
+        queues,
+        ask.want if ranges else 0,
+        ask.slots,
+        [task for task in ask.avoid if can_be(task)],
+        ANY_PRIORITY if ask.least_urgent is None else ask.least_urgent,
+        *(ranges or ("{}",) * 5),
+    )
+
+
+def to_claimed(
+    rows: Sequence[Row], worker: str, places: dict[str, str]
+) -> tuple[Header, list[Job]]:
+    """Read what ``penstock.exchange`` returns; the rows' places are added."""
+    header = _header.decode(rows[-1][12])
+    jobs: list[Job] = []
+    for row in rows[:-1]:
+        id = row[2]
+        places[id] = row[1]
+        job = Job(
+            id=id,
+            task=row[3],
+            payload=row[4],
+            queue=row[5],
+            priority=row[6],
+            state=State.RUNNING,
+            enqueued_at=row[7],
+            enqueued_by=row[8],
+            seq=row[9],
+            attempt=row[10],
+            started=row[11],
+            worker=worker,
+            claimed_at=header.now,
+        )
+        jobs.append(job if row[12] is None else _completed(job, _rest.decode(row[12])))
+    return header, jobs
+
+
+def _completed(job: Job, rest: _Rest) -> Job:
+    return replace(job, **{name: getattr(rest, name) for name in _Rest.__struct_fields__})
+
+
+class PostgresWork(PostgresSteps):
+    """What a worker does with jobs, inside one transaction."""
+
+    async def join(self, worker: WorkerInfo) -> None:
+        """See the contract."""
+        await self._ask("join", (worker.id, self.now, json_text(worker)))
+        if await self._change("unhold_known", (Hold.UNKNOWN_TASK.value, list(worker.tasks))):
+            await self._lower()
+
+    async def leave(self, worker: str) -> None:
+        """See the contract."""
+        await self._change("leave", (worker,))
+
+    async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
+        """See the contract."""
+        if not await self._has_lease(worker):
+            return [Verdict.STALE] * len(reports)
+        verdicts = []
+        for report in reports:
+            values = (report.fraction, report.note, report.job, report.attempt, worker)
+            is_done = can_be(report.job) and await self._change("report", values)
+            verdicts.append(Verdict.DONE if is_done else Verdict.STALE)
+        return verdicts
+
+    async def exchange(
+        self, ask: Ask, overruled: dict[str, Job], rest: Row
+    ) -> tuple[list[Verdict], list[Row]]:
+        """Settle every outcome of a turn, one by one; then the ``rest`` of the turn."""
+        verdicts = await self._settle_all(ask, overruled)
+        return verdicts, await self.turn.rows(EXCHANGE, rest)
+
+    async def _settle_all(self, ask: Ask, overruled: dict[str, Job]) -> list[Verdict]:
+        if not await self._lock_lease(ask.worker):
+            raise LeaseLost(ask.worker)
+        # One order for all who lock many rows, so that nobody waits in a circle.
+        ids = sorted({each.job for each in ask.outcomes if can_be(each.job)})
+        await self._begin(ask)
+        locked = {row[18]: row for row in await self._ask("lock", (ids,))}
+        verdicts = []
+        for outcome in ask.outcomes:
+            row = locked.get(outcome.job)
+            if row is None:
+                verdicts.append(await self._repeated(outcome, ask.worker, overruled))
+                continue
+            verdict, after = await self._settle(outcome, ask.worker, row, overruled)
+            verdicts.append(verdict)
+            if after is not None:
+                # A second outcome of the same attempt meets what the first one left.
+                del locked[outcome.job]
+                again = await self._ask("lock", ([outcome.job],))
+                locked.update((row[18], row) for row in again)
+        return verdicts
+
+    async def _begin(self, ask: Ask) -> None:
+        for id, attempt in ask.begun:
+            if can_be(id):
+                await self._change("begin_attempt", (id, attempt, ask.worker))
+
+    async def _settle(
+        self, outcome: Outcome, worker: str, row: Row, overruled: dict[str, Job]
+    ) -> tuple[Verdict, Job | None]:
+        job = to_job(row)
+        fence = (outcome.attempt, worker)
+        if job.state is not State.RUNNING or (job.attempt, job.worker) != fence:
+            is_settled = job.state is not State.RUNNING and (job.attempt, job.worker) == fence
+            is_signed = (row[15], row[31]) == fence
+            return (Verdict.DONE if is_settled or is_signed else Verdict.STALE), None
+        after = life.settled(job, outcome, self.now)
+        if after.hold is Hold.UNKNOWN_TASK and after.task in await self._known_tasks():
+            after = replace(after, hold=None, hold_cause=None, hold_until=None)
+        after = await self._wait_or_end(job, after, fence)
+        if life.overruled(outcome, after):
+            overruled[job.id] = after
+        return Verdict.DONE, after
+
+    async def _repeated(self, outcome: Outcome, worker: str, overruled: dict[str, Job]) -> Verdict:
+        """What to say to an outcome whose job is not live, or is somebody else's just now."""
+        if not can_be(outcome.job):
+            return Verdict.STALE
+        ended = await self._ask("ended", (outcome.job,))
+        if not ended:
+            is_there = await self._ask("is_live", (outcome.job,))
+            return Verdict.LATER if is_there else Verdict.STALE
+        job = to_job(ended[0])
+        if (job.attempt, job.worker) == (outcome.attempt, worker):
+            if life.overruled(outcome, job):
+                overruled[job.id] = job
+            return Verdict.DONE
+        is_signed = (ended[0][15], ended[0][31]) == (outcome.attempt, worker)
+        return Verdict.DONE if is_signed else Verdict.STALE

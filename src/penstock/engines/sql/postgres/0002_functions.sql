@@ -1,0 +1,730 @@
+-- What the server does by itself, so that a turn of a worker is one round trip of several statements,
+-- each seeing the one before (law 1): in a VOLATILE function every statement has its own snapshot.
+--
+-- No plan is left to luck: statistics of a table whose rows live for seconds are always wrong. So these
+-- functions plan once, for any values, and only by index or by the place of a row (ctid); whoever finds
+-- a row by its place checks that it is still the one that was meant. Lists come as one text each, which
+-- costs a client next to nothing to write.
+
+-- Law 12: time is read here and nowhere else. Tests set the parameter; nobody else has one.
+CREATE FUNCTION penstock.now() RETURNS double precision LANGUAGE sql VOLATILE AS $$
+  SELECT coalesce(nullif(pg_catalog.current_setting('penstock_clock.now', true), '')::double precision,
+                  extract(epoch FROM pg_catalog.clock_timestamp())::double precision)
+$$;
+
+-- The lock of whoever counts and claims in a limited, ordered or fair queue, until the transaction ends.
+CREATE FUNCTION penstock.try_queue(queue_ text) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+  SELECT pg_catalog.pg_try_advisory_xact_lock(
+    pg_catalog.hashtext('penstock.queue'), pg_catalog.hashtext(queue_))
+$$;
+
+-- Make the day of an instant. The partition is made beside the table and then attached: to create it in
+-- its place would lock out everybody who reads or settles.
+CREATE FUNCTION penstock.make_day(at_ double precision) RETURNS boolean LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+DECLARE
+  day_  bigint := floor(at_ / 86400);
+  name_ text   := 'history_' || to_char(to_timestamp(day_ * 86400) AT TIME ZONE 'UTC', 'YYYYMMDD');
+BEGIN
+  IF to_regclass(format('penstock.%I', name_)) IS NOT NULL THEN
+    RETURN false;
+  END IF;
+  PERFORM pg_advisory_xact_lock(hashtext('penstock.history'), 0);
+  IF to_regclass(format('penstock.%I', name_)) IS NOT NULL THEN
+    RETURN false;
+  END IF;
+  EXECUTE format('CREATE TABLE penstock.%I (LIKE penstock.history INCLUDING ALL)', name_);
+  EXECUTE format('ALTER TABLE penstock.history ATTACH PARTITION penstock.%I FOR VALUES FROM (%s) TO (%s)',
+                 name_, day_ * 86400, (day_ + 1) * 86400);
+  RETURN true;
+END $$;
+
+-- Make today and the days after it, so that nobody misses one at midnight.
+CREATE FUNCTION penstock.make_days(days_ integer) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+  made_ integer := 0;
+BEGIN
+  FOR offset_ IN -1..days_ LOOP
+    IF penstock.make_day(penstock.now() + offset_ * 86400.0) THEN
+      made_ := made_ + 1;
+    END IF;
+  END LOOP;
+  RETURN made_;
+END $$;
+
+-- --- in -------------------------------------------------------------------------------------------
+
+-- Store jobs that have nothing but a task and a payload, all of one kind. An id that is known is an
+-- error here: the whole batch goes the long way then. `since_` is when the first of the ids was made:
+-- no job can have ended before that, so only the days after it are searched.
+CREATE FUNCTION penstock.put_plain(
+  ids_ text, payloads_ text, task_ text, queue_ text, priority_ bigint, by_ text,
+  since_ double precision) RETURNS void LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET lock_timeout = '100ms' AS $$
+DECLARE
+  now_  double precision := penstock.now();
+  list_ text[] := string_to_array(ids_, e'\x1f');
+  hold_ text;
+  rows_ bigint;
+BEGIN
+  IF EXISTS (SELECT FROM penstock.queue WHERE name = queue_ AND fair) THEN
+    hold_ := 'unplaced';
+  END IF;
+  INSERT INTO penstock.live (entry, seq, priority, enqueued_at, id, task, queue, state, enqueued_by, hold,
+                             hold_cause, payload)
+  SELECT job.ticket, job.ticket, priority_, now_, job.id, task_, queue_, 'ready', by_, hold_,
+         CASE WHEN hold_ IS NOT NULL THEN queue_ END, convert_to(job.payload, 'UTF8')
+    FROM (SELECT nextval('penstock.ticket') AS ticket, given.id, given.payload
+            FROM unnest(list_, string_to_array(payloads_, e'\x1f')) AS given (id, payload)) AS job
+  ON CONFLICT (id) DO NOTHING;
+  GET DIAGNOSTICS rows_ = ROW_COUNT;
+  -- Asked after the insert: whoever ends a job of this id at this moment has committed by now, or kept
+  -- the insert waiting.
+  IF rows_ <> cardinality(list_) OR EXISTS (
+       SELECT FROM penstock.history WHERE id = ANY (list_) AND finished_at >= least(since_, now_) - 86400)
+  THEN
+    RAISE EXCEPTION USING ERRCODE = 'PS001', MESSAGE = 'an id is known already';
+  END IF;
+END $$;
+
+-- Store jobs of any kind, from a JSON array of drafts; a receipt for each, in order. `tell_` says that
+-- the transaction is somebody else's: then nobody can look after the commit who sleeps.
+CREATE FUNCTION penstock.put(drafts_ text, tell_ boolean DEFAULT false)
+RETURNS TABLE (id text, created boolean, because text) LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET lock_timeout = '100ms' AS $$
+#variable_conflict use_column
+DECLARE
+  now_    double precision := penstock.now();
+  draft   record;
+  run_at_ double precision;
+  is_due  boolean;
+  hold_   text;
+  ticket_ bigint;
+  owner_  text;
+BEGIN
+  FOR draft IN
+    SELECT * FROM json_to_recordset(drafts_::json) AS given (
+      id text, task text, payload text, payload64 text, queue text, priority bigint,
+      delay double precision, run_at double precision, expires_in double precision,
+      remember double precision, since double precision, key text, "unique" text, unique_until text,
+      unique_for double precision, at_most_once boolean, name text, tags json, correlation_id text,
+      enqueued_by text)
+  LOOP
+    -- An id counts before a unique key. Only looked at, not locked: what a foreign transaction found
+    -- taken must not wait for its end.
+    IF EXISTS (SELECT FROM penstock.live WHERE live.id = draft.id)
+       OR (draft.remember > 0 AND EXISTS (
+             SELECT FROM penstock.ledger WHERE ledger.id = draft.id AND ledger.until > now_)) THEN
+      RETURN QUERY VALUES (draft.id, false, 'id');
+      CONTINUE;
+    END IF;
+    IF draft.unique IS NOT NULL THEN
+      owner_ := penstock.take_key(draft.unique, draft.id, now_, now_ + coalesce(draft.unique_for, 0));
+      IF owner_ IS NOT NULL THEN
+        -- The id may be known, too: then it is what counts.
+        IF EXISTS (SELECT FROM penstock.history WHERE history.id = draft.id
+                      AND history.finished_at >= least(draft.since, now_) - 86400) THEN
+          RETURN QUERY VALUES (draft.id, false, 'id');
+        ELSE
+          RETURN QUERY VALUES (owner_, false, 'unique');
+        END IF;
+        CONTINUE;
+      END IF;
+    END IF;
+    run_at_ := coalesce(draft.run_at, now_ + coalesce(draft.delay, 0));
+    is_due := run_at_ <= now_;
+    hold_ := CASE WHEN is_due AND EXISTS (
+               SELECT FROM penstock.queue WHERE queue.name = draft.queue AND queue.fair) THEN 'unplaced' END;
+    ticket_ := nextval('penstock.ticket');
+    INSERT INTO penstock.live AS job (
+      entry, seq, priority, enqueued_at, run_at, expires_at, at_most_once, id, task, queue, state,
+      enqueued_by, hold, hold_cause, key, unique_key, unique_until, name, correlation_id, tags, payload)
+    VALUES (
+      ticket_, ticket_, coalesce(draft.priority, 5), now_,
+      CASE WHEN draft.run_at IS NOT NULL OR NOT is_due THEN run_at_ END, now_ + draft.expires_in,
+      coalesce(draft.at_most_once, false), draft.id, draft.task, coalesce(draft.queue, 'default'),
+      CASE WHEN is_due THEN 'ready' ELSE 'scheduled' END, coalesce(draft.enqueued_by, ''), hold_,
+      CASE WHEN hold_ IS NOT NULL THEN draft.queue END, draft.key, draft.unique,
+      nullif(draft.unique_until, 'done'), draft.name, draft.correlation_id, draft.tags::text,
+      CASE WHEN draft.payload64 IS NOT NULL THEN decode(draft.payload64, 'base64')
+           ELSE convert_to(coalesce(draft.payload, '{}'), 'UTF8') END)
+    ON CONFLICT (id) DO NOTHING;
+    IF NOT FOUND OR EXISTS (
+         SELECT FROM penstock.history WHERE history.id = draft.id
+            AND history.finished_at >= least(draft.since, now_) - 86400) THEN
+      IF FOUND THEN
+        DELETE FROM penstock.live AS job WHERE job.entry = ticket_ AND job.id = draft.id;
+      END IF;
+      DELETE FROM penstock.unique_key WHERE unique_key.key = draft.unique AND unique_key.owner = draft.id;
+      RETURN QUERY VALUES (draft.id, false, 'id');
+      CONTINUE;
+    END IF;
+    IF draft.remember > 0 THEN
+      INSERT INTO penstock.ledger (id, until) VALUES (draft.id, now_ + draft.remember)
+      ON CONFLICT (id) DO UPDATE SET until = excluded.until;
+    END IF;
+    RETURN QUERY VALUES (draft.id, true, NULL);
+  END LOOP;
+  IF tell_ THEN
+    PERFORM pg_notify('penstock.wake', 'work');
+  END IF;
+END $$;
+
+-- --- unique keys (law 13) ---------------------------------------------------------------------------
+
+-- Give a free key to a job; returns the other job that keeps it from it, if any. A key that is taken is
+-- only read: a lock on it would keep its owner from ending.
+CREATE FUNCTION penstock.take_key(
+  key_ text, by_ text, now_ double precision, until_ double precision) RETURNS text LANGUAGE plpgsql
+AS $$
+DECLARE
+  owner_ text;
+BEGIN
+  LOOP
+    SELECT owner INTO owner_ FROM penstock.unique_key
+     WHERE key = key_ AND owner <> by_ AND (held OR until > now_);
+    IF FOUND THEN
+      RETURN owner_;
+    END IF;
+    INSERT INTO penstock.unique_key AS mine (key, owner, until, held) VALUES (key_, by_, until_, true)
+    ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, until = excluded.until, held = true
+     WHERE mine.owner = by_ OR NOT (mine.held OR mine.until > now_);
+    IF FOUND THEN
+      RETURN NULL;
+    END IF;
+  END LOOP;
+END $$;
+
+-- The life of these jobs needs their keys no longer; their windows may.
+CREATE FUNCTION penstock.give_back(keys_ text[], owners_ text[], now_ double precision)
+RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off AS $$
+BEGIN
+  IF keys_ IS NULL THEN
+    RETURN;
+  END IF;
+  UPDATE penstock.unique_key AS mine SET held = false
+    FROM (SELECT * FROM unnest(keys_, owners_) AS given (key, owner) ORDER BY given.key) AS given
+   WHERE mine.key = given.key AND mine.owner = given.owner;
+  DELETE FROM penstock.unique_key WHERE key = ANY (keys_) AND NOT held AND until <= now_;
+END $$;
+
+-- --- what falls due ---------------------------------------------------------------------------------
+
+-- End what has waited past its time. Returns how many.
+CREATE FUNCTION penstock.expire(now_ double precision, limit_ bigint) RETURNS bigint LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET enable_bitmapscan = off SET enable_sort = off AS $$
+DECLARE
+  keys_   text[];
+  owners_ text[];
+  rows_   bigint;
+BEGIN
+  WITH old AS MATERIALIZED (
+    SELECT ctid AS tid FROM penstock.live
+     WHERE expires_at <= now_ AND expires_at IS NOT NULL AND state IN ('scheduled', 'ready')
+     ORDER BY expires_at, seq LIMIT limit_ FOR UPDATE SKIP LOCKED
+  ), gone AS (
+    DELETE FROM penstock.live AS job USING old WHERE job.ctid = old.tid RETURNING job.*
+  ), ended AS (
+    INSERT INTO penstock.history
+    SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress,
+           attempt, failures, crashes, rescues, signed_attempt, started, at_most_once, id, task, queue,
+           'cancelled', worker, enqueued_by, NULL, NULL, key, unique_key, unique_until, name,
+           correlation_id, signed_by, NULL, 'expired', note, tags, errors, payload, NULL
+      FROM gone
+    RETURNING unique_key, id
+  )
+  SELECT count(*), array_agg(unique_key) FILTER (WHERE unique_key IS NOT NULL),
+         array_agg(id) FILTER (WHERE unique_key IS NOT NULL)
+    INTO rows_, keys_, owners_ FROM ended;
+  PERFORM penstock.give_back(keys_, owners_, now_);
+  RETURN rows_;
+END $$;
+
+-- Promote what is due, in the order of its instants: scheduled jobs get new tickets, jobs whose hold is
+-- over keep theirs. Returns how many.
+CREATE FUNCTION penstock.promote(now_ double precision, limit_ bigint) RETURNS bigint LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+DECLARE
+  tids_    tid[];
+  tickets_ bigint[];
+  rows_    bigint;
+  unheld_  bigint;
+BEGIN
+  SELECT array_agg(due.tid), array_agg(due.ticket) INTO tids_, tickets_ FROM (
+    SELECT job.ctid AS tid,
+           CASE WHEN job.state = 'scheduled' THEN nextval('penstock.ticket') END AS ticket
+      FROM (SELECT both_.tid FROM (
+              (SELECT ctid AS tid, run_at AS at, seq FROM penstock.live
+                WHERE state = 'scheduled' AND run_at <= now_ ORDER BY run_at, seq LIMIT limit_)
+              UNION ALL
+              (SELECT ctid, hold_until, seq FROM penstock.live
+                WHERE hold_until IS NOT NULL AND hold_until <= now_ ORDER BY hold_until, seq LIMIT limit_)
+            ) AS both_ ORDER BY both_.at, both_.seq LIMIT limit_) AS head
+      JOIN penstock.live AS job ON job.ctid = head.tid
+       AND (job.state = 'scheduled' AND job.run_at <= now_ OR job.hold_until <= now_)
+       FOR UPDATE OF job SKIP LOCKED) AS due;
+  IF tids_ IS NULL THEN
+    RETURN 0;
+  END IF;
+  UPDATE penstock.live AS job
+     SET state = 'ready', seq = due.ticket, place = 0,
+         hold = CASE WHEN queue.fair THEN 'unplaced' END,
+         hold_cause = CASE WHEN queue.fair THEN job.queue END
+    FROM unnest(tids_, tickets_) AS due (tid, ticket) CROSS JOIN LATERAL (
+           SELECT coalesce((SELECT decided.fair FROM penstock.queue AS decided
+                             WHERE decided.name = (SELECT its.queue FROM penstock.live AS its
+                                                    WHERE its.ctid = due.tid)), false)) AS queue (fair)
+   WHERE job.ctid = due.tid AND due.ticket IS NOT NULL;
+  GET DIAGNOSTICS rows_ = ROW_COUNT;
+  IF rows_ < cardinality(tids_) THEN
+    UPDATE penstock.live AS job SET hold = NULL, hold_cause = NULL, hold_until = NULL
+      FROM unnest(tids_, tickets_) AS due (tid, ticket)
+     WHERE job.ctid = due.tid AND due.ticket IS NULL;
+    GET DIAGNOSTICS unheld_ = ROW_COUNT;
+    PERFORM nextval('penstock.lowered');
+    rows_ := rows_ + unheld_;
+  END IF;
+  RETURN rows_;
+END $$;
+
+-- Give every unplaced job of a fair queue its place, in order of arrival (law 8; core.fairness says how).
+-- The caller has the queue's lock. Returns how many.
+CREATE FUNCTION penstock.place(queue_ text, limit_ bigint) RETURNS bigint LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+DECLARE
+  job      record;
+  weights_ json;
+  place_   double precision;
+  rows_    bigint := 0;
+BEGIN
+  FOR job IN
+    SELECT id, priority, coalesce(key, '') AS key FROM penstock.live
+     WHERE hold = 'unplaced' AND queue = queue_ ORDER BY seq LIMIT limit_ FOR UPDATE SKIP LOCKED
+  LOOP
+    IF rows_ = 0 THEN
+      SELECT settings::json -> 'weights' INTO weights_ FROM penstock.queue WHERE name = queue_;
+    END IF;
+    place_ := greatest(
+      coalesce((SELECT virtual_time FROM penstock.lane
+                 WHERE queue = queue_ AND priority = job.priority), 0),
+      (SELECT next_place FROM penstock.spot
+        WHERE queue = queue_ AND priority = job.priority AND key = job.key));
+    UPDATE penstock.live SET place = place_, hold = NULL, hold_cause = NULL, hold_until = NULL
+     WHERE id = job.id;
+    INSERT INTO penstock.spot (queue, priority, key, next_place)
+    VALUES (queue_, job.priority, job.key,
+            place_ + 1.0 / coalesce((weights_ ->> job.key)::double precision, 1.0))
+    ON CONFLICT (queue, priority, key) DO UPDATE SET next_place = excluded.next_place;
+    rows_ := rows_ + 1;
+  END LOOP;
+  RETURN rows_;
+END $$;
+
+-- --- claim ------------------------------------------------------------------------------------------
+
+-- The job of an ordered queue that runs next, if this worker could have it: the one that is open and
+-- waits, or the first in line; what it cannot have is not passed over. The caller has the queue's lock
+-- and knows that none of its jobs runs.
+CREATE FUNCTION penstock.next_ordered(
+  queue_ text, slots_ bigint, avoid_ text[], least_ bigint, is_fair boolean, now_ double precision)
+RETURNS TABLE (tid tid, priority bigint, at_most_once boolean, starts_unique boolean) LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+#variable_conflict use_column
+BEGIN
+  IF EXISTS (SELECT FROM penstock.live
+              WHERE queue = queue_ AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
+                AND (expires_at IS NULL OR expires_at > now_)) THEN
+    RETURN QUERY
+    SELECT job.ctid, job.priority, job.at_most_once, job.unique_until IS NOT NULL
+      FROM penstock.live AS job
+     WHERE queue = queue_ AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
+       AND state = 'ready' AND priority <= least_
+       AND (hold IS NULL OR (is_fair AND hold = 'unplaced'))
+       AND task <> ALL (avoid_) AND (slots_ > 0 OR NOT at_most_once)
+       AND (expires_at IS NULL OR expires_at > now_)
+     ORDER BY priority, place, seq LIMIT 1 FOR UPDATE SKIP LOCKED;
+  ELSE
+    RETURN QUERY
+    SELECT head.tid, head.priority, head.at_most_once, head.starts_unique FROM (
+      SELECT job.ctid AS tid, job.priority, job.at_most_once, job.unique_until IS NOT NULL AS starts_unique,
+             job.priority <= least_ AND job.task <> ALL (avoid_)
+             AND (slots_ > 0 OR NOT job.at_most_once) AS fits
+        FROM penstock.live AS job
+       WHERE queue = queue_ AND state = 'ready' AND hold IS NULL
+         AND (expires_at IS NULL OR expires_at > now_)
+       ORDER BY priority, place, seq LIMIT 1 FOR UPDATE SKIP LOCKED) AS head
+     WHERE head.fits;
+  END IF;
+END $$;
+
+-- The first jobs of one queue, by its own ranges of the claim index (law 9). A range begins after the
+-- ticket where this claimer has found the line to begin, or at the start of it: dead entries in front of
+-- it are not walked again. Tasks to avoid, jobs that run at most once and those that have expired are
+-- filtered while walking; all are rare.
+CREATE FUNCTION penstock.head(
+  queue_ text, want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, now_ double precision,
+  is_locking boolean, from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[],
+  to_priority_ bigint[])
+RETURNS TABLE (tid tid, priority bigint, at_most_once boolean, starts_unique boolean) LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_sort = off AS $$
+#variable_conflict use_column
+BEGIN
+  IF is_locking THEN
+    RETURN QUERY
+    SELECT head.* FROM unnest(from_priority_, from_place_, from_seq_, to_priority_)
+                         AS part (from_priority, from_place, from_seq, to_priority)
+     CROSS JOIN LATERAL (
+      SELECT job.ctid, job.priority, job.at_most_once, job.unique_until IS NOT NULL
+        FROM penstock.live AS job
+       WHERE job.queue = queue_ AND job.state = 'ready' AND job.hold IS NULL
+         AND (job.priority, job.place, job.seq) > (part.from_priority, part.from_place, part.from_seq)
+         AND job.priority <= least(part.to_priority, least_)
+         AND job.task <> ALL (avoid_) AND (slots_ > 0 OR NOT job.at_most_once)
+         AND (job.expires_at IS NULL OR job.expires_at > now_)
+       ORDER BY job.priority, job.place, job.seq LIMIT want_ FOR UPDATE SKIP LOCKED) AS head
+     LIMIT want_;
+  ELSE
+    RETURN QUERY
+    SELECT head.* FROM unnest(from_priority_, from_place_, from_seq_, to_priority_)
+                         AS part (from_priority, from_place, from_seq, to_priority)
+     CROSS JOIN LATERAL (
+      SELECT job.ctid, job.priority, job.at_most_once, job.unique_until IS NOT NULL
+        FROM penstock.live AS job
+       WHERE job.queue = queue_ AND job.state = 'ready' AND job.hold IS NULL
+         AND (job.priority, job.place, job.seq) > (part.from_priority, part.from_place, part.from_seq)
+         AND job.priority <= least(part.to_priority, least_)
+         AND job.task <> ALL (avoid_) AND (slots_ > 0 OR NOT job.at_most_once)
+         AND (job.expires_at IS NULL OR job.expires_at > now_)
+       ORDER BY job.priority, job.place, job.seq LIMIT want_) AS head
+     LIMIT want_;
+  END IF;
+END $$;
+
+-- Choose among several queues: priority first, among queues of one priority turns, within a queue its
+-- own order (core.job.choose says the same). Returns the rows' places in the order of the claim, and
+-- whether one of them gives its unique key back when it starts.
+--
+-- First nobody is locked: of every queue as many are looked at as are wanted in all. Those that somebody
+-- else took meanwhile are replaced by locking as we look.
+CREATE FUNCTION penstock.choose(
+  queues_ text[], want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, now_ double precision,
+  is_locking boolean, range_queue_ bigint[], from_priority_ bigint[], from_place_ double precision[],
+  from_seq_ bigint[], to_priority_ bigint[],
+  OUT tids_ tid[], OUT starts_unique_ boolean, OUT is_fair_ boolean, OUT passed_ boolean,
+  OUT is_contended_ boolean) LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  decided  penstock.queue;
+  room_    bigint;
+  lines_   tid[] := '{}';
+  at_      bigint[] := '{}';
+  urgent_  bigint[] := '{}';
+  once_    boolean[] := '{}';
+  level_   bigint;
+  turn_    bigint := 0;
+  count_   bigint := cardinality(queues_);
+  taken_   tid[];
+  seen_    bigint;
+  last_    bigint;
+  frees_   boolean;
+  heads_   tid[];
+  levels_  bigint[];
+  onces_   boolean[];
+BEGIN
+  tids_ := '{}'; starts_unique_ := false; is_fair_ := false; passed_ := false; is_contended_ := false;
+  FOR number_ IN 1..count_ LOOP
+    room_ := want_;
+    SELECT * INTO decided FROM penstock.queue WHERE name = queues_[number_];
+    IF FOUND THEN
+      CONTINUE WHEN decided.paused;
+      IF decided.most IS NOT NULL OR decided.ordered OR decided.fair THEN
+        IF NOT penstock.try_queue(queues_[number_]) THEN
+          is_contended_ := true;
+          CONTINUE;
+        END IF;
+        IF decided.most IS NOT NULL THEN
+          room_ := least(want_, decided.most - (
+            SELECT count(*) FROM penstock.live WHERE state = 'running' AND queue = queues_[number_]));
+          CONTINUE WHEN room_ <= 0;
+        END IF;
+        IF decided.fair THEN
+          is_fair_ := true;
+          PERFORM penstock.place(queues_[number_], 20000);
+        END IF;
+      END IF;
+    END IF;
+    IF decided.ordered IS TRUE THEN
+      SELECT array_agg(head.tid), array_agg(head.priority), array_agg(head.at_most_once),
+             bool_or(head.starts_unique)
+        INTO heads_, levels_, onces_, frees_
+        FROM penstock.next_ordered(queues_[number_], slots_, avoid_, least_, decided.fair, now_) AS head;
+    ELSE
+      SELECT array_agg(head.tid), array_agg(head.priority), array_agg(head.at_most_once),
+             bool_or(head.starts_unique)
+        INTO heads_, levels_, onces_, frees_
+        FROM penstock.head(
+          queues_[number_], room_, slots_, avoid_, least_, now_, is_locking OR count_ = 1,
+          ARRAY(SELECT part.a FROM unnest(range_queue_, from_priority_) AS part (q, a) WHERE q = number_),
+          ARRAY(SELECT part.a FROM unnest(range_queue_, from_place_) AS part (q, a) WHERE q = number_),
+          ARRAY(SELECT part.a FROM unnest(range_queue_, from_seq_) AS part (q, a) WHERE q = number_),
+          ARRAY(SELECT part.a FROM unnest(range_queue_, to_priority_) AS part (q, a) WHERE q = number_)
+        ) AS head;
+    END IF;
+    CONTINUE WHEN heads_ IS NULL;
+    lines_ := lines_ || heads_;
+    urgent_ := urgent_ || levels_;
+    once_ := once_ || onces_;
+    at_ := at_ || array_fill(number_::bigint, ARRAY[cardinality(heads_)]);
+    starts_unique_ := starts_unique_ OR frees_;
+  END LOOP;
+
+  -- Level by level, each beginning with the queue after the one that came last.
+  FOR level_ IN SELECT DISTINCT line.priority FROM unnest(urgent_) AS line (priority) ORDER BY 1 LOOP
+    EXIT WHEN cardinality(tids_) >= want_;
+    SELECT array_agg(line.tid ORDER BY line.round, line.turn) FILTER (
+             WHERE line.number <= slots_ - cardinality(tids_) OR NOT line.once),
+           bool_or(line.number > slots_ - cardinality(tids_) AND line.once),
+           (array_agg(line.queue ORDER BY line.round DESC, line.turn DESC))[1]
+      INTO taken_, frees_, last_
+      FROM (SELECT ranked.*, row_number() OVER (ORDER BY ranked.round, ranked.turn) AS number FROM (
+              SELECT line.tid, line.once, line.queue, row_number() OVER (
+                       PARTITION BY line.queue ORDER BY line.position) AS round,
+                     (line.queue - 1 - turn_ + count_) % count_ AS turn
+                FROM unnest(lines_, at_, urgent_, once_) WITH ORDINALITY
+                       AS line (tid, queue, priority, once, position)
+               WHERE line.priority = level_) AS ranked) AS line;
+    passed_ := passed_ OR frees_;
+    turn_ := last_ % count_;
+    tids_ := tids_ || coalesce(taken_, '{}');
+  END LOOP;
+  tids_ := tids_[1:want_];
+  IF NOT is_locking AND count_ > 1 AND tids_ <> '{}' THEN
+    -- Those that are still free, in their order.
+    seen_ := cardinality(tids_);
+    SELECT coalesce(array_agg(mine.tid), '{}') INTO taken_ FROM penstock.lock_ready(tids_) AS mine (tid);
+    tids_ := taken_;
+    is_contended_ := is_contended_ OR cardinality(tids_) < seen_;
+  END IF;
+END $$;
+
+-- Lock the rows at these places that are still in line; the others are somebody else's.
+CREATE FUNCTION penstock.lock_ready(tids_ tid[]) RETURNS SETOF tid LANGUAGE sql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+  SELECT job.ctid FROM unnest(tids_) WITH ORDINALITY AS chosen (tid, number)
+    JOIN penstock.live AS job ON job.ctid = chosen.tid AND job.state = 'ready'
+   ORDER BY chosen.number FOR UPDATE OF job SKIP LOCKED
+$$;
+
+-- What a turn gives back, a row per job; the first row (number 0) says in `rest` what is not a job.
+CREATE TYPE penstock.taken AS (
+  number bigint, tid text, id text, task text, payload bytea, queue text, priority bigint,
+  enqueued_at double precision, enqueued_by text, seq bigint, attempt integer, started boolean,
+  rest text);
+
+-- One turn of a worker: settle its successes, promote what is due, claim. Everything else that can
+-- become of an attempt is settled before this is called, in the same transaction.
+CREATE FUNCTION penstock.exchange(
+  worker_ text, tids_ text, ids_ text, attempts_ text, results_ text, begun_ text, begun_attempts_ text,
+  queues_ text[], want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, range_queue_ bigint[],
+  from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[], to_priority_ bigint[])
+RETURNS SETOF penstock.taken LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET enable_bitmapscan = off SET enable_material = off
+SET lock_timeout = '100ms' AS $$
+DECLARE
+  now_       double precision := penstock.now();
+  done_      text[] := string_to_array(ids_, e'\x1f');
+  wanted_    bigint := coalesce(cardinality(done_), 0);
+  settled_   bigint := 0;
+  rows_      bigint;
+  chosen_    tid[];
+  frees_     boolean := false;
+  fair_      boolean := false;
+  passed_    boolean := false;
+  contended_ boolean := false;
+  keys_      text[];
+  owners_    text[];
+  due_       double precision;
+  cancels_   text[];
+BEGIN
+  -- Held until the end: nobody buries a worker in the middle of its turn.
+  PERFORM FROM penstock.worker WHERE id = worker_ FOR KEY SHARE;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION USING ERRCODE = 'PS002', MESSAGE = 'the worker has no lease';
+  END IF;
+
+  IF begun_ IS NOT NULL THEN
+    UPDATE penstock.live AS job SET started = true
+      FROM unnest(string_to_array(begun_, e'\x1f'), string_to_array(begun_attempts_, ',')::integer[])
+             AS begun (id, attempt)
+     WHERE job.id = begun.id AND job.attempt = begun.attempt AND job.worker = worker_
+       AND job.state = 'running' AND NOT job.started;
+  END IF;
+
+  IF wanted_ > 0 THEN
+    WITH gone AS (
+      DELETE FROM penstock.live AS job
+       USING unnest(string_to_array(tids_, e'\x1f')::tid[], done_,
+                    string_to_array(attempts_, ',')::integer[], string_to_array(results_, e'\x1f', ''))
+               AS done (tid, id, attempt, result)
+       WHERE job.ctid = done.tid AND job.id = done.id AND job.attempt = done.attempt
+         AND job.worker = worker_ AND job.state = 'running' AND job.unique_key IS NULL
+      RETURNING job.*, convert_to(done.result, 'UTF8') AS outcome)
+    INSERT INTO penstock.history
+    SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress,
+           attempt, failures, crashes, rescues, signed_attempt, started, at_most_once, id, task, queue,
+           'succeeded', worker, enqueued_by, NULL, NULL, key, NULL, unique_until, name, correlation_id,
+           signed_by, NULL, NULL, note, tags, errors, payload, outcome
+      FROM gone;
+    GET DIAGNOSTICS settled_ = ROW_COUNT;
+    IF settled_ < wanted_ THEN
+      -- A row that was written to meanwhile has moved: found by its id.
+      WITH gone AS (
+        DELETE FROM penstock.live AS job
+         USING unnest(done_, string_to_array(attempts_, ',')::integer[],
+                      string_to_array(results_, e'\x1f', '')) AS done (id, attempt, result)
+         WHERE job.id = done.id AND job.attempt = done.attempt
+           AND job.worker = worker_ AND job.state = 'running' AND job.unique_key IS NULL
+        RETURNING job.*, convert_to(done.result, 'UTF8') AS outcome)
+      INSERT INTO penstock.history
+      SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_,
+             progress, attempt, failures, crashes, rescues, signed_attempt, started, at_most_once, id,
+             task, queue, 'succeeded', worker, enqueued_by, NULL, NULL, key, NULL, unique_until, name,
+             correlation_id, signed_by, NULL, NULL, note, tags, errors, payload, outcome
+        FROM gone;
+      GET DIAGNOSTICS rows_ = ROW_COUNT;
+      settled_ := settled_ + rows_;
+    END IF;
+    IF settled_ < wanted_ THEN
+      -- Something has to be looked at one by one: the caller does, and asks again for jobs.
+      RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        json_build_object('now', now_, 'unsettled', wanted_ - settled_))::penstock.taken;
+      RETURN;
+    END IF;
+  END IF;
+
+  IF EXISTS (SELECT FROM penstock.live WHERE expires_at <= now_ AND expires_at IS NOT NULL
+                AND state IN ('scheduled', 'ready')) THEN
+    PERFORM penstock.expire(now_, 500);
+  END IF;
+  IF EXISTS (SELECT FROM penstock.live WHERE state = 'scheduled' AND run_at <= now_)
+     OR EXISTS (SELECT FROM penstock.live WHERE hold_until IS NOT NULL AND hold_until <= now_) THEN
+    PERFORM penstock.promote(now_, 500);
+  END IF;
+
+  IF want_ > 0 AND queues_ <> '{}' THEN
+    IF cardinality(queues_) = 1 AND NOT EXISTS (SELECT FROM penstock.queue WHERE name = queues_[1]) THEN
+      -- The usual case, without a detour: one queue about which nothing was decided.
+      SELECT array_agg(head.tid ORDER BY head.number) FILTER (WHERE head.number <= slots_ OR NOT head.once),
+             bool_or(head.number > slots_ AND head.once), bool_or(head.starts_unique)
+        INTO chosen_, passed_, frees_
+        FROM (SELECT line.*, row_number() OVER () AS number FROM (
+                SELECT head.* FROM unnest(from_priority_, from_place_, from_seq_, to_priority_)
+                                     AS part (from_priority, from_place, from_seq, to_priority)
+                 CROSS JOIN LATERAL (
+                  SELECT job.ctid AS tid, job.at_most_once AS once, job.unique_until IS NOT NULL AS starts_unique
+                    FROM penstock.live AS job
+                   WHERE job.queue = queues_[1] AND job.state = 'ready' AND job.hold IS NULL
+                     AND (job.priority, job.place, job.seq)
+                           > (part.from_priority, part.from_place, part.from_seq)
+                     AND job.priority <= least(part.to_priority, least_)
+                     AND job.task <> ALL (avoid_) AND (slots_ > 0 OR NOT job.at_most_once)
+                     AND (job.expires_at IS NULL OR job.expires_at > now_)
+                   ORDER BY job.priority, job.place, job.seq LIMIT want_ FOR UPDATE SKIP LOCKED) AS head
+                 LIMIT want_) AS line) AS head;
+    ELSE
+      SELECT picked.tids_, picked.starts_unique_, picked.is_fair_, picked.passed_, picked.is_contended_
+        INTO chosen_, frees_, fair_, passed_, contended_
+        FROM penstock.choose(queues_, want_, slots_, avoid_, least_, now_, false, range_queue_,
+                             from_priority_, from_place_, from_seq_, to_priority_) AS picked;
+      IF contended_ AND coalesce(cardinality(chosen_), 0) = 0 THEN
+        SELECT picked.tids_, picked.starts_unique_, picked.is_fair_, picked.passed_, picked.is_contended_
+          INTO chosen_, frees_, fair_, passed_, contended_
+          FROM penstock.choose(queues_, want_, slots_, avoid_, least_, now_, true, range_queue_,
+                               from_priority_, from_place_, from_seq_, to_priority_) AS picked;
+      END IF;
+    END IF;
+
+    IF coalesce(cardinality(chosen_), 0) > 0 THEN
+      IF frees_ THEN
+        SELECT array_agg(job.unique_key), array_agg(job.id) INTO keys_, owners_
+          FROM unnest(chosen_) AS mine (tid) JOIN penstock.live AS job ON job.ctid = mine.tid
+         WHERE job.unique_key IS NOT NULL AND job.unique_until = 'start';
+        PERFORM penstock.give_back(keys_, owners_, now_);
+      END IF;
+      IF fair_ THEN
+        INSERT INTO penstock.lane AS lane (queue, priority, virtual_time)
+        SELECT job.queue, job.priority, max(job.place)
+          FROM unnest(chosen_) AS mine (tid) JOIN penstock.live AS job ON job.ctid = mine.tid
+          JOIN penstock.queue AS decided ON decided.name = job.queue AND decided.fair
+         GROUP BY job.queue, job.priority
+        ON CONFLICT (queue, priority)
+        DO UPDATE SET virtual_time = greatest(lane.virtual_time, excluded.virtual_time);
+      END IF;
+      RETURN QUERY
+      UPDATE penstock.live AS job
+         SET state = 'running', attempt = job.attempt + 1, worker = worker_, hold = NULL, hold_cause = NULL,
+             hold_until = NULL, claimed_at = now_, progress = NULL, note = NULL,
+             started = job.at_most_once
+                       OR (job.crashes = 0 AND (mine.number <= slots_ OR job.rescues > 0))
+        FROM unnest(chosen_) WITH ORDINALITY AS mine (tid, number)
+       WHERE job.ctid = mine.tid
+      RETURNING mine.number, job.ctid::text, job.id, job.task, job.payload, job.queue, job.priority,
+                job.enqueued_at, job.enqueued_by, job.seq, job.attempt, job.started,
+                CASE WHEN job.place = 0 AND job.run_at IS NULL AND job.expires_at IS NULL
+                      AND job.failures = 0 AND job.crashes = 0 AND job.rescues = 0 AND job.key IS NULL
+                      AND job.unique_key IS NULL AND NOT job.at_most_once AND job.name IS NULL
+                      AND job.tags IS NULL AND job.correlation_id IS NULL AND job.reason IS NULL
+                      AND job.errors IS NULL
+                     THEN NULL
+                     ELSE json_build_array(
+                       job.place, job.run_at, job.expires_at, job.failures, job.crashes, job.rescues,
+                       job.key, job.unique_key, coalesce(job.unique_until, 'done'), job.at_most_once,
+                       job.name, coalesce(job.tags, '[]')::json, job.correlation_id, job.reason,
+                       coalesce(job.errors, '[]')::json)::text
+                END;
+    END IF;
+  END IF;
+
+  SELECT min(next.at) INTO due_ FROM unnest(queues_) AS mine (queue) CROSS JOIN LATERAL (
+    (SELECT run_at AS at FROM penstock.live WHERE state = 'scheduled' AND queue = mine.queue
+      ORDER BY run_at LIMIT 1)
+    UNION ALL
+    (SELECT hold_until FROM penstock.live WHERE hold_until IS NOT NULL AND queue = mine.queue
+      ORDER BY hold_until LIMIT 1)) AS next;
+  SELECT array_agg(id ORDER BY id) INTO cancels_ FROM penstock.live
+   WHERE worker = worker_ AND state = 'running' AND cancel_reason IS NOT NULL;
+  RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    json_build_object('now', now_, 'due', due_, 'cancels', cancels_, 'passed', coalesce(passed_, false),
+                      'contended', contended_, 'fair', fair_,
+                      'lowered', (SELECT last_value FROM penstock.lowered)))::penstock.taken;
+END $$;
+
+-- --- wake-up (law 11) -------------------------------------------------------------------------------
+
+-- Say that somebody is about to sleep. It has to be committed before the last look.
+CREATE FUNCTION penstock.doze(id_ text, kind_ text, for_ double precision) RETURNS void LANGUAGE plpgsql
+SET synchronous_commit = off AS $$
+BEGIN
+  INSERT INTO penstock.sleeper (id, kind, until) VALUES (id_, kind_, penstock.now() + for_)
+  ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, until = excluded.until;
+END $$;
+
+-- After a commit: wake whoever sleeps for this. A NOTIFY takes a lock of the whole cluster when it
+-- commits, so none is sent when nobody sleeps.
+CREATE FUNCTION penstock.wake(kind_ text) RETURNS boolean LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF EXISTS (SELECT FROM penstock.sleeper WHERE (kind = kind_ OR kind = 'any') AND until > penstock.now()) THEN
+    PERFORM pg_notify('penstock.wake', kind_);
+    RETURN true;
+  END IF;
+  RETURN false;
+END $$;

@@ -1,0 +1,240 @@
+-- What the steps of the PostgreSQL engine write, beside the functions. Every step is one transaction at
+-- READ COMMITTED, so a statement sees what the one before it did, and what others committed meanwhile;
+-- what a step decides about is locked first.
+
+-- name: lock
+-- The live jobs of a turn, in one order for everybody. What somebody else has just now is skipped.
+SELECT * FROM penstock.live WHERE id = ANY(%s::text[]) ORDER BY id FOR UPDATE SKIP LOCKED
+
+-- name: lock_one
+SELECT * FROM penstock.live WHERE id = %s::text FOR UPDATE
+
+-- name: lock_ended
+SELECT * FROM penstock.history WHERE id = %s::text FOR UPDATE
+
+-- name: ended
+SELECT * FROM penstock.history WHERE id = %s::text
+
+-- name: is_live
+SELECT 1 FROM penstock.live WHERE id = %s::text
+
+-- name: begin_attempt
+UPDATE penstock.live SET started = true
+ WHERE id = %s::text AND attempt = %s::integer AND worker = %s::text AND state = 'running'
+
+-- name: save
+-- Write back everything that can change in a job's life.
+UPDATE penstock.live AS job
+   SET state = new.state, hold = new.hold, hold_cause = new.hold_cause, hold_until = new.hold_until,
+       place = new.place, seq = new.seq, run_at = new.run_at, expires_at = new.expires_at,
+       attempt = new.attempt, failures = new.failures, crashes = new.crashes, rescues = new.rescues,
+       worker = new.worker, started = new.started, cancel_reason = new.cancel_reason,
+       claimed_at = new.claimed_at, reason = new.reason, progress = new.progress, note = new.note,
+       errors = new.errors, signed_attempt = coalesce(new.signed_attempt, job.signed_attempt),
+       signed_by = coalesce(new.signed_by, job.signed_by)
+  FROM json_populate_record(NULL::penstock.live, %s::json) AS new
+ WHERE job.id = new.id
+
+-- name: end
+-- The job leaves the live ones and enters the history of the day. What its record does not say, its
+-- row does.
+WITH new AS (SELECT * FROM json_populate_record(NULL::penstock.live, %s::json)),
+     gone AS (DELETE FROM penstock.live AS job USING new WHERE job.id = new.id
+              RETURNING job.entry, job.signed_attempt, job.signed_by)
+INSERT INTO penstock.history
+SELECT gone.entry, new.seq, new.place, new.priority, new.enqueued_at, new.run_at, new.expires_at,
+       new.hold_until, new.claimed_at, new.finished_at, new.progress, new.attempt, new.failures,
+       new.crashes, new.rescues, gone.signed_attempt, new.started, new.at_most_once, new.id, new.task,
+       new.queue, new.state, new.worker, new.enqueued_by, new.hold, new.hold_cause, new.key,
+       new.unique_key, new.unique_until, new.name, new.correlation_id, gone.signed_by,
+       new.cancel_reason, new.reason, new.note, new.tags, new.errors, new.payload, new.result
+  FROM gone, new
+
+-- name: revive
+-- The way back: the day it ended is known, so one partition is searched.
+WITH new AS (SELECT * FROM json_populate_record(NULL::penstock.live, %(job)s::json)),
+     gone AS (DELETE FROM penstock.history AS job USING new
+               WHERE job.finished_at = %(at)s::double precision AND job.id = new.id
+              RETURNING job.entry, job.signed_attempt, job.signed_by)
+INSERT INTO penstock.live
+SELECT gone.entry, new.seq, new.place, new.priority, new.enqueued_at, new.run_at, new.expires_at,
+       new.hold_until, new.claimed_at, NULL, new.progress, new.attempt, new.failures, new.crashes,
+       new.rescues, gone.signed_attempt, new.started, new.at_most_once, new.id, new.task, new.queue,
+       new.state, new.worker, new.enqueued_by, new.hold, new.hold_cause, new.key, new.unique_key,
+       new.unique_until, new.name, new.correlation_id, gone.signed_by, new.cancel_reason, new.reason,
+       new.note, new.tags, new.errors, new.payload, new.result
+  FROM gone, new
+
+-- name: lower
+SELECT nextval('penstock.lowered')
+
+-- name: ticket
+SELECT nextval('penstock.ticket')
+
+-- name: report
+-- One that somebody else has just now is told the next time: progress keeps nobody waiting.
+UPDATE penstock.live SET progress = %s::double precision, note = %s::text
+ WHERE id = %s::text AND attempt = %s::integer AND worker = %s::text AND state = 'running'
+
+-- name: hold_key
+-- Give a key back to a job that had it before, unless another one has it; its window goes on.
+SELECT penstock.take_key(%(key)s::text, %(owner)s::text, %(now)s::double precision,
+  coalesce((SELECT until FROM penstock.unique_key WHERE key = %(key)s::text AND owner = %(owner)s::text),
+           %(now)s::double precision))
+
+-- name: give_back
+SELECT penstock.give_back(%s::text[], %s::text[], %s::double precision)
+
+-- name: purgeable
+-- Newest first, as find goes, and never what runs. What somebody else has just now is left out.
+SELECT entry, id, unique_key FROM (
+  (SELECT entry, id, unique_key FROM penstock.live
+    WHERE entry < %(before)s::bigint AND state <> 'running' AND {live}
+    ORDER BY entry DESC LIMIT %(limit)s::bigint FOR UPDATE)
+  UNION ALL
+  (SELECT entry, id, unique_key FROM penstock.history
+    WHERE entry < %(before)s::bigint AND {history}
+    ORDER BY entry DESC LIMIT %(limit)s::bigint FOR UPDATE)
+) AS job ORDER BY entry DESC LIMIT %(limit)s::bigint
+
+-- name: delete
+DELETE FROM penstock.live WHERE id = ANY(%s::text[]) AND state <> 'running'
+
+-- name: delete_ended
+DELETE FROM penstock.history WHERE id = ANY(%s::text[])
+
+-- name: lock_queue
+-- Whoever counts or places in this queue now ends first.
+SELECT pg_advisory_xact_lock(hashtext('penstock.queue'), hashtext(%s::text))
+
+-- name: set_queue
+INSERT INTO penstock.queue (name, settings, paused, most, ordered, fair)
+VALUES (%s::text, %s::text, %s, %s::bigint, %s, %s)
+ON CONFLICT (name) DO UPDATE SET settings = excluded.settings, paused = excluded.paused,
+   most = excluded.most, ordered = excluded.ordered, fair = excluded.fair
+
+-- name: unhold_unplaced
+UPDATE penstock.live SET hold = NULL, hold_cause = NULL, hold_until = NULL
+ WHERE hold = 'unplaced' AND queue = %s::text
+
+-- name: level
+UPDATE penstock.live SET place = 0 WHERE queue = %s::text AND place <> 0
+
+-- name: forget_lanes
+DELETE FROM penstock.lane WHERE queue = %s::text
+
+-- name: forget_spots
+DELETE FROM penstock.spot WHERE queue = %s::text
+
+-- name: promote
+SELECT penstock.expire(%(now)s::double precision, %(limit)s::bigint),
+       penstock.promote(%(now)s::double precision, %(limit)s::bigint)
+
+-- name: next_instant
+-- When anything at all falls due or expires, each by its own index.
+SELECT min(at) FROM (
+  (SELECT run_at AS at FROM penstock.live WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
+  UNION ALL
+  (SELECT hold_until FROM penstock.live WHERE hold_until IS NOT NULL ORDER BY hold_until LIMIT 1)
+  UNION ALL
+  (SELECT expires_at FROM penstock.live
+    WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'ready') ORDER BY expires_at LIMIT 1)
+) AS next
+
+-- name: bury
+DELETE FROM penstock.worker WHERE id = %s::text AND beat = %s::bigint
+
+-- name: orphans
+-- Running jobs with no live lease: an anti-join, so that a worker nobody knows is found as well.
+SELECT job.* FROM penstock.live AS job
+ WHERE job.state = 'running' AND NOT EXISTS (SELECT FROM penstock.worker WHERE worker.id = job.worker)
+ ORDER BY job.priority, job.place, job.seq LIMIT %s::bigint FOR UPDATE OF job SKIP LOCKED
+
+-- name: prune_jobs
+DELETE FROM penstock.history AS job
+ USING (SELECT tableoid AS day, ctid AS tid FROM penstock.history WHERE finished_at < %s::double precision
+         ORDER BY finished_at, entry LIMIT %s::bigint) AS old
+ WHERE job.tableoid = old.day AND job.ctid = old.tid
+
+-- name: prune_ledger
+DELETE FROM penstock.ledger WHERE id IN (
+  SELECT id FROM penstock.ledger WHERE until <= %s::double precision ORDER BY until LIMIT %s::bigint)
+
+-- name: prune_keys
+DELETE FROM penstock.unique_key WHERE key IN (
+  SELECT key FROM penstock.unique_key WHERE NOT held AND until <= %s::double precision
+   ORDER BY until LIMIT %s::bigint)
+
+-- name: prune_spots
+DELETE FROM penstock.spot WHERE next_place <= coalesce(
+  (SELECT virtual_time FROM penstock.lane
+    WHERE lane.queue = spot.queue AND lane.priority = spot.priority), 0)
+
+-- name: prune_sleepers
+DELETE FROM penstock.sleeper WHERE until < extract(epoch FROM clock_timestamp()) - 60
+
+-- name: savepoint
+SAVEPOINT rehearsal
+
+-- name: undo
+ROLLBACK TO SAVEPOINT rehearsal
+
+-- name: place_all
+-- What waits unplaced in fair queues, each under its lock; one that is locked has a placer.
+SELECT coalesce(sum(penstock.place(queue.name, 1000000)), 0)::bigint FROM penstock.queue
+ WHERE queue.fair AND penstock.try_queue(queue.name)
+
+-- name: mend_holds
+-- A hold has a cause while its instant is to come, its queue is fair, or nobody knows its task.
+UPDATE penstock.live AS job SET hold = NULL, hold_cause = NULL, hold_until = NULL
+ WHERE job.hold IS NOT NULL AND job.hold_until IS NULL
+   AND NOT (job.hold = 'unplaced'
+            AND EXISTS (SELECT FROM penstock.queue WHERE queue.name = job.queue AND queue.fair))
+   AND NOT (job.hold = 'unknown_task' AND job.task <> ALL (%s::text[]))
+
+-- name: loose_keys
+-- Keys still held for a job that no longer needs them.
+SELECT mine.key, mine.owner FROM penstock.unique_key AS mine
+ WHERE mine.held AND NOT EXISTS (
+   SELECT FROM penstock.live AS job
+    WHERE job.id = mine.owner AND job.unique_key = mine.key
+      AND NOT (job.unique_until IS NOT NULL AND job.state = 'running'))
+   FOR UPDATE SKIP LOCKED
+
+-- name: has_lease
+SELECT 1 FROM penstock.worker WHERE id = %s::text
+
+-- name: lock_lease
+-- Held until the end: nobody buries a worker in the middle of its turn.
+SELECT 1 FROM penstock.worker WHERE id = %s::text FOR KEY SHARE
+
+-- name: join
+INSERT INTO penstock.worker (id, beat, joined_at, info)
+VALUES (%s::text, 0, %s::double precision, %s::text)
+ON CONFLICT (id) DO UPDATE SET info = excluded.info
+
+-- name: unhold_known
+UPDATE penstock.live SET hold = NULL, hold_cause = NULL, hold_until = NULL
+ WHERE hold = %s::text AND task = ANY (%s::text[])
+
+-- name: leave
+DELETE FROM penstock.worker WHERE id = %s::text
+
+-- name: lock_term
+SELECT holder, epoch, until, ttl FROM penstock.term FOR UPDATE
+
+-- name: set_term
+UPDATE penstock.term SET holder = %s::text, epoch = %s::bigint, until = %s::double precision,
+                         ttl = %s::double precision
+
+-- name: resign
+UPDATE penstock.term SET holder = '', until = 0 WHERE holder = %s::text AND epoch = %s::bigint
+
+-- name: new_cell
+INSERT INTO penstock.cell (name, value, version)
+VALUES (%(name)s::text, %(value)s::bytea, %(version)s::bigint + 1)
+ON CONFLICT (name) DO NOTHING
+
+-- name: set_cell
+UPDATE penstock.cell SET value = %(value)s::bytea, version = version + 1
+ WHERE name = %(name)s::text AND version = %(version)s::bigint
