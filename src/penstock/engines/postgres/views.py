@@ -85,7 +85,8 @@ class PostgresViews:
         before = entry_before(cursor)
         if limit <= 0:
             return Page((), cursor)
-        rows = await self._matching("find", which, before=before, limit=limit + 1)
+        statement = "find_ids" if which.ids else "find"
+        rows = await self._matching(statement, which, before=before, limit=limit + 1)
         page = rows[:limit]
         return Page(tuple(to_jobs(page)), str(page[-1][0]) if len(rows) > limit else None)
 

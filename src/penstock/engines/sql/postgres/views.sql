@@ -22,6 +22,16 @@ SELECT * FROM (
     ORDER BY entry DESC LIMIT %(limit)s::bigint)
 ) AS job ORDER BY entry DESC LIMIT %(limit)s::bigint
 
+-- name: find_ids
+-- The same for jobs that are named: found by their ids, then put in order. Without the fence a plan may
+-- walk through the entries in the hope to meet them.
+SELECT * FROM (
+  SELECT * FROM penstock.live    WHERE entry < %(before)s::bigint AND {live}
+  UNION ALL
+  SELECT * FROM penstock.history WHERE entry < %(before)s::bigint AND {history}
+  OFFSET 0
+) AS job ORDER BY entry DESC LIMIT %(limit)s::bigint
+
 -- name: count
 SELECT (SELECT count(*) FROM penstock.live    WHERE {live})
      + (SELECT count(*) FROM penstock.history WHERE {history})
@@ -102,15 +112,29 @@ SELECT until FROM penstock.ledger WHERE id = %(id)s::text AND until > %(now)s::d
 
 -- name: ahead
 -- Who comes before a ticket, from the head of the line on, so that the limit bounds what is read: by
--- key, the most frequent first, each with the sums over all of them.
+-- key, the most frequent first, each with the sums over all of them. In three ranges, because a
+-- comparison of whole tickets would read on to the end of the priority.
 SELECT coalesce(key, ''), count(*), (sum(count(*)) OVER ())::bigint,
        (sum(count(*) FILTER (WHERE priority < %(priority)s::bigint)) OVER ())::bigint
-  FROM (SELECT priority, key FROM penstock.live
-         WHERE queue = %(queue)s::text AND state = 'ready' AND hold IS NULL
-           AND (priority, place, seq)
-               < (%(priority)s::bigint, %(place)s::double precision, %(seq)s::bigint)
-           AND (expires_at IS NULL OR expires_at > %(now)s::double precision)
-         ORDER BY priority, place, seq LIMIT %(most)s::bigint) AS before
+  FROM ((SELECT priority, place, seq, key FROM penstock.live
+          WHERE queue = %(queue)s::text AND state = 'ready' AND hold IS NULL
+            AND priority < %(priority)s::bigint
+            AND (expires_at IS NULL OR expires_at > %(now)s::double precision)
+          ORDER BY priority, place, seq LIMIT %(most)s::bigint)
+        UNION ALL
+        (SELECT priority, place, seq, key FROM penstock.live
+          WHERE queue = %(queue)s::text AND state = 'ready' AND hold IS NULL
+            AND priority = %(priority)s::bigint AND place < %(place)s::double precision
+            AND (expires_at IS NULL OR expires_at > %(now)s::double precision)
+          ORDER BY place, seq LIMIT %(most)s::bigint)
+        UNION ALL
+        (SELECT priority, place, seq, key FROM penstock.live
+          WHERE queue = %(queue)s::text AND state = 'ready' AND hold IS NULL
+            AND priority = %(priority)s::bigint AND place = %(place)s::double precision
+            AND seq < %(seq)s::bigint
+            AND (expires_at IS NULL OR expires_at > %(now)s::double precision)
+          ORDER BY seq LIMIT %(most)s::bigint)
+        ORDER BY priority, place, seq LIMIT %(most)s::bigint) AS before
  GROUP BY coalesce(key, '')
  ORDER BY count(*) DESC, coalesce(key, '') LIMIT %(some)s::bigint
 
@@ -135,7 +159,8 @@ SELECT penstock.look(%(worker)s::text, %(told)s::text[], %(queues)s::text[], %(a
 SELECT name, settings FROM penstock.queue
 
 -- name: queue_names
-SELECT queue FROM penstock.live UNION SELECT queue FROM penstock.history
+-- Each table by itself: together they would be sorted.
+SELECT DISTINCT queue FROM penstock.live UNION ALL SELECT DISTINCT queue FROM penstock.history
 
 -- name: worker
 SELECT 1 FROM penstock.worker WHERE id = %(worker)s::text
