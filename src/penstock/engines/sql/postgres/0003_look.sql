@@ -84,13 +84,16 @@ BEGIN
       RETURN 0;
     END IF;
 
-    -- What waits unplaced in a queue that is not fair is for `mend`, not for a claimer.
-    IF decided.fair AND (SELECT true FROM penstock.live
-                          WHERE hold = 'unplaced' AND queue = queue_ AND priority <= least_
-                            AND task <> ALL (avoid_) AND (has_slot_ OR NOT at_most_once)
-                            AND (expires_at IS NULL OR expires_at > now_)
-                          ORDER BY seq LIMIT 1) THEN
-      RETURN 0;
+    -- What waits unplaced in a queue that is not fair is for `mend`, not for a claimer. The question is
+    -- nested: beside a null it would be asked in vain.
+    IF decided.fair THEN
+      IF (SELECT true FROM penstock.live
+           WHERE hold = 'unplaced' AND queue = queue_ AND priority <= least_
+             AND task <> ALL (avoid_) AND (has_slot_ OR NOT at_most_once)
+             AND (expires_at IS NULL OR expires_at > now_)
+           ORDER BY seq LIMIT 1) THEN
+        RETURN 0;
+      END IF;
     END IF;
 
     -- What is less urgent than wanted counts while it is to come: to leave it out, all of it would

@@ -1,0 +1,197 @@
+"""What is only looked at costs by what is found: rows that are not asked for are not read.
+
+The statistics are wrong on purpose: they were taken when the store was all but empty, and say that
+there is one queue. The server itself counts which rows it has touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import psycopg
+import pytest
+
+from conformance.steps import put
+from penstock.core.job import State
+from penstock.engines.postgres.engine import PostgresEngine
+from penstock.engines.postgres.glance import glance
+from penstock.engines.postgres.views import PostgresViews
+from penstock.engines.queries import statements
+from penstock.engines.records import Ask, Filter, QueueSettings
+from penstock.testing.clock import FakeClock
+from servers.emptied import emptied
+
+MANY = 3000
+DAY = 86_400.0
+
+CROWD = """
+INSERT INTO penstock.live (entry, seq, priority, enqueued_at, run_at, expires_at, hold, hold_until,
+                           claimed_at, id, task, queue, state, payload)
+SELECT 1000 + n, 1000 + n, 5, %(now)s, %(now)s + n, CASE WHEN n %% 7 = 0 THEN %(now)s + 2 * n END,
+       CASE n %% 4 WHEN 2 THEN 'unplaced' WHEN 3 THEN 'rate' END,
+       CASE n %% 4 WHEN 3 THEN %(now)s + n END, CASE WHEN n %% 3 = 0 THEN %(now)s END,
+       'crowd-' || n, 'work', %(queue)s, CASE n %% 4 WHEN 0 THEN 'scheduled' ELSE 'ready' END, ''
+  FROM generate_series(1, %(many)s) AS n
+"""
+ENDED = """
+INSERT INTO penstock.history (entry, seq, priority, enqueued_at, finished_at, id, task, queue,
+                              state, payload)
+SELECT n, n, 5, %(at)s, %(at)s, 'ended-' || n, 'work', 'default', 'succeeded', ''
+  FROM generate_series(%(first)s + 1, %(first)s + %(many)s) AS n
+"""
+TOUCHED = """
+SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint
+  FROM pg_stat_xact_user_tables
+ WHERE schemaname = 'penstock' AND (relname = 'live' OR relname LIKE 'history%')
+"""
+
+
+class Peek:
+    """A snapshot on a connection of its own, which knows how many rows of jobs it has touched."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], now: float) -> None:
+        self._connection = connection
+        self.now = now
+
+    async def rows(
+        self, sql: str, values: Mapping[str, object] | Sequence[object] = ()
+    ) -> list[tuple[Any, ...]]:
+        cursor = self._connection.cursor(binary=True)
+        await cursor.execute(sql.encode(), values or None)
+        return await cursor.fetchall()
+
+    async def touched(self) -> int:
+        ((rows,),) = await self.rows(TOUCHED)
+        return int(rows)
+
+
+@pytest.fixture
+async def engine(clock: FakeClock) -> AsyncIterator[PostgresEngine]:
+    """A store whose statistics know one queue with one job."""
+    database = emptied()
+    database.empty()
+    engine = PostgresEngine(database.url, clock, follows_clock=True)
+    await engine.open()
+    await put(engine, "first")
+    run("ANALYZE penstock.live")
+    yield engine
+    await engine.close()
+    assert database.left_open() == []
+
+
+@pytest.fixture
+async def peek(engine: PostgresEngine) -> AsyncIterator[Peek]:
+    now = await engine.now()
+    async with await psycopg.AsyncConnection.connect(emptied().url) as connection:
+        await connection.execute(f"SET penstock_clock.now = '{now!r}'")
+        yield Peek(connection, now)
+
+
+def run(sql: str, **values: object) -> None:
+    with psycopg.connect(emptied().url, autocommit=True) as connection:
+        connection.execute(sql.encode(), values or None)
+
+
+def end_many(at: float, first: int) -> None:
+    """Let many jobs have ended at an instant."""
+    run("SELECT penstock.make_day(%(at)s)", at=at)
+    run(ENDED, at=at, first=first, many=MANY)
+
+
+SETTINGS = {
+    "plain": None,
+    "limited": QueueSettings(max_running=3),
+    "ordered": QueueSettings(ordered=True),
+    "fair": QueueSettings(fair=True),
+    "ordered and fair": QueueSettings(ordered=True, fair=True),
+}
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+async def test_an_idle_worker_reads_nothing_of_other_queues(
+    engine: PostgresEngine, peek: Peek, kind: str
+) -> None:
+    settings = SETTINGS[kind]
+    if settings is not None:
+        await engine.set_queue("mine", settings)
+    await put(engine, queue="mine", delay=60)
+    run(CROWD, now=peek.now, queue="others", many=MANY)
+    ask = Ask(worker="w", queues=("mine", "nobody's"), want=1, slots=1)
+    assert await PostgresViews(peek).look(ask) == pytest.approx(60)
+    assert await peek.touched() <= 1
+
+
+async def test_a_worker_that_wants_what_is_urgent_reads_nothing_of_the_rest(
+    engine: PostgresEngine, peek: Peek
+) -> None:
+    run(CROWD, now=peek.now, queue="mine", many=MANY)
+    ask = Ask(worker="w", queues=("mine",), want=1, slots=1, least_urgent=0)
+    assert await PostgresViews(peek).look(ask) == pytest.approx(3)
+    assert await peek.touched() <= 2
+
+
+async def test_finished_jobs_are_got_by_their_ids_in_every_day(
+    engine: PostgresEngine, peek: Peek
+) -> None:
+    end_many(peek.now - DAY, first=0)
+    end_many(peek.now, first=MANY)
+    ids = ["ended-1", f"ended-{MANY + 1}", "first", "nobody"]
+    found = await PostgresViews(peek).get(ids)
+    assert [job and job.id for job in found] == [*ids[:3], None]
+    assert await peek.touched() <= 3
+
+
+async def test_a_page_of_finished_jobs_costs_a_page(engine: PostgresEngine, peek: Peek) -> None:
+    end_many(peek.now - DAY, first=0)
+    end_many(peek.now, first=MANY)
+    page = await PostgresViews(peek).find(Filter(), None, 10)
+    assert [job.id for job in page.jobs] == [f"ended-{2 * MANY - n}" for n in range(10)]
+    older = await PostgresViews(peek).find(Filter(), str(MANY + 5), 10)
+    assert [job.id for job in older.jobs] == [f"ended-{MANY + 4 - n}" for n in range(10)]
+    # One more than a page, one of each day to compare, and the one that waits.
+    assert await peek.touched() <= 2 * (11 + 2 + 1)
+
+
+async def test_named_jobs_are_found_by_their_names(engine: PostgresEngine, peek: Peek) -> None:
+    end_many(peek.now - DAY, first=0)
+    run(CROWD, now=peek.now, queue="others", many=MANY)
+    which = Filter(ids=("crowd-7", "ended-7"))
+    page = await PostgresViews(peek).find(which, None, 10)
+    assert [job.id for job in page.jobs] == ["crowd-7", "ended-7"]
+    assert await peek.touched() <= 2
+
+
+async def test_a_state_that_a_table_cannot_have_is_not_looked_for_there(
+    engine: PostgresEngine, peek: Peek
+) -> None:
+    end_many(peek.now, first=0)
+    views = PostgresViews(peek)
+    assert await views.count(Filter(states=(State.READY, State.RUNNING))) == 1
+    assert await peek.touched() == 1
+    assert await views.count(Filter(states=(State.READY, State.SUCCEEDED))) == 1 + MANY
+
+
+async def test_a_glance_reads_nothing_of_what_ended_well_long_ago(
+    engine: PostgresEngine, peek: Peek
+) -> None:
+    end_many(peek.now - DAY, first=-MANY)
+    found = await glance(PostgresViews(peek), 60.0, 10)
+    assert [each.queue for each in found.traffic] == ["default"]
+    assert found.traffic[0].entered == 1
+    # The one job that waits, as often as it is counted, and where the window begins in each day.
+    assert await peek.touched() <= 10
+
+
+async def test_who_is_ahead_is_counted_without_those_behind(
+    engine: PostgresEngine, peek: Peek
+) -> None:
+    run(CROWD, now=peek.now, queue="default", many=10 * MANY)
+    sql = statements("postgres/views.sql")["ahead"]
+    line = {"queue": "default", "now": peek.now, "most": 10_001, "some": 5}
+    ticket = {"priority": 5, "place": 0.0, "seq": 1002}
+    ((plan,),) = await peek.rows(
+        f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", {**line, **ticket}
+    )
+    pages = plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]
+    assert (plan[0]["Plan"]["Actual Rows"], pages) == (1, pytest.approx(0, abs=40))
