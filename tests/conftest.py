@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,3 +18,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def clock():
     """A clock that moves only when the test says so."""
     return FakeClock()
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """The URL of a PostgreSQL database with nothing in it."""
+    from servers.postgres import quick
+
+    with quick().database() as url:
+        yield url

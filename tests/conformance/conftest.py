@@ -10,8 +10,9 @@ from conformance.stores import STORES, Store, Watch
 @pytest.fixture(params=STORES)
 async def store(request, tmp_path, clock):
     """One empty store; nothing of it may be left open at the end."""
-    watch = Watch(tmp_path)
-    store = Store(STORES[request.param](tmp_path, clock), clock)
+    made = STORES[request.param](tmp_path, clock)
+    watch = Watch(tmp_path, made)
+    store = Store(made.new_handle, clock)
     yield store
     await store.close()
     assert watch.leaks() == []

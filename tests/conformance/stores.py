@@ -10,6 +10,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.engines.engine import Engine
@@ -17,6 +18,19 @@ from penstock.testing.clock import FakeClock
 
 NewHandle = Callable[[], Engine]
 """Makes one more handle on a store; it is not open yet."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """An empty store."""
+
+    new_handle: NewHandle
+    left_open: Callable[[], list[str]] = list
+    """Says what a server still has open for handles; those of this process are seen without it."""
+
+
+Maker = Callable[[Path, FakeClock], Made]
+"""Makes an empty store, in an empty directory if it needs one."""
 
 
 class Store:
@@ -47,51 +61,59 @@ class Store:
             await handle.close()
 
 
-def memory(place: Path, clock: FakeClock) -> NewHandle:
+def memory(place: Path, clock: FakeClock) -> Made:
     from penstock.engines.memory import MemoryEngine, MemoryStore
 
     store = MemoryStore()
-    return lambda: MemoryEngine(store, clock=clock)
+    return Made(lambda: MemoryEngine(store, clock=clock))
 
 
-def sqlite(place: Path, clock: FakeClock) -> NewHandle:
+def sqlite(place: Path, clock: FakeClock) -> Made:
     from penstock.engines.sqlite import SqliteEngine
 
-    return lambda: SqliteEngine(str(place / "jobs.db"), clock=clock)
+    return Made(lambda: SqliteEngine(str(place / "jobs.db"), clock=clock))
 
 
-def observed_memory(place: Path, clock: FakeClock) -> NewHandle:
-    return _observed(memory(place, clock))
+def postgres(place: Path, clock: FakeClock) -> Made:
+    from penstock.engines.postgres.engine import PostgresEngine
+    from servers.emptied import emptied
+
+    database = emptied()
+    database.empty()
+    return Made(lambda: PostgresEngine(database.url, clock, follows_clock=True), database.left_open)
 
 
-def observed_sqlite(place: Path, clock: FakeClock) -> NewHandle:
-    return _observed(sqlite(place, clock))
+def _observed(make: Maker) -> Maker:
+    def observed(place: Path, clock: FakeClock) -> Made:
+        from penstock.engines.observed import Observed
+        from penstock.events import Bus
+
+        made = make(place, clock)
+        return replace(made, new_handle=lambda: Observed(made.new_handle(), Bus()))
+
+    return observed
 
 
-def _observed(inner: NewHandle) -> NewHandle:
-    from penstock.engines.observed import Observed
-    from penstock.events import Bus
-
-    return lambda: Observed(inner(), Bus())
-
-
-STORES: dict[str, Callable[[Path, FakeClock], NewHandle]] = {
+STORES: dict[str, Maker] = {
     "memory": memory,
     "sqlite": sqlite,
-    "observed-memory": observed_memory,
-    "observed-sqlite": observed_sqlite,
+    "postgres": postgres,
+    "observed-memory": _observed(memory),
+    "observed-sqlite": _observed(sqlite),
+    "observed-postgres": _observed(postgres),
 }
 
 
 class Watch:
     """Notes what is open before a test, to say afterwards what it left behind."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, made: Made) -> None:
         self._place = str(place)
+        self._made = made
         self._threads = set(threading.enumerate())
 
     def leaks(self) -> list[str]:
-        """Tasks, threads and open files of the store that should be gone."""
+        """Tasks, threads, open files and connections of the store that should be gone."""
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         threads = set(threading.enumerate()) - self._threads
         return [
@@ -99,6 +121,7 @@ class Watch:
             # The loop keeps its own executor's threads until it closes.
             *(f"thread {thread.name}" for thread in threads if "asyncio" not in thread.name),
             *(f"file {path}" for path in _open_files() if path.startswith(self._place)),
+            *self._made.left_open(),
         ]
 
 
@@ -118,4 +141,4 @@ def _open_files() -> list[str]:
 
 def reference(clock: FakeClock) -> Engine:
     """A handle on a new store of the engine that the others are measured by."""
-    return memory(Path(), clock)()
+    return memory(Path(), clock).new_handle()
