@@ -13,15 +13,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
+from benchmarks import peers, report
 from benchmarks.contenders import ENGINES
-from benchmarks.machine import load, machine, versions
+from benchmarks.machine import load, machine
 from benchmarks.scenario import Figures
-from benchmarks.scenarios import NAMES, loaded
+from benchmarks.scenarios import loaded, on
+from benchmarks.server import server_for
 
 RESULTS = Path(__file__).parent / "results"
 QUICK = 0.25
@@ -34,6 +35,8 @@ class Run:
 
     engine: str
     contenders: tuple[str, ...]
+    python: str
+    """The interpreter whose environment has the contenders."""
     rounds: int
     scale: float
     bytecode: str
@@ -43,69 +46,106 @@ class Run:
         """Make one measurement in a fresh process."""
         amount = str(self.scale if scale is None else scale)
         place = ("--engine", self.engine, "--scale", amount)
+        figures: Figures = self._answer("benchmarks.one", scenario, contender, *place)
+        return figures
+
+    def versions(self) -> dict[str, str]:
+        """Of the contenders and what they run on."""
+        versions: dict[str, str] = self._answer("benchmarks.versions", self.engine)
+        return versions
+
+    def _answer(self, module: str, *arguments: str) -> Any:
         environment = {
             name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
         }
         run = subprocess.run(
-            [sys.executable, "-m", "benchmarks.one", scenario, contender, *place],
+            [self.python, "-m", module, *arguments],
             stdout=subprocess.PIPE,
             text=True,
             check=True,
             env={**environment, "PYTHONPYCACHEPREFIX": self.bytecode},
         )
-        figures: Figures = json.loads(run.stdout.splitlines()[-1])
-        return figures
+        return json.loads(run.stdout.splitlines()[-1])
 
 
 def main() -> int:
     """Measure, print the table, and keep the figures; 1: a measurement failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("--engine", choices=ENGINES, default="sqlite", help="(default: sqlite)")
     parser.add_argument("--list", action="store_true", help="name the scenarios, and stop")
     parser.add_argument("--only", metavar="NAMES", help="scenarios to run, with commas between")
     parser.add_argument("--without", metavar="NAMES", default="", help="scenarios to leave out")
+    parser.add_argument("--contenders", metavar="NAMES", help="who takes part (default: all)")
     parser.add_argument("--rounds", type=int, help="how often each is measured (default 3)")
     parser.add_argument("--quick", action="store_true", help="a quarter of everything, one round")
     parser.add_argument("--scale", type=float, help="any other share of everything")
-    parser.add_argument("--engine", choices=ENGINES, default="sqlite")
     parser.add_argument("--output", type=Path, help="where the figures go")
     given = parser.parse_args()
+    names = on(given.engine)
     if given.list:
-        for name in NAMES:
+        for name in names:
             print(f"{name:<17}{loaded(name).about}")
         return 0
-    names = _chosen(parser, given.only, given.without)
-    output = given.output or RESULTS / f"{given.engine}{'' if names == NAMES else '-part'}.json"
-    with tempfile.TemporaryDirectory(prefix="penstock-bytecode-") as bytecode:
+    chosen = _chosen(parser, names, given.only, given.without)
+    everybody = tuple(ENGINES[given.engine])
+    contenders = _chosen(parser, everybody, given.contenders, "", what="contender")
+    is_whole = (chosen, contenders) == (names, everybody)
+    output = given.output or RESULTS / f"{given.engine}{'' if is_whole else '-part'}.json"
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bytecode-") as bytecode,
+        server_for(given.engine),
+    ):
         run = Run(
             engine=given.engine,
-            contenders=tuple(ENGINES[given.engine]),
+            contenders=contenders,
+            python=_python(given.engine),
             rounds=given.rounds or (1 if given.quick else 3),
             scale=given.scale or (QUICK if given.quick else 1.0),
             bytecode=bytecode,
         )
-        found = _measured(run, names)
+        found = _measured(run, chosen)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(found, indent=2) + "\n")
     print(f"\nfigures of every round: {output}")
-    return 1 if any("error" in each for each in found["scenarios"].values()) else 0
+    return 1 if any(each["errors"] for each in found["scenarios"].values()) else 0
 
 
-def _chosen(parser: argparse.ArgumentParser, only: str | None, without: str) -> tuple[str, ...]:
-    chosen = NAMES if only is None else tuple(only.split(","))
+def _chosen(
+    parser: argparse.ArgumentParser,
+    names: tuple[str, ...],
+    only: str | None,
+    without: str,
+    what: str = "scenario",
+) -> tuple[str, ...]:
+    chosen = names if only is None else tuple(only.split(","))
     left_out = tuple(name for name in without.split(",") if name)
     for name in (*chosen, *left_out):
-        if name not in NAMES:
-            parser.error(f"there is no scenario {name!r}; choose from {', '.join(NAMES)}")
+        if name not in names:
+            parser.error(f"there is no {what} {name!r}; choose from {', '.join(names)}")
     return tuple(name for name in chosen if name not in left_out)
+
+
+def _python(engine: str) -> str:
+    """The interpreter that has the contenders of an engine; theirs is made if need be."""
+    if engine == "sqlite":
+        return sys.executable
+    if modules := peers.modules():
+        os.environ[peers.MODULES] = str(modules)
+    return str(peers.environment())
 
 
 def _measured(run: Run, names: Sequence[str]) -> dict[str, Any]:
     about: dict[str, Any] = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": machine(),
-        "versions": versions(),
+        "versions": run.versions(),
         "scale": run.scale,
     }
+    present = tuple(name for name in run.contenders if name in about["versions"])
+    for name in run.contenders:
+        if name not in present:
+            print(f"{name} cannot be run on this machine, and is left out")
+    run = replace(run, contenders=present)
     print(", ".join(f"{name} {each}" for name, each in about["versions"].items()))
     print(", ".join(f"{name} {each}" for name, each in about["machine"].items()))
     print(f"median (least–greatest) of {run.rounds} rounds at scale {run.scale:g}\n")
@@ -116,25 +156,31 @@ def _measured(run: Run, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _scenario(run: Run, name: str) -> dict[str, Any]:
+    """Who fails once takes no further part in the scenario."""
     scenario = loaded(name)
-    contenders = [each for each in run.contenders if each in scenario.contenders]
+    contenders = [each for each in run.contenders if scenario.takes(each)]
     rounds: dict[str, list[Figures]] = {each: [] for each in contenders}
+    errors: dict[str, str] = {}
     before = load()
-    try:
-        for number in range(min(run.rounds, scenario.rounds or run.rounds)):
-            for contender in _in_turn(contenders, number):
+    for number in range(min(run.rounds, scenario.rounds or run.rounds)):
+        for contender in _in_turn(contenders, number):
+            if contender in errors:
+                continue
+            try:
                 rounds[contender].append(run.measure(name, contender))
-    except subprocess.CalledProcessError as error:
-        print(f"{name:<17}failed: {' '.join(error.cmd[1:])}", flush=True)
-        return {"about": scenario.about, "error": str(error)}
-    lines = report.lines(name, scenario, rounds)
+            except subprocess.CalledProcessError as error:
+                print(f"{name:<17}failed: {' '.join(error.cmd[1:])}", flush=True)
+                errors[contender] = str(error)
+    lines = report.lines(name, scenario, run.engine, rounds)
     for line in lines:
-        print(report.row(line, run.contenders), flush=True)
+        for row in report.rows(line, run.contenders):
+            print(row, flush=True)
     return {
         "about": scenario.about,
         "load": {"before": before, "after": load()},
         "figures": [line.data() for line in lines],
         "rounds": rounds,
+        "errors": errors,
     }
 
 

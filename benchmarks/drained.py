@@ -1,21 +1,25 @@
-"""How fast Penstock's worker drains the next jobs of a line, however long the line is."""
+"""How fast Penstock's worker drains the next jobs of a line, whatever else is in the store."""
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
-from pathlib import Path
 
 from benchmarks.fill import multiply
+from benchmarks.places import Place
+from benchmarks.scenario import Figure, Figures, Goal
 from penstock import Penstock
+
+TURNS = 5
 
 
 class Meter:
     """A store with a task that counts, and notes when the first and the last of some jobs ran."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.app = Penstock(f"sqlite:///{path}")
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.app = Penstock(url)
         self._count = 0
         self._first = 0
         self._last = 0
@@ -30,8 +34,8 @@ class Meter:
         self._task = count
 
     def fill(self, count: int) -> None:
-        """Let so many jobs wait."""
-        multiply(self.path, self._task.enqueue(1).id, count)
+        """Let so many more jobs wait."""
+        multiply(self.url, self._task.enqueue(1).id, count)
 
     def fill_history(self, count: int) -> None:
         """Let so many jobs have succeeded."""
@@ -39,7 +43,7 @@ class Meter:
         with self.app.worker_thread():
             job.result(timeout=60)
         self.app.close()
-        multiply(self.path, job.id, count)
+        multiply(self.url, job.id, count)
 
     def rate(self, count: int) -> float:
         """Let a worker run ``count`` waiting jobs; return jobs per second.
@@ -63,3 +67,30 @@ class Meter:
     def close(self) -> None:
         """Let the store go."""
         self.app.close()
+
+
+SHARE = (
+    Figure("empty", "jobs/s"),
+    Figure("full", "jobs/s"),
+    Figure("share", "of 1", (Goal(least=0.8),)),
+)
+
+
+def shares(place: Place, full: Meter, count: int) -> Figures:
+    """Jobs per second from stores with nothing else, from the full one, and what it keeps of them.
+
+    They are drained in turns, so that each machine is its own measure however busy it is.
+    """
+    rates: dict[str, list[float]] = {"empty": [], "full": []}
+    for turn in range(TURNS):
+        empty = Meter(place.url(f"empty_{turn}"))
+        empty.fill(count)
+        place.settle()
+        rates["empty"].append(empty.rate(count))
+        empty.close()
+        full.fill(count)
+        place.settle()
+        rates["full"].append(full.rate(count))
+    full.close()
+    medians = {name: statistics.median(found) for name, found in rates.items()}
+    return {**medians, "share": medians["full"] / medians["empty"], "turns": rates}

@@ -1,16 +1,11 @@
-"""Where the figures come from: the machine, and the versions of what is measured."""
+"""Where the figures come from: the machine, and how busy it is."""
 
 from __future__ import annotations
 
 import os
 import platform
-import sqlite3
-from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-PACKAGES = ("penstock", "msgspec", "uvloop", "huey")
 
 
 def machine() -> dict[str, Any]:
@@ -28,23 +23,6 @@ def machine() -> dict[str, Any]:
 def load() -> list[float]:
     """How many processes wanted to run, over the last 1, 5 and 15 minutes."""
     return [round(each, 2) for each in os.getloadavg()]
-
-
-def versions() -> dict[str, str]:
-    """Python, SQLite, and the packages that are there."""
-    return {
-        "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "sqlite": sqlite3.sqlite_version,
-        **dict(_installed(PACKAGES)),
-    }
-
-
-def _installed(names: Iterable[str]) -> Iterable[tuple[str, str]]:
-    for name in names:
-        try:
-            yield name, version(name)
-        except PackageNotFoundError:
-            pass
 
 
 def _processor() -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
-from pathlib import Path
 
 from benchmarks.contenders import opened
+from benchmarks.places import place_for
 from benchmarks.scenario import Scale
 from benchmarks.scenarios import loaded
+from benchmarks.server import server_for
 
 
 def main() -> None:
@@ -21,8 +21,8 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0)
     given = parser.parse_args()
     scenario = loaded(given.scenario)
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as place:
-        contender = opened(given.engine, given.contender, Path(place), scenario.kind)
+    with server_for(given.engine), place_for(given.engine) as place:
+        contender = opened(given.engine, given.contender, str(place), scenario.kind)
         try:
             figures = scenario.run(contender, Scale(given.scale))
         finally:

@@ -14,12 +14,18 @@ Figures = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a figure should be; one of the three."""
+    """What a figure should be: one of the first three."""
 
     times: float | None = None
-    """At least so many times as good as the peer's."""
+    """At least so many times as good as the best peer's."""
     least: float | None = None
     most: float | None = None
+    engine: str | None = None
+    """Where it holds; None: everywhere."""
+    than: tuple[str, ...] | None = None
+    """The peers that it speaks of; None: all."""
+    figure: str | None = None
+    """Their figure that ours is compared with, if it is another one."""
 
     def __str__(self) -> str:
         if self.times is not None:
@@ -39,13 +45,17 @@ class Figure:
 
     name: str
     unit: str
-    goal: Goal | None = None
+    goals: tuple[Goal, ...] = ()
     less_is_better: bool = False
 
     def ratio(self, ours: float, theirs: float) -> float | None:
         """How many times better ours is."""
         better, worse = (theirs, ours) if self.less_is_better else (ours, theirs)
         return better / worse if worse > 0 else None
+
+    def goals_on(self, engine: str) -> tuple[Goal, ...]:
+        """Those that hold on an engine."""
+        return tuple(goal for goal in self.goals if goal.engine in (None, engine))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,13 @@ class Scenario:
     run: Callable[[Contender, Scale], Figures]
     kind: Kind = "async"
     """The kind of task that the contender's jobs are of."""
-    contenders: tuple[str, ...] = ("penstock", "huey")
+    engines: tuple[str, ...] = ("sqlite", "postgres")
+    """Where it is made."""
+    contenders: tuple[str, ...] | None = None
+    """Who takes part; None: all."""
     rounds: int | None = None
     """How often it is measured at most; it takes long, or repeats itself."""
+
+    def takes(self, contender: str) -> bool:
+        """The contender takes part."""
+        return self.contenders is None or contender in self.contenders

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import cast
 
 from benchmarks.contenders import opened
@@ -11,7 +10,7 @@ from benchmarks.contenders.contender import Kind
 
 
 def main(engine: str, name: str, place: str, kind: str) -> None:
-    opened(engine, name, Path(place), cast(Kind, kind)).serve()
+    opened(engine, name, place, cast(Kind, kind)).serve()
 
 
 if __name__ == "__main__":

@@ -7,18 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.contenders.contender import Contender, Kind
+from benchmarks.places import PLACES
 
 ENGINES: Final[Mapping[str, Mapping[str, str]]] = {
     "sqlite": {"penstock": "PenstockSqlite", "huey": "HueySqlite"},
+    "postgres": {
+        "penstock": "PenstockPostgres",
+        "pgqueuer": "PgqueuerPostgres",
+        "procrastinate": "ProcrastinatePostgres",
+        "oban": "ObanPostgres",
+        "chancy": "ChancyPostgres",
+        "graphile": "GraphilePostgres",
+    },
 }
 
+PYTHON_PEERS: Final = ("pgqueuer", "procrastinate", "oban", "chancy")
+"""Those on PostgreSQL that are written in Python."""
 
-def opened(engine: str, name: str, place: Path, kind: Kind) -> Contender:
-    """A contender whose store is in ``place``. Only its own packages are imported."""
+
+def opened(engine: str, name: str, place: str, kind: Kind) -> Contender:
+    """A contender whose stores are in ``place``. Only its own packages are imported."""
     module: Any = import_module(f"benchmarks.contenders.{name}_{engine}")
-    contender: Contender = getattr(module, ENGINES[engine][name])(place, kind)
+    contender: Contender = getattr(module, ENGINES[engine][name])(PLACES[engine](place), kind)
     return contender

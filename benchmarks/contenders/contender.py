@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from pathlib import Path
-from typing import ClassVar, Literal
+from collections.abc import Coroutine
+from typing import Any, ClassVar, Literal, TypeVar
+
+from benchmarks.places import Place
 
 Kind = Literal["async", "sync"]
+Answer = TypeVar("Answer")
 
 
 class Contender(ABC):
@@ -19,10 +23,16 @@ class Contender(ABC):
     name: ClassVar[str]
     statement: ClassVar[str]
     """The import that its users write."""
+    pace: ClassVar[float] = 1.0
+    """The share of the jobs of a long measurement that it gets: who is slow gets fewer."""
 
-    def __init__(self, place: Path, kind: Kind) -> None:
+    def __init__(self, place: Place, kind: Kind) -> None:
         self.place = place
         self.kind = kind
+
+    def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """Run async code that calls it, on the loop that suits it best."""
+        return asyncio.run(work)
 
     @abstractmethod
     def enqueue(self, number: int) -> None:
@@ -38,11 +48,18 @@ class Contender(ABC):
 
     @abstractmethod
     def drain(self, count: int) -> float:
-        """Be a worker for ``count`` waiting jobs; return the seconds until all have ended."""
+        """Be a worker for the waiting jobs; return the seconds until none is left to be run.
+
+        There are ``count`` of them, and other processes may take their share.
+        """
 
     @abstractmethod
     def enqueue_stamp(self, delay: float = 0.0) -> None:
         """Store a job that answers when it starts; see ``Elsewhere``."""
+
+    @abstractmethod
+    def enqueue_stamps(self, count: int) -> None:
+        """Store many of these in the quickest way there is."""
 
     @abstractmethod
     def serve(self) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from pathlib import Path
 
 from huey import SqliteHuey
 
 from benchmarks.contenders.contender import Contender, Kind
 from benchmarks.elsewhere import answer
+from benchmarks.places import Place
 
 logging.getLogger("huey").setLevel(logging.ERROR)
 
@@ -21,9 +21,9 @@ class HueySqlite(Contender):
     name = "huey"
     statement = "from huey import SqliteHuey"
 
-    def __init__(self, place: Path, kind: Kind) -> None:
+    def __init__(self, place: Place, kind: Kind) -> None:
         super().__init__(place, kind)
-        self.huey = SqliteHuey(filename=str(place / "huey.db"))
+        self.huey = SqliteHuey(filename=place.url("huey").removeprefix("sqlite:///"))
 
         @self.huey.task()
         def idle(number: int) -> None: ...
@@ -59,6 +59,10 @@ class HueySqlite(Contender):
         if delay:
             self._stamp.schedule((0,), delay=delay)
         else:
+            self._stamp(0)
+
+    def enqueue_stamps(self, count: int) -> None:
+        for _ in range(count):
             self._stamp(0)
 
     def serve(self) -> None:

@@ -1,68 +1,11 @@
-"""Penstock on an SQLite file, with history and results, as it comes."""
+"""Penstock on an SQLite file."""
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-from typing import Any
-
-from benchmarks.contenders.contender import Contender, Kind
-from benchmarks.elsewhere import answer
-from penstock import Penstock
-from penstock.hosting import WorkerThread as _WorkerThread  # noqa: F401
-from penstock.worker.worker import Worker as _Worker  # noqa: F401
+from benchmarks.contenders.penstock_contender import PenstockContender
 
 
-class PenstockSqlite(Contender):
+class PenstockSqlite(PenstockContender):
     """The contender."""
 
     engine = "sqlite"
-    name = "penstock"
-    statement = "from penstock import Penstock"
-
-    def __init__(self, place: Path, kind: Kind) -> None:
-        super().__init__(place, kind)
-        self.path = place / "penstock.db"
-        self.app = Penstock(f"sqlite:///{self.path}")
-
-        @self.app.task(name="async")
-        async def async_idle(number: int) -> None: ...
-
-        @self.app.task(name="sync")
-        def sync_idle(number: int) -> None: ...
-
-        @self.app.task(name="stamp", queue="stamps")
-        async def stamp(number: int) -> None:
-            answer()
-
-        self._idle: Any = async_idle if kind == "async" else sync_idle
-        self._stamp = stamp
-
-    def enqueue(self, number: int) -> None:
-        self._idle.enqueue(number)
-
-    async def aenqueue(self, number: int) -> None:
-        await self._idle.aenqueue(number)
-
-    def enqueue_many(self, count: int) -> None:
-        self._idle.enqueue_many([(number,) for number in range(count)])
-
-    def drain(self, count: int) -> float:
-        start = time.perf_counter()
-        self.app.run_worker(until_empty=True)
-        elapsed = time.perf_counter() - start
-        counts = {each.state.value: each.jobs for each in self.app.counts()}
-        assert counts == {"succeeded": count}, counts
-        return elapsed
-
-    def enqueue_stamp(self, delay: float = 0.0) -> None:
-        self._stamp.using(delay=delay).enqueue(0)
-
-    def serve(self) -> None:
-        self.app.run_worker()
-
-    def left(self) -> int:
-        return sum(each.jobs for each in self.app.counts() if not each.state.is_final)
-
-    def close(self) -> None:
-        self.app.close()

@@ -13,12 +13,17 @@ NAMES: Final = (
     "enqueue_async",
     "enqueue_many",
     "drain_async",
+    "drain_two",
     "drain_threads",
     "latency",
+    "latency_busy",
     "delayed",
     "backlog",
     "history",
     "steady",
+    "flow",
+    "pinned",
+    "writes",
     "import_time",
     "memory",
     "idle",
@@ -31,3 +36,8 @@ def loaded(name: str) -> Scenario:
     module: Any = import_module(f"benchmarks.scenarios.{name}")
     scenario: Scenario = module.SCENARIO
     return scenario
+
+
+def on(engine: str) -> tuple[str, ...]:
+    """The scenarios that are made on an engine."""
+    return tuple(name for name in NAMES if engine in loaded(name).engines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.contenders import PYTHON_PEERS
 from benchmarks.contenders.contender import Contender
 from benchmarks.scenario import Figure, Figures, Goal, Scale, Scenario
 from benchmarks.stopwatch import seconds
@@ -23,6 +24,15 @@ def measure(contender: Contender, scale: Scale) -> Figures:
 
 SCENARIO = Scenario(
     about="enqueue, one call after the other",
-    figures=(Figure("rate", "jobs/s", Goal(times=1.5)),),
+    figures=(
+        Figure(
+            "rate",
+            "jobs/s",
+            (
+                Goal(times=1.5, engine="sqlite"),
+                Goal(times=1.0, engine="postgres", than=PYTHON_PEERS),
+            ),
+        ),
+    ),
     run=measure,
 )

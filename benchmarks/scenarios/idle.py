@@ -25,5 +25,6 @@ SCENARIO = Scenario(
     about="processor time of an idle worker",
     figures=(Figure("cpu", "%", less_is_better=True),),
     run=measure,
+    contenders=("penstock", "huey", "pgqueuer", "graphile"),
     rounds=1,
 )

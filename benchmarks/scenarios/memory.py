@@ -31,5 +31,6 @@ SCENARIO = Scenario(
         Figure("after", "MiB", less_is_better=True),
     ),
     run=measure,
+    contenders=("penstock", "huey", "pgqueuer", "graphile"),
     rounds=1,
 )

@@ -1,0 +1,129 @@
+"""Where a measurement keeps its stores: a directory for SQLite, databases of one PostgreSQL server.
+
+A place can be written down, so that another process finds the same stores.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import psycopg
+
+SERVER: Final = "BENCHMARK_SERVER"
+"""The variable with the URL of the PostgreSQL server's first database."""
+
+
+class Place(ABC):
+    """Room for stores, each with a name."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+    @classmethod
+    @abstractmethod
+    def new(cls) -> str:
+        """Text for a place that nobody has."""
+
+    @abstractmethod
+    def url(self, name: str) -> str:
+        """The URL of the store of this name; it is empty when it is asked for the first time."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Do what the store would else do soon by itself, beside what is measured."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Remove every store."""
+
+
+class Directory(Place):
+    """Files in a directory."""
+
+    @classmethod
+    def new(cls) -> str:
+        return tempfile.mkdtemp(prefix="penstock-bench-")
+
+    @property
+    def path(self) -> Path:
+        return Path(self.text)
+
+    def url(self, name: str) -> str:
+        return f"sqlite:///{self.path / name}.db"
+
+    def settle(self) -> None:
+        """Nothing: all is done within the calls."""
+
+    def clear(self) -> None:
+        shutil.rmtree(self.path)
+
+
+class Databases(Place):
+    """Databases of the server whose names begin alike."""
+
+    @classmethod
+    def new(cls) -> str:
+        return f"bench_{uuid.uuid4().hex[:8]}"
+
+    def url(self, name: str) -> str:
+        database = f"{self.text}_{name}"
+        with _connected(os.environ[SERVER]) as server:
+            known = server.execute("SELECT FROM pg_database WHERE datname = %s", [database])
+            if not known.fetchall():
+                server.execute(f"CREATE DATABASE {database}")
+                # What came before is not paid for by who comes now.
+                server.execute("CHECKPOINT")
+        return _url(database)
+
+    def settle(self) -> None:
+        """Clean up, learn how many rows there are, and write everything to the disk."""
+        for database in self._databases():
+            with _connected(_url(database)) as connection:
+                connection.execute("VACUUM (ANALYZE)")
+                connection.execute("CHECKPOINT")
+
+    def clear(self) -> None:
+        for database in self._databases():
+            with _connected(os.environ[SERVER]) as server:
+                server.execute(f"DROP DATABASE {database} WITH (FORCE)")
+
+    def _databases(self) -> list[str]:
+        known = "SELECT datname FROM pg_database WHERE starts_with(datname, %s)"
+        with _connected(os.environ[SERVER]) as server:
+            return [name for (name,) in server.execute(known, [self.text])]
+
+
+@contextmanager
+def _connected(url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield connection
+
+
+def _url(database: str) -> str:
+    return urlsplit(os.environ[SERVER])._replace(path=f"/{database}").geturl()
+
+
+PLACES: Final[Mapping[str, type[Place]]] = {"sqlite": Directory, "postgres": Databases}
+
+
+@contextmanager
+def place_for(engine: str) -> Iterator[Place]:
+    """A new place, which is cleared afterwards."""
+    kind = PLACES[engine]
+    place = kind(kind.new())
+    try:
+        yield place
+    finally:
+        place.clear()

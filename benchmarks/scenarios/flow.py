@@ -1,0 +1,59 @@
+"""Enqueue by the thousand and drain together for two minutes: does it go on as it began?"""
+
+from __future__ import annotations
+
+import statistics
+
+from benchmarks.circle import Circle
+from benchmarks.contenders.contender import Contender
+from benchmarks.elsewhere import working_elsewhere
+from benchmarks.scenario import Figure, Figures, Goal, Scale, Scenario
+from benchmarks.toll import toll
+
+SECONDS = 120.0
+WINDOWS = 12
+BULK = 1_000
+ROOM = 5_000
+
+
+def measure(contender: Contender, scale: Scale) -> Figures:
+    """Jobs per second, the share of the first third that is left in the last, and what it costs."""
+    with working_elsewhere(contender) as other:
+        circle = Circle(contender, other, room=ROOM, bulk=BULK)
+        try:
+            circle.windows(scale.seconds(SECONDS / WINDOWS, least=0.2), 1, dict)  # warms up
+            before, done = toll(contender), circle.done
+            windows = circle.windows(
+                scale.seconds(SECONDS, least=2.4),
+                WINDOWS,
+                lambda: {"memory": other.memory(), "dead": toll(contender).dead},
+            )
+            after, done = toll(contender), circle.done - done
+        finally:
+            circle.close()
+    third = WINDOWS // 3
+    rates = [each["rate"] for each in windows]
+    return {
+        "rate": statistics.mean(rates),
+        "flat": statistics.mean(rates[-third:]) / statistics.mean(rates[:third]),
+        "wal": (after.wal - before.wal) / max(1, done),
+        "dead": max(each["dead"] for each in windows),
+        "memory": windows[-1]["memory"],
+        "windows": windows,
+    }
+
+
+SCENARIO = Scenario(
+    about="enqueue by 1,000 and drain together for 2 minutes",
+    figures=(
+        Figure("rate", "jobs/s", (Goal(times=2.0, than=("pgqueuer",)),)),
+        Figure("flat", "of 1", (Goal(least=0.9),)),
+        Figure("wal", "B/job", less_is_better=True),
+        Figure("dead", "rows", less_is_better=True),
+        Figure("memory", "MiB", less_is_better=True),
+    ),
+    run=measure,
+    engines=("postgres",),
+    contenders=("penstock", "pgqueuer", "graphile"),
+    rounds=1,
+)
