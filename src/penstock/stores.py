@@ -16,7 +16,7 @@ from penstock.errors import BadOption, MissingDriver, MissingEngine, WrongProces
 from penstock.events import Bus
 from penstock.url import Url, hidden, parse
 
-PRESENT = ("memory://", "sqlite:///")
+PRESENT = ("memory://", "sqlite:///", "postgresql://")
 _DRIVERS = {"postgresql": ("psycopg", "postgres"), "redis": ("redis", "redis")}
 
 # Stores in memory are shared by their name within one process; a forked child starts without.
@@ -71,6 +71,20 @@ def connector(url: Url, clock: Clock) -> Callable[[], Engine]:
     driver, extra = _DRIVERS[url.scheme]
     if find_spec(driver) is None:
         raise MissingDriver(f"{url.scheme}://", extra)
+    if url.scheme == "postgresql":
+        from penstock.engines.postgres.engine import PostgresEngine
+
+        _check(url, ("schema", "connections", "connect_timeout", "listen"))
+        options = url.options
+        return partial(
+            PostgresEngine,
+            url.location,
+            clock,
+            schema=options.get("schema", "penstock"),
+            connections=_whole(options.get("connections", "4"), name="connections"),
+            connect_timeout=seconds(options.get("connect_timeout", 5.0), name="connect_timeout"),
+            listens=_flag(options.get("listen", "true"), name="listen"),
+        )
     raise MissingEngine(f"{url.scheme}://", PRESENT)
 
 
@@ -79,3 +93,15 @@ def _check(url: Url, known: tuple[str, ...]) -> None:
         if name not in known:
             why = f"a {url.scheme} URL has no such option; it has {', '.join(known) or 'none'}"
             raise BadOption(name, hidden(f"?{name}={value}").partition("=")[2], why)
+
+
+def _whole(text: str, *, name: str) -> int:
+    if text.isascii() and text.isdigit() and 0 < int(text) <= 1000:
+        return int(text)
+    raise BadOption(name, text, "give a whole number from 1 to 1000")
+
+
+def _flag(text: str, *, name: str) -> bool:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    raise BadOption(name, text, "give 'true' or 'false'")

@@ -25,6 +25,8 @@ _SCHEMES: Final[Mapping[str, str]] = MappingProxyType(
         "rediss": "redis",
     }
 )
+_OURS: Final = ("schema", "connections", "connect_timeout", "listen")
+"""Options of a PostgreSQL URL that are for Penstock; all others are for the driver."""
 _SECRET: Final = re.compile(r"(?i)([?&][^=&]*(?:pass|pwd|secret|token)[^=&]*=)[^&#]*")
 
 
@@ -32,12 +34,12 @@ _SECRET: Final = re.compile(r"(?i)([?&][^=&]*(?:pass|pwd|secret|token)[^=&]*=)[^
 class Url:
     """A store's address.
 
-    ``location`` is the absolute path of a file, or the name of a memory store ("" has no name and
-    is nobody else's).
+    ``location`` is the absolute path of a file, the name of a memory store ("" has no name and is
+    nobody else's), or the URL of a server as its driver reads it, secrets included.
     """
 
     scheme: str
-    location: str = ""
+    location: str = field(default="", repr=False)
     options: Mapping[str, str] = field(default_factory=dict)
     text: str = field(default="", repr=False)
 
@@ -53,6 +55,8 @@ def parse(text: str) -> Url:
     scheme = _SCHEMES.get(start.lower())
     if not mark or scheme is None:
         raise UnknownScheme(hidden(text), KNOWN)
+    if scheme == "postgresql":
+        return _postgresql(text)
     if scheme not in ("memory", "sqlite"):
         return Url(scheme, text=text)
     # Only now is the text known to hold no secret that urlsplit might quote in an error.
@@ -66,6 +70,16 @@ def parse(text: str) -> Url:
     if scheme == "memory":
         return Url(scheme, unquote(parts.netloc + parts.path), options, text)
     return Url(scheme, _path(text, parts.netloc, parts.path), options, text)
+
+
+def _postgresql(text: str) -> Url:
+    """The URL of a server: our options are taken out, the rest is for its driver."""
+    location, mark, query = text.partition("?")
+    given = [item.partition("=") for item in query.split("&") if item]
+    ours = {name: unquote(value) for name, _, value in given if name in _OURS}
+    theirs = "&".join("".join(item) for item in given if item[0] not in _OURS)
+    _, _, rest = location.partition("://")
+    return Url("postgresql", f"postgresql://{rest}{mark and theirs and '?'}{theirs}", ours, text)
 
 
 def _path(text: str, host: str, path: str) -> str:

@@ -31,13 +31,12 @@ class Ticket(NamedTuple):
 
 
 class Ranges(NamedTuple):
-    """The parts of the lines to look at, as the arrays that ``penstock.exchange`` takes."""
+    """The parts of the lines to look at, as ``penstock.exchange`` takes them: arrays of queue, from
+    priority, place and seq, to priority; and which state of ``penstock.lowered`` they rely on.
+    """
 
-    queue: str
-    from_priority: str
-    from_place: str
-    from_seq: str
-    to_priority: str
+    arrays: tuple[str, ...]
+    lowered: int
 
 
 class Bounds:
@@ -73,7 +72,8 @@ class Bounds:
                 after = (priority, float("inf"), ANY_PRIORITY)
             parts.append((number, *after, ANY_PRIORITY))
         columns = zip(*parts, strict=True)
-        return Ranges(*("{" + ",".join(map(_text, column)) + "}" for column in columns))
+        arrays = ["{" + ",".join(map(_text, column)) + "}" for column in columns]
+        return Ranges(tuple(arrays), self._lowered)
 
     def learn(self, jobs: Iterable[Job], lowered: int, *, is_fair: bool, is_short: bool) -> None:
         """Raise the bounds to what was claimed, unless something was passed over or came back.

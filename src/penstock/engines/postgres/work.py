@@ -33,7 +33,8 @@ from penstock.errors import LeaseLost
 
 EXCHANGE: Final = (
     "SELECT * FROM penstock.exchange(%s, %s, %s, %s, %s, %s, %s, %s::text[], %s, %s, %s::text[],"
-    " %s, %s::bigint[], %s::bigint[], %s::double precision[], %s::bigint[], %s::bigint[])"
+    " %s, %s::bigint[], %s::bigint[], %s::double precision[], %s::bigint[], %s::bigint[],"
+    " %s)"
 )
 _LARGE: Final = 2000
 """Bytes of a result that goes with the others in one text."""
@@ -129,7 +130,8 @@ def to_exchange(
         ask.slots,
         [task for task in ask.avoid if can_be(task)],
         ANY_PRIORITY if ask.least_urgent is None else ask.least_urgent,
-        *(ranges or ("{}",) * 5),
+        *(ranges.arrays if ranges else ("{}",) * 5),
+        ranges.lowered if ranges else 0,
     )
 
 

@@ -533,7 +533,8 @@ CREATE TYPE penstock.taken AS (
 CREATE FUNCTION penstock.exchange(
   worker_ text, tids_ text, ids_ text, attempts_ text, results_ text, begun_ text, begun_attempts_ text,
   queues_ text[], want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, range_queue_ bigint[],
-  from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[], to_priority_ bigint[])
+  from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[], to_priority_ bigint[],
+  lowered_ bigint)
 RETURNS SETOF penstock.taken LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_bitmapscan = off SET enable_material = off
@@ -620,6 +621,13 @@ BEGIN
   END IF;
 
   IF want_ > 0 AND queues_ <> '{}' THEN
+    IF lowered_ <> (SELECT last_value + is_called::integer FROM penstock.lowered) THEN
+      -- A job with an old ticket is ready: look from the start of every line.
+      SELECT array_agg(number), array_agg(-9223372036854775808), array_agg('-Infinity'::double precision),
+             array_agg(-9223372036854775808), array_agg(9223372036854775807)
+        INTO range_queue_, from_priority_, from_place_, from_seq_, to_priority_
+        FROM generate_series(1, cardinality(queues_)) AS number;
+    END IF;
     IF cardinality(queues_) = 1 AND NOT EXISTS (SELECT FROM penstock.queue WHERE name = queues_[1]) THEN
       -- The usual case, without a detour: one queue about which nothing was decided.
       SELECT array_agg(head.tid ORDER BY head.number) FILTER (WHERE head.number <= slots_ OR NOT head.once),
@@ -704,7 +712,7 @@ BEGIN
   RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
     json_build_object('now', now_, 'due', due_, 'cancels', cancels_, 'passed', coalesce(passed_, false),
                       'contended', contended_, 'fair', fair_,
-                      'lowered', (SELECT last_value FROM penstock.lowered)))::penstock.taken;
+                      'lowered', (SELECT last_value + is_called::integer FROM penstock.lowered)))::penstock.taken;
 END $$;
 
 -- --- wake-up (law 11) -------------------------------------------------------------------------------

@@ -86,16 +86,17 @@ SELECT penstock.take_key(%(key)s::text, %(owner)s::text, %(now)s::double precisi
 SELECT penstock.give_back(%s::text[], %s::text[], %s::double precision)
 
 -- name: purgeable
--- Newest first, as find goes, and never what runs. What somebody else has just now is left out.
-SELECT entry, id, unique_key FROM (
-  (SELECT entry, id, unique_key FROM penstock.live
-    WHERE entry < %(before)s::bigint AND state <> 'running' AND {live}
-    ORDER BY entry DESC LIMIT %(limit)s::bigint FOR UPDATE)
-  UNION ALL
-  (SELECT entry, id, unique_key FROM penstock.history
-    WHERE entry < %(before)s::bigint AND {history}
-    ORDER BY entry DESC LIMIT %(limit)s::bigint FOR UPDATE)
-) AS job ORDER BY entry DESC LIMIT %(limit)s::bigint
+-- Newest first, as find goes, and never what runs.
+WITH waiting AS (
+  SELECT entry, id, unique_key FROM penstock.live
+   WHERE entry < %(before)s::bigint AND state <> 'running' AND {live}
+   ORDER BY entry DESC LIMIT %(limit)s::bigint FOR UPDATE
+), ended AS (
+  SELECT entry, id, unique_key FROM penstock.history
+   WHERE entry < %(before)s::bigint AND {history}
+   ORDER BY entry DESC LIMIT %(limit)s::bigint FOR UPDATE
+)
+SELECT * FROM waiting UNION ALL SELECT * FROM ended ORDER BY 1 DESC LIMIT %(limit)s::bigint
 
 -- name: delete
 DELETE FROM penstock.live WHERE id = ANY(%s::text[]) AND state <> 'running'
