@@ -1,6 +1,7 @@
--- What an idle worker asks before it sleeps and each second: is there something for me, or when?
+-- What those ask who wait: a worker before it sleeps and each second whether there is something for it,
+-- or when; a caller whether its jobs have ended.
 --
--- One call, so that idling costs one round trip; it only reads, all of it on the snapshot of the
+-- One call, so that waiting costs one round trip; it only reads, all of it on the snapshot of the
 -- statement that calls. Every plan is the same whatever the statistics say: each statement is written
 -- so that only one index has its conditions and its order, and other ways are made dear. What is dear
 -- would be compiled first, which takes longer than all of it: hence no `jit`.
@@ -115,4 +116,14 @@ BEGIN
         ORDER BY queue, hold_until LIMIT 1));
   END LOOP;
   RETURN CASE WHEN due_at_ <= now_ THEN 0 ELSE due_at_ - now_ END;
+END $$;
+
+-- Jobs by their ids, each looked for by the index of the ids in what lives and in every day of the
+-- history. Whoever waits for a result asks this again and again: planned anew for so many tables, each
+-- time would cost ten times as much as the answer.
+CREATE FUNCTION penstock.get(ids_ text[]) RETURNS SETOF penstock.live LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+  RETURN QUERY SELECT * FROM penstock.live    WHERE id = ANY (ids_)
+     UNION ALL SELECT * FROM penstock.history WHERE id = ANY (ids_);
 END $$;

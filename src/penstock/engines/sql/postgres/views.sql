@@ -4,10 +4,7 @@
 -- the statement, so that it cannot spoil the plan.
 
 -- name: get
--- Each id is looked for by the index of the ids, in every day of the history.
-SELECT * FROM penstock.live    WHERE id = ANY(%(ids)s::text[])
-UNION ALL
-SELECT * FROM penstock.history WHERE id = ANY(%(ids)s::text[])
+SELECT * FROM penstock.get(%(ids)s::text[])
 
 -- name: find
 -- Newest first. Each table gives its newest alone: the history by its index of entries, over all days
