@@ -18,17 +18,20 @@ CHECKED := $(wildcard src tests benchmarks examples)
 TYPED   := $(wildcard src tests benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench docs
+.PHONY: help setup servers demo test check bench docs
 
 help: ## List the commands
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP) ## Make .venv with everything needed to work on Penstock
 
+servers: setup ## Install the servers that the tests need, where one is missing
+	@cd tests && ../$(BIN)/python -m servers.installing
+
 demo: setup ## Show Penstock at work, in one terminal
 	@$(BIN)/penstock demo $(ARGS)
 
-test: check ## Check, then run every test (WORKERS=2, ARGS="-k name")
+test: check servers ## Check, then run every test (WORKERS=2, ARGS="-k name")
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 check: setup ## Lint, format, types and import rules, without running anything

@@ -1,4 +1,4 @@
-"""Two engines live the same life: after every step the SQLite store equals the memory store.
+"""Two engines live the same life: after every step a store equals the one in memory.
 
 A hypothesis machine makes up the life: callers, workers, operators and leaders act in any order,
 time jumps, replies are lost, processes die. What both engines answer is compared verb by verb, and
@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -28,6 +29,7 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
+from conformance.stores import STORES, memory
 from model.stories import DRAFTS, ENDS, NUMBERS, QUEUES, TASKS, TURNS, outcome
 from penstock.core.job import (
     TRANSITIONS,
@@ -36,15 +38,16 @@ from penstock.core.job import (
     State,
 )
 from penstock.engines.engine import Engine
-from penstock.engines.memory import MemoryEngine, MemoryStore
 from penstock.engines.records import Ask, Filter, QueueSettings, Report, Sighting, WorkerInfo
-from penstock.engines.sqlite import SqliteEngine
 from penstock.errors import LeaseLost
 from penstock.testing.clock import FakeClock
 
 
 class TwoEngines(RuleBasedStateMachine):
-    """The same calls to a memory store and to an SQLite file."""
+    """The same calls to a store in memory and to another."""
+
+    store: ClassVar[str]
+    """The other, by its name in the conformance suite."""
 
     workers = Bundle("workers")
     attempts = Bundle("attempts")
@@ -54,11 +57,10 @@ class TwoEngines(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.folder = tempfile.TemporaryDirectory()
         self.clock = FakeClock()
-        store, path = MemoryStore(), f"{self.folder.name}/jobs.db"
+        place = Path(self.folder.name)
+        made = [make(place, self.clock) for make in (memory, STORES[self.store])]
         # Two handles each: what one writes the other must see.
-        self.pairs = [
-            (MemoryEngine(store, self.clock), SqliteEngine(path, self.clock)) for _ in range(2)
-        ]
+        self.pairs = [tuple(store.new_handle() for store in made) for _ in range(2)]
         for pair in self.pairs:
             for engine in pair:
                 self.loop.run_until_complete(engine.open())
@@ -424,12 +426,24 @@ def _reachable(state: State) -> set[State]:
         reached |= more
 
 
-TestTwoEngines = TwoEngines.TestCase
-TestTwoEngines.settings = settings(
+class MemoryAndFile(TwoEngines):
+    store = "sqlite"
+
+
+class MemoryAndServer(TwoEngines):
+    store = "postgres"
+
+
+LIVES = settings(
     max_examples=60,
     stateful_step_count=40,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=list(HealthCheck),
 )
+
+TestMemoryAndFile = MemoryAndFile.TestCase
+TestMemoryAndFile.settings = LIVES
+TestMemoryAndServer = MemoryAndServer.TestCase
+TestMemoryAndServer.settings = LIVES
 pytestmark = pytest.mark.timeout(600)
