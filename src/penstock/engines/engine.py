@@ -320,6 +320,9 @@ class Engine(ABC):
     async def prune(self, keep: float, limit: int) -> Pruned:
         """Delete up to ``limit`` jobs that ended more than ``keep`` seconds ago, and likewise ids
         and unique keys whose time is over. Idempotent.
+
+        An engine that keeps what ended by the day may let a day with many jobs go as a whole: when
+        all of it is old, so up to a day later, and then beyond ``limit`` and counted roughly.
         """
 
     @abstractmethod

@@ -188,7 +188,10 @@ class PostgresEngine(PostgresHandle):
         return await self._write(ANY, PostgresJobs.rescue, dead, limit)
 
     async def prune(self, keep: float, limit: int) -> Pruned:
-        return await self._write("", PostgresJobs.prune, keep, limit)
+        pruned, whole = await self._write("", PostgresJobs.prune, keep, limit)
+        if not whole:
+            return pruned
+        return replace(pruned, jobs=pruned.jobs + await self._drop_days(whole))
 
     async def mend(self, *, rehearse: bool = False) -> Mended:
         return await self._write(WORK, PostgresJobs.mend, rehearse=rehearse)

@@ -14,8 +14,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import psycopg
@@ -28,6 +29,7 @@ from penstock.engines.postgres.bounds import Bounds
 from penstock.engines.postgres.jobs import PostgresJobs
 from penstock.engines.postgres.link import Link, connect
 from penstock.engines.postgres.links import Links
+from penstock.engines.postgres.partitions import Day, Partitions
 from penstock.engines.postgres.rows import Row
 from penstock.engines.postgres.schema import placed
 from penstock.engines.postgres.troubles import REPEATED, is_missing_day, named_errors
@@ -35,7 +37,7 @@ from penstock.engines.postgres.turn import READ, WRITE, turn
 from penstock.engines.postgres.views import PostgresViews
 from penstock.engines.postgres.watch import Watch
 from penstock.engines.records import Schema, Traits
-from penstock.errors import EngineClosed
+from penstock.errors import EngineBusy, EngineClosed
 
 TRIES: Final = 5
 """How often a step is repeated that somebody else was in the way of."""
@@ -235,6 +237,28 @@ class PostgresHandle(Engine):
                             self._watching().after_commit(link, wakes)
                         return result
                     await self._make_days(link)
+
+    async def _drop_days(self, days: Sequence[Day]) -> int:
+        """Drop days of the history; return how many jobs went. Who is in the way is not waited for
+        long: then the next call has to do it.
+        """
+        if not self._listens:
+            # Behind a pooler no two statements share a connection but inside a transaction.
+            async def attempt(link: Link) -> int:
+                async with turn(link, self._schema, WRITE, self._instant()) as it:
+                    return await Partitions(it.rows).drop_at_once(days)
+
+            with contextlib.suppress(EngineBusy):
+                return await self._repeated(attempt, "")
+            return 0
+        with named_errors(self.traits.name):
+            link = await self._connect()
+            try:
+                return await Partitions(lambda sql: link.script(placed(sql, self._schema))).drop(
+                    days
+                )
+            finally:
+                await link.close()
 
     async def _make_days(self, link: Link) -> None:
         async with turn(link, self._schema, WRITE, self._instant()) as it:

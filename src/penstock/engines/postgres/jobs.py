@@ -13,7 +13,9 @@ from msgspec.structs import replace
 from penstock.core import life
 from penstock.core.job import Hold, Job, State
 from penstock.engines.postgres.filters import conditions
+from penstock.engines.postgres.partitions import Day, sort_out, to_days
 from penstock.engines.postgres.rows import can_be, json_text, to_job, to_jobs, to_record
+from penstock.engines.postgres.schema import DAYS_AHEAD
 from penstock.engines.postgres.work import PostgresWork
 from penstock.engines.records import (
     Cell,
@@ -125,15 +127,29 @@ class PostgresJobs(PostgresWork):
         orphans = to_jobs(await self._ask("orphans", (max(0, limit),)))
         return [await self._wait_or_end(job, life.rescued(job, self.now), None) for job in orphans]
 
-    async def prune(self, keep: float, limit: int) -> Pruned:
-        """See the contract."""
+    async def prune(self, keep: float, limit: int) -> tuple[Pruned, list[Day]]:
+        """See the contract; days that go as a whole are left to be dropped."""
         limit = max(0, limit)
-        jobs = await self._change("prune_jobs", (self.now - keep, limit))
+        await self._ask("make_days", (DAYS_AHEAD,))
+        jobs, whole = await self._prune_days(self.now - keep, limit)
         ids = await self._change("prune_ledger", (self.now, limit))
         keys = await self._change("prune_keys", (self.now, limit))
         await self._change("prune_spots")
         await self._change("prune_sleepers")
-        return Pruned(jobs=jobs, ids=ids, keys=keys)
+        return Pruned(jobs=jobs, ids=ids, keys=keys), whole if limit else []
+
+    async def _prune_days(self, before: float, limit: int) -> tuple[int, list[Day]]:
+        some, whole = sort_out(to_days(await self._ask("days")), before)
+        jobs = 0
+        for day in some:
+            if jobs >= limit:
+                break
+            values = day.begins_at, min(day.ends_at, before), limit - jobs
+            ((gone,),) = await self._ask("prune_day", values)
+            jobs += gone
+            if not gone and day.ends_at <= before and day.is_ours:
+                whole.append(day)
+        return jobs, whole
 
     async def mend(self, *, rehearse: bool = False) -> Mended:
         """See the contract."""

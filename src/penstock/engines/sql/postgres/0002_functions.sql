@@ -18,35 +18,13 @@ CREATE FUNCTION penstock.try_queue(queue_ text) RETURNS boolean LANGUAGE sql VOL
     pg_catalog.hashtext('penstock.queue'), pg_catalog.hashtext(queue_))
 $$;
 
--- Make the day of an instant. The partition is made beside the table and then attached: to create it in
--- its place would lock out everybody who reads or settles.
-CREATE FUNCTION penstock.make_day(at_ double precision) RETURNS boolean LANGUAGE plpgsql
-SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
-DECLARE
-  day_  bigint := floor(at_ / 86400);
-  name_ text   := 'history_' || to_char(to_timestamp(day_ * 86400) AT TIME ZONE 'UTC', 'YYYYMMDD');
+-- The same, with some patience: whoever has it ends within milliseconds. A lock that is waited for in
+-- the usual way would end the whole turn when the wait is too long.
+CREATE FUNCTION penstock.await_queue(queue_ text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-  IF to_regclass(format('penstock.%I', name_)) IS NOT NULL THEN
-    RETURN false;
-  END IF;
-  PERFORM pg_advisory_xact_lock(hashtext('penstock.history'), 0);
-  IF to_regclass(format('penstock.%I', name_)) IS NOT NULL THEN
-    RETURN false;
-  END IF;
-  EXECUTE format('CREATE TABLE penstock.%I (LIKE penstock.history INCLUDING ALL)', name_);
-  EXECUTE format('ALTER TABLE penstock.history ATTACH PARTITION penstock.%I FOR VALUES FROM (%s) TO (%s)',
-                 name_, day_ * 86400, (day_ + 1) * 86400);
-  RETURN true;
-END $$;
-
--- Make today and the days after it, so that nobody misses one at midnight.
-CREATE FUNCTION penstock.make_days(days_ integer) RETURNS integer LANGUAGE plpgsql AS $$
-DECLARE
-  made_ integer := 0;
-BEGIN
-  FOR offset_ IN -1..days_ LOOP
-    IF penstock.make_day(penstock.now() + offset_ * 86400.0) THEN
-      made_ := made_ + 1;
+  FOR try_ IN 1..50 LOOP
+    IF penstock.try_queue(queue_) THEN
+      RETURN true;
     END IF;
   END LOOP;
   RETURN made_;

@@ -151,11 +151,14 @@ SELECT job.* FROM penstock.live AS job
  WHERE job.state = 'running' AND NOT EXISTS (SELECT FROM penstock.worker WHERE worker.id = job.worker)
  ORDER BY job.priority, job.place, job.seq LIMIT %s::bigint FOR UPDATE OF job SKIP LOCKED
 
--- name: prune_jobs
-DELETE FROM penstock.history AS job
- USING (SELECT tableoid AS day, ctid AS tid FROM penstock.history WHERE finished_at < %s::double precision
-         ORDER BY finished_at, entry LIMIT %s::bigint) AS old
- WHERE job.tableoid = old.day AND job.ctid = old.tid
+-- name: make_days
+SELECT penstock.make_days(%s::integer)
+
+-- name: days
+SELECT * FROM penstock.days()
+
+-- name: prune_day
+SELECT penstock.prune_day(%s::double precision, %s::double precision, %s::bigint)
 
 -- name: prune_ledger
 DELETE FROM penstock.ledger WHERE id IN (

@@ -1,0 +1,82 @@
+-- The days of the history (UTC): made before they come, listed, and emptied. What takes a whole day out
+-- cannot run inside a function: see `partitions.sql`.
+
+-- Make the day of an instant. The partition is made beside the table and then attached: to create it in
+-- its place would lock out everybody who reads or settles. A table that a person has taken out of the
+-- history keeps its name and its rows.
+CREATE FUNCTION penstock.make_day(at_ double precision) RETURNS boolean LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+DECLARE
+  day_  bigint := floor(at_ / 86400);
+  base_ text   := 'history_' || to_char(to_timestamp(day_ * 86400) AT TIME ZONE 'UTC', 'YYYYMMDD');
+  name_ text;
+BEGIN
+  FOR is_locked_ IN 0..1 LOOP
+    name_ := base_;
+    FOR number_ IN 2..1000 LOOP
+      EXIT WHEN to_regclass(format('penstock.%I', name_)) IS NULL;
+      IF (SELECT relispartition FROM pg_class WHERE oid = to_regclass(format('penstock.%I', name_))) THEN
+        RETURN false;
+      END IF;
+      name_ := format('%s_%s', base_, number_);
+    END LOOP;
+    IF is_locked_ = 0 THEN
+      PERFORM pg_advisory_xact_lock(hashtext('penstock.history'), 0);
+    END IF;
+  END LOOP;
+  EXECUTE format('CREATE TABLE penstock.%I (LIKE penstock.history INCLUDING ALL)', name_);
+  EXECUTE format('ALTER TABLE penstock.history ATTACH PARTITION penstock.%I FOR VALUES FROM (%s) TO (%s)',
+                 name_, day_ * 86400, (day_ + 1) * 86400);
+  RETURN true;
+END $$;
+
+-- Make yesterday, today and the days after it, so that nobody misses one at midnight.
+CREATE FUNCTION penstock.make_days(days_ integer) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+  made_ integer := 0;
+BEGIN
+  FOR offset_ IN -1..days_ LOOP
+    IF penstock.make_day(penstock.now() + offset_ * 86400.0) THEN
+      made_ := made_ + 1;
+    END IF;
+  END LOOP;
+  RETURN made_;
+END $$;
+
+-- The days there are, the oldest first, from `begins_at` until before `ends_at`. `jobs` is what the
+-- statistics guess; null: nothing was gathered yet. `place` is 'in' the history, 'leaving' it if that was
+-- not brought to its end, or 'out' if only the table is left; one that a person took out is not ours.
+CREATE FUNCTION penstock.days()
+RETURNS TABLE (name text, begins_at double precision, ends_at double precision, bytes bigint, jobs bigint,
+               place text, is_ours boolean) LANGUAGE sql STABLE AS $$
+  SELECT quote_ident(day.relname), coalesce(bound.begins_at, '-infinity'), coalesce(bound.ends_at, 'infinity'),
+         coalesce(pg_relation_size(day.oid), 0), CASE WHEN day.reltuples >= 0 THEN day.reltuples::bigint END,
+         CASE WHEN part.inhdetachpending THEN 'leaving' WHEN part.inhrelid IS NULL THEN 'out' ELSE 'in' END,
+         pg_has_role(day.relowner, 'USAGE') AND pg_has_role(history.relowner, 'USAGE')
+    FROM pg_class AS history
+    JOIN pg_class AS day ON day.relnamespace = history.relnamespace AND day.relkind = 'r'
+    LEFT JOIN pg_inherits AS part ON part.inhrelid = day.oid AND part.inhparent = history.oid
+   CROSS JOIN LATERAL (
+     SELECT substring(edges FROM 'FROM \(''([^'']+)''\)')::double precision,
+            substring(edges FROM 'TO \(''([^'']+)''\)')::double precision
+       FROM pg_get_expr(day.relpartbound, day.oid) AS edges) AS bound (begins_at, ends_at)
+   WHERE history.oid = 'penstock.history'::regclass
+     AND (part.inhrelid IS NOT NULL OR obj_description(day.oid, 'pg_class') = 'penstock: pruned')
+   ORDER BY 2
+$$;
+
+-- Delete some jobs of one day that ended in this range, wherever the index says they are. What somebody
+-- revives just now is skipped. Planned anew for each range: no other day is touched, nor locked.
+CREATE FUNCTION penstock.prune_day(from_ double precision, to_ double precision, limit_ bigint)
+RETURNS bigint LANGUAGE plpgsql
+SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+  rows_ bigint;
+BEGIN
+  DELETE FROM penstock.history
+   WHERE finished_at >= from_ AND finished_at < to_
+     AND ctid = ANY (ARRAY(SELECT ctid FROM penstock.history WHERE finished_at >= from_ AND finished_at < to_
+                            LIMIT limit_ FOR UPDATE SKIP LOCKED));
+  GET DIAGNOSTICS rows_ = ROW_COUNT;
+  RETURN rows_;
+END $$;
