@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import time
 from pathlib import Path
@@ -44,4 +45,6 @@ class Emptied:
 @functools.cache
 def emptied() -> Emptied:
     """The one of this process."""
-    return Emptied()
+    database = Emptied()
+    atexit.register(database.close)
+    return database

@@ -15,7 +15,12 @@ ALSO_ABSENT = Program("no-such-tool", "no-such-package")
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What was to be installed; it never works."""
     asked: list[list[str]] = []
-    monkeypatch.setattr(installing, "install", lambda packages: asked.append(packages) or False)
+
+    def fail(packages: list[str]) -> bool:
+        asked.append(packages)
+        return False
+
+    monkeypatch.setattr(installing, "install", fail)
     return asked
 
 
