@@ -16,6 +16,7 @@ one commit (see ``sql/postgres/0002_functions.sql``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import psycopg
 from msgspec.structs import replace
@@ -27,7 +28,7 @@ from penstock.engines.postgres.glance import glance
 from penstock.engines.postgres.handle import PostgresHandle
 from penstock.engines.postgres.jobs import PostgresJobs
 from penstock.engines.postgres.rows import Row
-from penstock.engines.postgres.troubles import KNOWN_ID, LOCKED, NO_LEASE
+from penstock.engines.postgres.troubles import KNOWN_ID, LOCKED, NO_LEASE, named_errors
 from penstock.engines.postgres.views import PostgresViews
 from penstock.engines.postgres.watch import ANY, DONE, WORK
 from penstock.engines.postgres.work import EXCHANGE, Header, is_quick, to_claimed, to_exchange
@@ -71,15 +72,16 @@ class PostgresEngine(PostgresHandle):
         check_drafts(self.traits.name, drafts)
         if not drafts:
             return []
-        plain = to_plain(drafts)
-        if plain is not None:
-            try:
-                await self._call(PUT_PLAIN, plain, wakes=WORK)
-                return [Receipt(draft.id, True) for draft in drafts]
-            except EngineUnavailable as error:
-                if not _says(error, KNOWN_ID):
-                    raise
-        return to_receipts(await self._call(PUT, (to_json(drafts),), wakes=WORK))
+        with named_errors(self.traits.name):
+            plain = to_plain(drafts)
+            if plain is not None:
+                try:
+                    await self._call(PUT_PLAIN, plain, wakes=WORK)
+                    return [Receipt(draft.id, True) for draft in drafts]
+                except EngineUnavailable as error:
+                    if not (_says(error, KNOWN_ID) or _says(error, LOCKED)):
+                        raise
+            return to_receipts(await self._call(PUT, (to_json(drafts),), wakes=WORK))
 
     # --- work ----------------------------------------------------------------------------------
 
@@ -102,7 +104,13 @@ class PostgresEngine(PostgresHandle):
         overruled: dict[str, Job] = {}
         ranges = self._ranges(ask)
         rest = to_exchange(ask, (), ranges, self._places)
-        verdicts, rows = await self._write(ANY, PostgresJobs.exchange, ask, overruled, rest)
+        step = partial(PostgresJobs.exchange, ask=ask, overruled=overruled, rest=rest)
+        try:
+            verdicts, rows = await self._write(ANY, partial(step, is_patient=True))
+        except EngineUnavailable as error:
+            if not _says(error, LOCKED):
+                raise
+            verdicts, rows = await self._write(ANY, partial(step, is_patient=False))
         given = self._given(ask, rows, ranges)
         assert given is not None, "nothing was left to be settled"
         return replace(

@@ -120,7 +120,7 @@ def to_exchange(
     known = [each for each in ask.begun if can_be(each[0])]
     if known:
         begun = BETWEEN.join(id for id, _ in known), ",".join(str(attempt) for _, attempt in known)
-    queues = [queue for queue in ask.queues if can_be(queue)] if ranges else []
+    queues = [queue for queue in ask.queues if can_be(queue)]
     return (
         ask.worker,
         *done,
@@ -172,6 +172,7 @@ class PostgresWork(PostgresSteps):
 
     async def join(self, worker: WorkerInfo) -> None:
         """See the contract."""
+        await self._ask("lock_tasks")
         await self._ask("join", (worker.id, self.now, json_text(worker)))
         if await self._change("unhold_known", (Hold.UNKNOWN_TASK.value, list(worker.tasks))):
             await self._lower()
@@ -192,19 +193,24 @@ class PostgresWork(PostgresSteps):
         return verdicts
 
     async def exchange(
-        self, ask: Ask, overruled: dict[str, Job], rest: Row
+        self, ask: Ask, overruled: dict[str, Job], rest: Row, *, is_patient: bool
     ) -> tuple[list[Verdict], list[Row]]:
-        """Settle every outcome of a turn, one by one; then the ``rest`` of the turn."""
-        verdicts = await self._settle_all(ask, overruled)
+        """Settle every outcome of a turn, one by one; then the ``rest`` of the turn.
+
+        On failure: if ``is_patient``, what says that a row was locked for too long; otherwise such
+        a row is skipped.
+        """
+        lock = "lock_patiently" if is_patient else "lock"
+        verdicts = await self._settle_all(ask, overruled, lock)
         return verdicts, await self.turn.rows(EXCHANGE, rest)
 
-    async def _settle_all(self, ask: Ask, overruled: dict[str, Job]) -> list[Verdict]:
+    async def _settle_all(self, ask: Ask, overruled: dict[str, Job], lock: str) -> list[Verdict]:
         if not await self._lock_lease(ask.worker):
             raise LeaseLost(ask.worker)
         # One order for all who lock many rows, so that nobody waits in a circle.
         ids = sorted({each.job for each in ask.outcomes if can_be(each.job)})
         await self._begin(ask)
-        locked = {row[18]: row for row in await self._ask("lock", (ids,))}
+        locked = {row[18]: row for row in await self._ask(lock, (ids,))}
         verdicts = []
         for outcome in ask.outcomes:
             row = locked.get(outcome.job)
@@ -235,12 +241,17 @@ class PostgresWork(PostgresSteps):
             is_signed = (row[15], row[31]) == fence
             return (Verdict.DONE if is_settled or is_signed else Verdict.STALE), None
         after = life.settled(job, outcome, self.now)
-        if after.hold is Hold.UNKNOWN_TASK and after.task in await self._known_tasks():
+        if after.hold is Hold.UNKNOWN_TASK and await self._is_known(after.task):
             after = replace(after, hold=None, hold_cause=None, hold_until=None)
         after = await self._wait_or_end(job, after, fence)
         if life.overruled(outcome, after):
             overruled[job.id] = after
         return Verdict.DONE, after
+
+    async def _is_known(self, task: str) -> bool:
+        """A worker that has a lease knows the task; no other can join before this ends."""
+        await self._ask("lock_tasks")
+        return task in await self._known_tasks()
 
     async def _repeated(self, outcome: Outcome, worker: str, overruled: dict[str, Job]) -> Verdict:
         """What to say to an outcome whose job is not live, or is somebody else's just now."""

@@ -6,10 +6,23 @@
 -- a row by its place checks that it is still the one that was meant. Lists come as one text each, which
 -- costs a client next to nothing to write.
 
+-- The instant that a test has set. Only the owner's word counts: who may enqueue and no more would set
+-- it too, and be first in every line.
+CREATE FUNCTION penstock.shifted_now() RETURNS double precision LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF pg_has_role(session_user, (SELECT relowner FROM pg_class WHERE oid = 'penstock.live'::regclass),
+                 'MEMBER') THEN
+    RETURN current_setting('penstock_clock.now')::double precision;
+  END IF;
+  RETURN extract(epoch FROM clock_timestamp())::double precision;
+END $$;
+
 -- Law 12: time is read here and nowhere else. Tests set the parameter; nobody else has one.
 CREATE FUNCTION penstock.now() RETURNS double precision LANGUAGE sql VOLATILE AS $$
-  SELECT coalesce(nullif(pg_catalog.current_setting('penstock_clock.now', true), '')::double precision,
-                  extract(epoch FROM pg_catalog.clock_timestamp())::double precision)
+  SELECT CASE WHEN coalesce(pg_catalog.current_setting('penstock_clock.now', true), '') = ''
+              THEN extract(epoch FROM pg_catalog.clock_timestamp())::double precision
+              ELSE penstock.shifted_now() END
 $$;
 
 -- The lock of whoever counts and claims in a limited, ordered or fair queue, until the transaction ends.
@@ -26,8 +39,9 @@ BEGIN
     IF penstock.try_queue(queue_) THEN
       RETURN true;
     END IF;
+    PERFORM pg_sleep(0.002);
   END LOOP;
-  RETURN made_;
+  RETURN false;
 END $$;
 
 -- --- in -------------------------------------------------------------------------------------------
@@ -38,7 +52,7 @@ END $$;
 CREATE FUNCTION penstock.put_plain(
   ids_ text, payloads_ text, task_ text, queue_ text, priority_ bigint, by_ text,
   since_ double precision) RETURNS void LANGUAGE plpgsql
-SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET lock_timeout = '100ms' AS $$
 DECLARE
   now_  double precision := penstock.now();
@@ -67,11 +81,13 @@ BEGIN
 END $$;
 
 -- Store jobs of any kind, from a JSON array of drafts; a receipt for each, in order. `tell_` says that
--- the transaction is somebody else's: then nobody can look after the commit who sleeps.
+-- the transaction is somebody else's: then nobody can look after the commit who sleeps, and how long to
+-- wait for an id or a key that another open transaction has is theirs to say. Ours waits for a moment,
+-- and names the draft that has to be tried later by itself (law 10).
 CREATE FUNCTION penstock.put(drafts_ text, tell_ boolean DEFAULT false)
 RETURNS TABLE (id text, created boolean, because text) LANGUAGE plpgsql
-SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET lock_timeout = '100ms' AS $$
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
   now_    double precision := penstock.now();
@@ -81,7 +97,11 @@ DECLARE
   hold_   text;
   ticket_ bigint;
   owner_  text;
+  index_  bigint := -1;
 BEGIN
+  IF NOT tell_ THEN
+    PERFORM set_config('lock_timeout', '100ms', true);
+  END IF;
   FOR draft IN
     SELECT * FROM json_to_recordset(drafts_::json) AS given (
       id text, task text, payload text, payload64 text, queue text, priority bigint,
@@ -90,6 +110,7 @@ BEGIN
       unique_for double precision, at_most_once boolean, name text, tags json, correlation_id text,
       enqueued_by text)
   LOOP
+    index_ := index_ + 1;
     -- An id counts before a unique key. Only looked at, not locked: what a foreign transaction found
     -- taken must not wait for its end.
     IF EXISTS (SELECT FROM penstock.live WHERE live.id = draft.id)
@@ -148,12 +169,19 @@ BEGIN
   IF tell_ THEN
     PERFORM pg_notify('penstock.wake', 'work');
   END IF;
+EXCEPTION WHEN lock_not_available THEN
+  IF tell_ THEN
+    RAISE;
+  END IF;
+  RAISE EXCEPTION USING ERRCODE = 'PS003', MESSAGE = 'an open transaction has this id or unique key',
+    DETAIL = index_;
 END $$;
 
 -- --- unique keys (law 13) ---------------------------------------------------------------------------
 
 -- Give a free key to a job; returns the other job that keeps it from it, if any. A key that is taken is
--- only read: a lock on it would keep its owner from ending.
+-- only read: a lock on it would keep its owner from ending. An update that finds it taken at the last
+-- moment has locked it all the same, until it is undone.
 CREATE FUNCTION penstock.take_key(
   key_ text, by_ text, now_ double precision, until_ double precision) RETURNS text LANGUAGE plpgsql
 AS $$
@@ -166,12 +194,21 @@ BEGIN
     IF FOUND THEN
       RETURN owner_;
     END IF;
-    INSERT INTO penstock.unique_key AS mine (key, owner, until, held) VALUES (key_, by_, until_, true)
-    ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, until = excluded.until, held = true
-     WHERE mine.owner = by_ OR NOT (mine.held OR mine.until > now_);
+    INSERT INTO penstock.unique_key (key, owner, until, held) VALUES (key_, by_, until_, true)
+    ON CONFLICT (key) DO NOTHING;
     IF FOUND THEN
       RETURN NULL;
     END IF;
+    BEGIN
+      UPDATE penstock.unique_key SET owner = by_, until = until_, held = true
+       WHERE key = key_ AND (owner = by_ OR NOT (held OR until > now_));
+      IF FOUND THEN
+        RETURN NULL;
+      END IF;
+      RAISE no_data_found;
+    EXCEPTION WHEN no_data_found THEN
+      NULL;
+    END;
   END LOOP;
 END $$;
 
@@ -193,7 +230,7 @@ END $$;
 
 -- End what has waited past its time. Returns how many.
 CREATE FUNCTION penstock.expire(now_ double precision, limit_ bigint) RETURNS bigint LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_bitmapscan = off SET enable_sort = off AS $$
 DECLARE
   keys_   text[];
@@ -225,7 +262,7 @@ END $$;
 -- Promote what is due, in the order of its instants: scheduled jobs get new tickets, jobs whose hold is
 -- over keep theirs. Returns how many.
 CREATE FUNCTION penstock.promote(now_ double precision, limit_ bigint) RETURNS bigint LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
   tids_    tid[];
@@ -273,7 +310,7 @@ END $$;
 -- Give every unplaced job of a fair queue its place, in order of arrival (law 8; core.fairness says how).
 -- The caller has the queue's lock. Returns how many.
 CREATE FUNCTION penstock.place(queue_ text, limit_ bigint) RETURNS bigint LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
   job      record;
@@ -304,6 +341,22 @@ BEGIN
   RETURN rows_;
 END $$;
 
+-- Place what waits in all fair queues. One that is locked has a placer. Returns how many.
+CREATE FUNCTION penstock.place_all(limit_ bigint, is_patient boolean) RETURNS bigint LANGUAGE plpgsql
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_bitmapscan = off AS $$
+DECLARE
+  name_ text;
+  rows_ bigint := 0;
+BEGIN
+  FOR name_ IN SELECT name FROM penstock.queue WHERE fair ORDER BY name LOOP
+    IF EXISTS (SELECT FROM penstock.live WHERE hold = 'unplaced' AND queue = name_)
+       AND (penstock.try_queue(name_) OR is_patient AND penstock.await_queue(name_)) THEN
+      rows_ := rows_ + penstock.place(name_, limit_);
+    END IF;
+  END LOOP;
+  RETURN rows_;
+END $$;
+
 -- --- claim ------------------------------------------------------------------------------------------
 
 -- The job of an ordered queue that runs next, if this worker could have it: the one that is open and
@@ -312,7 +365,7 @@ END $$;
 CREATE FUNCTION penstock.next_ordered(
   queue_ text, slots_ bigint, avoid_ text[], least_ bigint, is_fair boolean, now_ double precision)
 RETURNS TABLE (tid tid, priority bigint, at_most_once boolean, starts_unique boolean) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 BEGIN
   IF EXISTS (SELECT FROM penstock.live
@@ -350,7 +403,7 @@ CREATE FUNCTION penstock.head(
   is_locking boolean, from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[],
   to_priority_ bigint[])
 RETURNS TABLE (tid tid, priority bigint, at_most_once boolean, starts_unique boolean) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_sort = off AS $$
 #variable_conflict use_column
 BEGIN
@@ -397,7 +450,7 @@ CREATE FUNCTION penstock.choose(
   from_seq_ bigint[], to_priority_ bigint[],
   OUT tids_ tid[], OUT starts_unique_ boolean, OUT is_fair_ boolean, OUT passed_ boolean,
   OUT is_contended_ boolean) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan AS $$
+SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   decided  penstock.queue;
   room_    bigint;
@@ -423,7 +476,7 @@ BEGIN
     IF FOUND THEN
       CONTINUE WHEN decided.paused;
       IF decided.most IS NOT NULL OR decided.ordered OR decided.fair THEN
-        IF NOT penstock.try_queue(queues_[number_]) THEN
+        IF NOT penstock.await_queue(queues_[number_]) THEN
           is_contended_ := true;
           CONTINUE;
         END IF;
@@ -432,10 +485,7 @@ BEGIN
             SELECT count(*) FROM penstock.live WHERE state = 'running' AND queue = queues_[number_]));
           CONTINUE WHEN room_ <= 0;
         END IF;
-        IF decided.fair THEN
-          is_fair_ := true;
-          PERFORM penstock.place(queues_[number_], 20000);
-        END IF;
+        is_fair_ := is_fair_ OR decided.fair;
       END IF;
     END IF;
     IF decided.ordered IS TRUE THEN
@@ -514,7 +564,7 @@ CREATE FUNCTION penstock.exchange(
   from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[], to_priority_ bigint[],
   lowered_ bigint)
 RETURNS SETOF penstock.taken LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_bitmapscan = off SET enable_material = off
 SET lock_timeout = '100ms' AS $$
 DECLARE
@@ -593,9 +643,14 @@ BEGIN
                 AND state IN ('scheduled', 'ready')) THEN
     PERFORM penstock.expire(now_, 500);
   END IF;
-  IF EXISTS (SELECT FROM penstock.live WHERE state = 'scheduled' AND run_at <= now_)
-     OR EXISTS (SELECT FROM penstock.live WHERE hold_until IS NOT NULL AND hold_until <= now_) THEN
+  -- One promoter at a time, so that tickets are in the order of the instants.
+  IF (EXISTS (SELECT FROM penstock.live WHERE state = 'scheduled' AND run_at <= now_)
+      OR EXISTS (SELECT FROM penstock.live WHERE hold_until IS NOT NULL AND hold_until <= now_))
+     AND penstock.await_queue('') THEN
     PERFORM penstock.promote(now_, 500);
+  END IF;
+  IF EXISTS (SELECT FROM penstock.queue WHERE fair) THEN
+    PERFORM penstock.place_all(20000, true);
   END IF;
 
   IF want_ > 0 AND queues_ <> '{}' THEN
@@ -666,7 +721,8 @@ BEGIN
                 job.enqueued_at, job.enqueued_by, job.seq, job.attempt, job.started,
                 CASE WHEN job.place = 0 AND job.run_at IS NULL AND job.expires_at IS NULL
                       AND job.failures = 0 AND job.crashes = 0 AND job.rescues = 0 AND job.key IS NULL
-                      AND job.unique_key IS NULL AND NOT job.at_most_once AND job.name IS NULL
+                      AND job.unique_key IS NULL AND job.unique_until IS NULL AND NOT job.at_most_once
+                      AND job.name IS NULL
                       AND job.tags IS NULL AND job.correlation_id IS NULL AND job.reason IS NULL
                       AND job.errors IS NULL
                      THEN NULL
@@ -680,11 +736,14 @@ BEGIN
   END IF;
 
   SELECT min(next.at) INTO due_ FROM unnest(queues_) AS mine (queue) CROSS JOIN LATERAL (
-    (SELECT run_at AS at FROM penstock.live WHERE state = 'scheduled' AND queue = mine.queue
-      ORDER BY run_at LIMIT 1)
+    -- A range of one, so that only the index of this queue has the order asked for.
+    (SELECT run_at AS at FROM penstock.live
+      WHERE state = 'scheduled' AND queue BETWEEN mine.queue AND mine.queue
+      ORDER BY queue, run_at LIMIT 1)
     UNION ALL
-    (SELECT hold_until FROM penstock.live WHERE hold_until IS NOT NULL AND queue = mine.queue
-      ORDER BY hold_until LIMIT 1)) AS next;
+    (SELECT hold_until FROM penstock.live
+      WHERE hold_until IS NOT NULL AND queue BETWEEN mine.queue AND mine.queue
+      ORDER BY queue, hold_until LIMIT 1)) AS next;
   SELECT array_agg(id ORDER BY id) INTO cancels_ FROM penstock.live
    WHERE worker = worker_ AND state = 'running' AND cancel_reason IS NOT NULL;
   RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,

@@ -6,6 +6,14 @@
 -- The live jobs of a turn, in one order for everybody. What somebody else has just now is skipped.
 SELECT * FROM penstock.live WHERE id = ANY(%s::text[]) ORDER BY id FOR UPDATE SKIP LOCKED
 
+-- name: lock_patiently
+-- The same, waiting a moment for who has one.
+SELECT * FROM penstock.live WHERE id = ANY(%s::text[]) ORDER BY id FOR UPDATE
+
+-- name: lock_tasks
+-- Which tasks are known, and which jobs wait for one: whoever decides about either decides alone.
+SELECT pg_advisory_xact_lock(hashtext('penstock.tasks'), 0)
+
 -- name: lock_one
 SELECT * FROM penstock.live WHERE id = %s::text FOR UPDATE
 
@@ -161,13 +169,14 @@ SELECT * FROM penstock.days()
 SELECT penstock.prune_day(%s::double precision, %s::double precision, %s::bigint)
 
 -- name: prune_ledger
-DELETE FROM penstock.ledger WHERE id IN (
-  SELECT id FROM penstock.ledger WHERE until <= %s::double precision ORDER BY until LIMIT %s::bigint)
+DELETE FROM penstock.ledger WHERE id = ANY (ARRAY(
+  SELECT id FROM penstock.ledger WHERE until <= %s::double precision ORDER BY until LIMIT %s::bigint
+     FOR UPDATE SKIP LOCKED))
 
 -- name: prune_keys
-DELETE FROM penstock.unique_key WHERE key IN (
+DELETE FROM penstock.unique_key WHERE key = ANY (ARRAY(
   SELECT key FROM penstock.unique_key WHERE NOT held AND until <= %s::double precision
-   ORDER BY until LIMIT %s::bigint)
+   ORDER BY until LIMIT %s::bigint FOR UPDATE SKIP LOCKED))
 
 -- name: prune_spots
 DELETE FROM penstock.spot WHERE next_place <= coalesce(
@@ -184,9 +193,7 @@ SAVEPOINT rehearsal
 ROLLBACK TO SAVEPOINT rehearsal
 
 -- name: place_all
--- What waits unplaced in fair queues, each under its lock; one that is locked has a placer.
-SELECT coalesce(sum(penstock.place(queue.name, 1000000)), 0)::bigint FROM penstock.queue
- WHERE queue.fair AND penstock.try_queue(queue.name)
+SELECT penstock.place_all(1000000, false)
 
 -- name: mend_holds
 -- A hold has a cause while its instant is to come, its queue is fair, or nobody knows its task.
