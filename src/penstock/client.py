@@ -6,14 +6,18 @@ It lives on the façade's loop and nowhere else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from penstock.core.job import Draft, Job
 from penstock.engines.batcher import Batcher
 from penstock.engines.engine import Engine
 from penstock.engines.records import Receipt
-from penstock.errors import EngineClosed, EngineTimeout, JobGone, ResultTimeout
+from penstock.errors import EngineClosed, EngineTimeout, ItemContested, JobGone, ResultTimeout
 from penstock.watch import Watcher
+
+PAUSE: Final = 0.2
+"""Seconds before jobs are tried again of which one is contested."""
 
 
 class Client:
@@ -60,7 +64,9 @@ class Client:
             engine.enqueue,
             max_items=engine.traits.max_batch,
             weigh=lambda draft: len(draft.payload),
+            marks=_marks,
             name=engine.traits.name,
+            clock=engine.clock,
         )
         self._watcher = Watcher(engine, self._tasks)
         self._engine = engine
@@ -90,7 +96,8 @@ class Client:
     async def enqueue_all(self, drafts: Sequence[Draft], timeout: float) -> list[Receipt]:
         """Store many jobs, as many in a commit as the store takes, each within ``timeout``.
 
-        Atomic per commit. On failure: a note on the error says how many are stored.
+        Atomic per commit. On failure: ``ItemContested`` if an open transaction has an id or a
+        unique key of theirs for all that time; a note on the error says how many are stored.
         """
         engine = self.engine
         receipts: list[Receipt] = []
@@ -98,12 +105,15 @@ class Client:
         for start in range(0, len(drafts), step):
             some = drafts[start : start + step]
             limit = asyncio.timeout(timeout)
+            refusals: list[ItemContested] = []
             try:
                 async with limit:
-                    receipts += await engine.enqueue(some)
+                    receipts += await _patiently(engine, some, refusals)
             except Exception as caught:
                 error = caught
-                if limit.expired():
+                if limit.expired() and refusals:
+                    error = refusals[-1]
+                elif limit.expired():
                     why = f"{len(some)} jobs took longer than {timeout:g} s"
                     error = EngineTimeout(engine.traits.name, why)
                 error.add_note(f"{start} of {len(drafts)} jobs were stored before this")
@@ -125,3 +135,22 @@ class Client:
         if job is None:
             raise JobGone(id)
         return job
+
+
+async def _patiently(
+    engine: Engine, drafts: Sequence[Draft], refusals: list[ItemContested]
+) -> list[Receipt]:
+    """Store jobs as soon as no open transaction keeps one of them from it; its callers wait."""
+    while True:
+        try:
+            return await engine.enqueue(drafts)
+        except ItemContested as refusal:
+            refusals.append(refusal)
+        await engine.clock.sleep(PAUSE)
+
+
+def _marks(draft: Draft) -> Iterator[tuple[str, str]]:
+    """What no two jobs can have."""
+    yield "id", draft.id
+    if draft.unique is not None:
+        yield "unique", draft.unique

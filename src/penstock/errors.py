@@ -48,6 +48,7 @@
         ├── StoreMissing            (LookupError)
         ├── SchemaMismatch
         ├── ItemRefused             one item of a batch cannot be stored
+        │   └── ItemContested       not now: an open transaction has its id or unique key
         └── LeaseLost               this worker is no longer known
 
 Facts are attributes; the sentence is in ``__str__``: what is wrong, with the value, then the next
@@ -643,6 +644,19 @@ class ItemRefused(EngineError):
 
     def __str__(self) -> str:
         return f"{self.engine} cannot store this: {self.why}; change the value"
+
+
+class ItemContested(ItemRefused):
+    """A batch holds a job that another transaction may be about to store; nothing of it was."""
+
+    index: int | None = None
+    """Which item of the batch it is, where the store can tell."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.engine} cannot store this yet: {self.why}; "
+            "try again when that transaction has ended, or look for one that was left open"
+        )
 
 
 class LeaseLost(EngineError):

@@ -10,6 +10,8 @@ What a caller can rely on
 |----------------------------------------|--------------------------------------------------------|
 | an item of the batch is refused        | the batch is halved until it stands alone; only its    |
 |                                        | caller gets the ``ItemRefused`` (law 10)               |
+| an item is contested                   | it is taken out and tried again by itself until its    |
+|                                        | caller gives up; the others go on (see ``contested``)  |
 | the send fails in any other way        | every caller of that batch gets the error              |
 | a caller is cancelled                  | its item is sent or not; its neighbours notice nothing |
 | the send or the flusher is cancelled   | callers get ``EngineUnavailable``: it may have happened |
@@ -22,7 +24,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from penstock.errors import BatcherFull, EngineClosed, EngineUnavailable, ItemRefused
+from penstock.clock import Clock, SystemClock
+from penstock.engines.contested import Contested, Marks, unknown
+from penstock.errors import BatcherFull, EngineClosed, ItemContested, ItemRefused
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -59,8 +63,9 @@ class Batcher(Generic[T, R]):
 
     A batch has at most ``max_items`` items and, where ``weigh`` is given, ``max_bytes`` bytes; an
     item that is heavier goes alone. ``max_pending`` bounds what ``submit`` may leave in line;
-    callers of ``put`` bound themselves, for each waits for its own answer. ``name`` is what errors
-    call it.
+    callers of ``put`` bound themselves, for each waits for its own answer. ``marks`` says what an
+    item needs for itself alone: while one of those is contested, no other item with it is tried.
+    ``name`` is what errors call it.
     """
 
     def __init__(
@@ -71,7 +76,9 @@ class Batcher(Generic[T, R]):
         max_bytes: int = 4 << 20,
         weigh: Callable[[T], int] | None = None,
         max_pending: int = 10_000,
+        marks: Marks[T] = lambda _: (),
         name: str = "the batcher",
+        clock: Clock | None = None,
     ) -> None:
         self._send = send
         self._max_items = max_items
@@ -84,18 +91,27 @@ class Batcher(Generic[T, R]):
         self._flusher: asyncio.Task[None] | None = None
         self._is_closed = False
         self._idle = asyncio.Event()
+        self._contested: Contested[T, R] = Contested(
+            self._sent_alone, marks, clock or SystemClock(), name
+        )
 
     async def put(self, item: T) -> R:
         """Send an item with whatever else there is to send; return its answer."""
         if self._in_flight:
             return await self._enter(item)
         self._refuse_if_closed()
-        self._in_flight = True
-        try:
-            (answer,) = await self._sent([item])
-            return answer
-        finally:
-            self._go_on()
+        refusal = self._contested.refusal(item)
+        if refusal is None:
+            self._in_flight = True
+            try:
+                return await self._sent_alone(item)
+            except ItemContested as contested:
+                refusal = contested
+            finally:
+                self._go_on()
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._contested.enter(item, answer, refusal)
+        return await answer
 
     def submit(self, item: T) -> asyncio.Future[R]:
         """Put an item in line without waiting; its answer comes by the future.
@@ -116,6 +132,7 @@ class Batcher(Generic[T, R]):
         self._is_closed = True
         if self._in_flight:
             await self._idle.wait()
+        await self._contested.close()
 
     # --- the line ------------------------------------------------------------------------------
 
@@ -165,7 +182,7 @@ class Batcher(Generic[T, R]):
                     if answer is not None and not entry.answer.done():
                         entry.answer.set_exception(answer)
             except BaseException as error:
-                _fail(batch, _unknown(self._name, error))
+                _fail(batch, unknown(self._name, error))
                 raise
             # Those who were answered may have more: let them into the next batch.
             await asyncio.sleep(0)
@@ -176,7 +193,7 @@ class Batcher(Generic[T, R]):
         """
         self._flusher = None
         if flusher.cancelled() or flusher.exception() is not None:
-            _fail(self._line, _unknown(self._name, asyncio.CancelledError()))
+            _fail(self._line, unknown(self._name, asyncio.CancelledError()))
             self._line.clear()
         self._go_on()
 
@@ -185,17 +202,44 @@ class Batcher(Generic[T, R]):
 
         Raises only what ``halved`` deals with, and what ends the flusher.
         """
-        try:
-            answers = await self._sent([entry.item for entry in batch])
-        except ItemRefused:
-            raise
-        except Exception as error:
-            _fail(batch, error)
-        else:
-            for entry, answer in zip(batch, answers, strict=True):
-                if not entry.answer.done():
-                    entry.answer.set_result(answer)
+        left = self._free(batch)
+        while left:
+            try:
+                answers = await self._sent([entry.item for entry in left])
+            except ItemContested as refusal:
+                if refusal.index is None and len(left) > 1:
+                    raise
+                taken = left.pop(refusal.index or 0)
+                self._contested.enter(taken.item, taken.answer, refusal)
+                left = self._free(left)
+                continue
+            except ItemRefused:
+                raise
+            except Exception as error:
+                _fail(left, error)
+            else:
+                for entry, answer in zip(left, answers, strict=True):
+                    if not entry.answer.done():
+                        entry.answer.set_result(answer)
+            break
         return [None] * len(batch)
+
+    def _free(self, batch: Sequence[_Entry[T, R]]) -> list[_Entry[T, R]]:
+        """The entries without those that need what is contested, which wait for it."""
+        free = []
+        for entry in batch:
+            if entry.answer.done() or self._contested.has(entry.answer):
+                continue
+            refusal = self._contested.refusal(entry.item)
+            if refusal is None:
+                free.append(entry)
+            else:
+                self._contested.enter(entry.item, entry.answer, refusal)
+        return free
+
+    async def _sent_alone(self, item: T) -> R:
+        (answer,) = await self._sent([item])
+        return answer
 
     async def _sent(self, items: Sequence[T]) -> Sequence[R]:
         """Send; a cancellation that nobody asked of this task is a fault of the store."""
@@ -205,7 +249,7 @@ class Batcher(Generic[T, R]):
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            raise _unknown(self._name, error) from error
+            raise unknown(self._name, error) from error
         if len(answers) != len(items):
             raise ValueError(f"{len(items)} items were sent, {len(answers)} answers came back")
         return answers
@@ -215,10 +259,3 @@ def _fail(entries: Iterable[_Entry[T, R]], error: Exception) -> None:
     for entry in entries:
         if not entry.answer.done():
             entry.answer.set_exception(error)
-
-
-def _unknown(name: str, error: BaseException) -> EngineUnavailable:
-    """The error of callers whose send was cut short by something that is no answer."""
-    unknown = EngineUnavailable(name, f"the call was cut short ({error!r}) and may have happened")
-    unknown.__cause__ = error
-    return unknown

@@ -148,8 +148,8 @@ class Engine(ABC):
         Idempotent by id. Order: tickets are given in the order of the drafts. A due job is ready,
         any other scheduled; in a fair queue a due job waits ``UNPLACED``.
         On failure: ``ItemRefused`` if something in the batch cannot be stored (times that are not
-        finite, text with NUL or lone surrogates, integers over 64 bits), ``EngineFull``,
-        ``EngineReadOnly``: nothing of the batch is stored.
+        finite, text with NUL or lone surrogates, integers over 64 bits), ``ItemContested`` if it
+        cannot be stored now, ``EngineFull``, ``EngineReadOnly``: nothing of the batch is stored.
         """
 
     def enqueue_now(self, draft: Draft, timeout: float | None) -> Receipt | None:

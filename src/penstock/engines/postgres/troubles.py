@@ -16,6 +16,7 @@ from penstock.errors import (
     EngineFull,
     EngineReadOnly,
     EngineUnavailable,
+    ItemContested,
     ItemRefused,
     PenstockError,
 )
@@ -24,6 +25,8 @@ KNOWN_ID: Final = "PS001"
 """``put_plain`` found an id that is known."""
 NO_LEASE: Final = "PS002"
 """``exchange`` found no lease."""
+CONTESTED: Final = "PS003"
+"""``put`` found an id or a unique key that an open transaction has."""
 LOCKED: Final = "55P03"
 """A row was locked for longer than we wait."""
 
@@ -68,9 +71,17 @@ def named_errors(name: str) -> Iterator[None]:
 def named(error: psycopg.Error, name: str) -> EngineError:
     """The contract's error for one of the driver's."""
     state = error.sqlstate or ""
+    if state == CONTESTED:
+        return ItemContested(name, error.diag.message_primary or _text(error), _index(error))
     kind: Any = _BY_STATE.get(state) or _BY_CLASS.get(state[:2], EngineUnavailable)
     found: EngineError = kind(name, _text(error))
     return found
+
+
+def _index(error: psycopg.Error) -> int | None:
+    """Which item of its batch ``put`` could not wait for."""
+    detail = error.diag.message_detail
+    return None if detail is None else int(detail)
 
 
 def _text(error: BaseException) -> str:
