@@ -67,7 +67,12 @@ class PostgresJobs(PostgresWork):
         settings = (await self.settings()).get(job.queue)
         if settings is not None and settings.fair:
             after = replace(after, hold=Hold.UNPLACED, hold_cause=job.queue)
-        await self._change("revive", {"at": job.finished_at, "job": json_text(to_record(after))})
+        values = {"at": job.finished_at, "job": json_text(to_record(after))}
+        if not await self._change("revive", values):
+            # Its day has left the history since it was locked.
+            if job.unique is not None:
+                await self._give_back(job.unique, id)
+            return Control(id, False, None)
         return Control(id, True, after.state)
 
     async def purge(self, which: Filter, limit: int, cursor: str | None) -> Purged:
@@ -144,10 +149,11 @@ class PostgresJobs(PostgresWork):
         for day in some:
             if jobs >= limit:
                 break
-            values = day.begins_at, min(day.ends_at, before), limit - jobs
-            ((gone,),) = await self._ask("prune_day", values)
+            begins_at, ends_at = day.begins_at, min(day.ends_at, before)
+            ((gone,),) = await self._ask("prune_day", (begins_at, ends_at, limit - jobs))
             jobs += gone
-            if not gone and day.ends_at <= before and day.is_ours:
+            may_be_dropped = not gone and day.ends_at <= before and day.is_ours
+            if may_be_dropped and not await self._ask("ended_within", (begins_at, ends_at)):
                 whole.append(day)
         return jobs, whole
 

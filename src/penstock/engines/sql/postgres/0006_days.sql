@@ -3,27 +3,30 @@
 
 -- Make the day of an instant. The partition is made beside the table and then attached: to create it in
 -- its place would lock out everybody who reads or settles. A table that a person has taken out of the
--- history keeps its name and its rows.
+-- history keeps its name and its rows. The catalogue is read with a snapshot: what `to_regclass` says may
+-- be older than the lock.
 CREATE FUNCTION penstock.make_day(at_ double precision) RETURNS boolean LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
 DECLARE
-  day_  bigint := floor(at_ / 86400);
-  base_ text   := 'history_' || to_char(to_timestamp(day_ * 86400) AT TIME ZONE 'UTC', 'YYYYMMDD');
-  name_ text;
+  day_     bigint  := floor(at_ / 86400);
+  name_    text    := 'history_' || to_char(to_timestamp(day_ * 86400) AT TIME ZONE 'UTC', 'YYYYMMDD');
+  taken_   integer := 0;
+  is_there boolean;
 BEGIN
-  FOR is_locked_ IN 0..1 LOOP
-    name_ := base_;
-    FOR number_ IN 2..1000 LOOP
-      EXIT WHEN to_regclass(format('penstock.%I', name_)) IS NULL;
-      IF (SELECT relispartition FROM pg_class WHERE oid = to_regclass(format('penstock.%I', name_))) THEN
-        RETURN false;
-      END IF;
-      name_ := format('%s_%s', base_, number_);
-    END LOOP;
-    IF is_locked_ = 0 THEN
+  FOR try_ IN 1..2 LOOP
+    SELECT count(*), bool_or(relispartition) INTO taken_, is_there FROM pg_class
+     WHERE relname IN (name_, name_ || '_2', name_ || '_3') AND relkind = 'r'
+       AND relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'penstock.history'::regclass);
+    IF is_there THEN
+      RETURN false;
+    END IF;
+    IF try_ = 1 THEN
       PERFORM pg_advisory_xact_lock(hashtext('penstock.history'), 0);
     END IF;
   END LOOP;
+  IF taken_ > 0 THEN
+    name_ := format('%s_%s', name_, taken_ + 1);
+  END IF;
   EXECUTE format('CREATE TABLE penstock.%I (LIKE penstock.history INCLUDING ALL)', name_);
   EXECUTE format('ALTER TABLE penstock.history ATTACH PARTITION penstock.%I FOR VALUES FROM (%s) TO (%s)',
                  name_, day_ * 86400, (day_ + 1) * 86400);

@@ -168,6 +168,11 @@ SELECT * FROM penstock.days()
 -- name: prune_day
 SELECT penstock.prune_day(%s::double precision, %s::double precision, %s::bigint)
 
+-- name: ended_within
+-- Whether anything is left in a day: one that somebody has locked was not pruned.
+SELECT 1 FROM penstock.history
+ WHERE finished_at >= %s::double precision AND finished_at < %s::double precision LIMIT 1
+
 -- name: prune_ledger
 DELETE FROM penstock.ledger WHERE id = ANY (ARRAY(
   SELECT id FROM penstock.ledger WHERE until <= %s::double precision ORDER BY until LIMIT %s::bigint
