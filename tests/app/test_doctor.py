@@ -346,7 +346,7 @@ async def test_history_that_nobody_prunes(store):
     await store.staffed()
     await store.put()
     await settle(store.engine, await store.taken(), "succeeded")
-    store.clock.advance(3600 * 3)
+    store.clock.advance(3600 * 27)
     await store.engine.lead("w", 3600)
     found = await store.examined("w")
     assert bad(found) == ["history"]

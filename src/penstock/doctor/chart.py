@@ -112,7 +112,7 @@ async def chart(
     engine: Engine, before: Reading, watched: float, expected: Expected, *, mend: bool
 ) -> Chart:
     """Read the rest, after the while has passed."""
-    asked = engine.clock.now()
+    skew = await _skew(engine)
     after = await read(engine)
 
     async def some(which: Filter) -> tuple[Job, ...]:
@@ -124,7 +124,7 @@ async def chart(
         before=before,
         after=after,
         watched=watched,
-        skew=after.now - asked,
+        skew=skew,
         expected=expected,
         queues=await engine.queues(),
         counts=tuple(await engine.counts()),
@@ -136,3 +136,10 @@ async def chart(
         mended=await engine.mend(rehearse=not mend),
         has_mended=mend,
     )
+
+
+async def _skew(engine: Engine) -> float:
+    """How far the store's clock is ahead: it was read half way between question and answer."""
+    asked = engine.clock.now()
+    now = await engine.now()
+    return now - (asked + engine.clock.now()) / 2

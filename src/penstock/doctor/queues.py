@@ -13,7 +13,8 @@ from penstock.explain.words import argument, listed, moment, near, number, span
 
 OVERDUE: Final = 10.0
 """Seconds that a due job may wait to be made ready before promotion counts as stalled."""
-LATE_PRUNING: Final = 3600.0
+LATE_PRUNING: Final = 25 * 3600.0
+"""Seconds after which pruning counts as stalled; some engines let a day go as a whole."""
 MUCH_HISTORY: Final = 1_000_000
 
 
