@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Final
+from typing import Any, Final
 
 from penstock.clock import SystemClock
 from penstock.core.duration import Duration, seconds
+from penstock.core.effects import Effect
 from penstock.core.job import Job
 from penstock.engines.records import Report
-from penstock.errors import PenstockError
+from penstock.errors import NoTransaction, PenstockError
 
 REAL: Final = SystemClock()
 
@@ -62,6 +63,7 @@ class Context:
         "_monotonic",
         "_sent",
         "alive_at",
+        "effect",
         "job",
     )
 
@@ -69,6 +71,8 @@ class Context:
         self.job = job
         self.alive_at: float | None = None
         """When it last showed a sign of life, on the monotonic clock."""
+        self.effect: Effect | None = None
+        """Its transaction, if its task is transactional."""
         self._monotonic = monotonic
         self._is_stopping = False
         self._has_noticed = False
@@ -116,6 +120,16 @@ class Context:
         return self.job.tags
 
     @property
+    def connection(self) -> Any:
+        """The connection of a transactional task: what is written there commits with the job's end,
+        or not at all. ``NoTransaction`` in any other task.
+        """
+        if self.effect is None:
+            why = "declare it with @app.task(transactional=True)"
+            raise NoTransaction(self.task, why)
+        return self.effect.connection
+
+    @property
     def cancelled(self) -> bool:
         """The attempt should end now: cancelled, out of time, out of its lease, or shutting down.
 
@@ -140,6 +154,10 @@ class Context:
         self.alive_at = self._monotonic()
 
     # --- for the worker ------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """The present instant of the monotonic clock."""
+        return self._monotonic()
 
     def stop(self) -> None:
         """Let ``cancelled`` be true from now on."""

@@ -24,6 +24,7 @@ from penstock.core.spec import Spec
 from penstock.engines.records import QueueSettings
 from penstock.errors import BadDuration, BadOption, BadTask, DuplicateTask
 from penstock.options import EnqueueOptions, Options, merged, word
+from penstock.worker.supplies import Supplier
 
 
 class TaskOptions(TypedDict, total=False):
@@ -54,13 +55,20 @@ class TaskOptions(TypedDict, total=False):
     """Where attempts run apart from the worker: in child processes, which can be killed."""
     max_memory: int | str | None
     """What such a child may use, in bytes or as text: ``"512MB"``, ``"2GiB"``."""
+    transactional: bool | None
+    """Whether attempts write in a transaction that also ends their job: all of it, or nothing."""
 
 
 LEAST_MEMORY: Final = 32 << 20
 """Bytes below which no child process could even begin."""
 
 _NO_FUNCTION: Final = "is no function; decorate a def or an async def"
-_OF_THE_TASK: Final = frozenset({"name", "retries", "timeout", "stall", "isolation", "max_memory"})
+_OF_THE_TASK: Final = frozenset(
+    {"name", "retries", "timeout", "stall", "isolation", "max_memory", "transactional"}
+)
+
+TRANSACTION: Final = 30.0
+"""Seconds that a transactional attempt may take unless its task says otherwise."""
 
 
 def declared(
@@ -80,22 +88,27 @@ def declared(
     enqueue = {option: value for option, value in given.items() if option not in _OF_THE_TASK}
     options = merged(Options(), cast(EnqueueOptions, enqueue), settings.priorities)
     is_async = _is_async(function)
-    signature = Signature.of(function, name, inject=Context)
+    supplier = _supplier(given, name, hooks, is_async, options.at_most_once)
+    signature = Signature.of(function, name, inject=Context, supplier=supplier)
     if not is_async:
         signature.plan.refuse_async(name)
     isolation = _isolation(given, function, name)
+    timeout = _limit("timeout", given.get("timeout"))
+    if timeout is None and supplier is not None:
+        timeout = TRANSACTION
     spec = Spec(
         name=name,
         function=function,
         is_async=is_async,
         signature=signature,
         policy=_policy(given, options.at_most_once),
-        timeout=_limit("timeout", given.get("timeout")),
+        timeout=timeout,
         stall=_limit("stall", given.get("stall")),
         at_most_once=options.at_most_once,
         isolation=isolation,
         max_memory=_max_memory(given, isolation),
         max_result=settings.max_result,
+        need=None if supplier is None or timeout is None else supplier.need(timeout),
         hooks=hooks,
     )
     return spec, options
@@ -132,6 +145,24 @@ def _policy(given: TaskOptions, at_most_once: bool) -> Policy:
         why = "a task that runs at most once is never tried again; leave one of the two out"
         raise BadOption("retries", given.get("retries"), why)
     return Never()
+
+
+def _supplier(
+    given: TaskOptions, name: str, hooks: Hooks, is_async: bool, at_most_once: bool
+) -> Supplier | None:
+    transactional = given.get("transactional")
+    if not isinstance(transactional, bool | None):
+        raise BadOption("transactional", transactional, "give True or False")
+    if not transactional:
+        return None
+    if at_most_once:
+        why = (
+            "nothing of a failed attempt stays, so it can be tried again, and a task that runs at "
+            "most once never is; leave one of the two out"
+        )
+        raise BadOption("transactional", transactional, why)
+    assert hooks.effects is not None, "the app has asked its store"
+    return Supplier(hooks.effects, name, is_async=is_async)
 
 
 def _limit(name: str, value: Duration | None) -> float | None:

@@ -36,6 +36,10 @@
     ├── MemoryExceeded              (MemoryError) an attempt was killed for what it used
     └── EngineError                 the store said no
         ├── EngineUnavailable       repeating the call may help
+    ├── NoTransaction               (LookupError) an attempt has no transaction to write in
+    ├── TransactionEnded            a handler has ended the transaction that ends its job
+    ├── TransactionAborted          a handler has swallowed what its transaction failed of
+    ├── CommitLost                  the answer to a COMMIT did not come
         │   ├── EngineBusy
         │   ├── EngineReentered
         │   ├── EngineReplaced
@@ -513,6 +517,61 @@ class EngineBusy(EngineUnavailable):
             f"{self.engine} is locked by another process: {self.why}; "
             "try again, or look for a stopped or hung process that has it open"
         )
+# --- transactions of handlers -------------------------------------------------------------------
+
+
+class NoTransaction(PenstockError, LookupError):
+    """An attempt that has no transaction to write in."""
+
+    task: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.task} has no transaction: {self.why}"
+
+
+class TransactionEnded(PenstockError):
+    """A handler has ended the transaction in which its job was to end."""
+
+    task: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.task} has ended its transaction by itself (commit, rollback or close): its job "
+            "cannot end in it any more, and what was committed stays; leave the end to the worker, "
+            "and use `with connection.transaction():` for a part that may fail"
+        )
+
+
+class TransactionAborted(PenstockError):
+    """A handler has swallowed the error of a statement, and nothing can be committed any more."""
+
+    task: str
+
+    def __str__(self) -> str:
+        return (
+            f"a statement of {self.task} failed and the error was swallowed: PostgreSQL commits "
+            "nothing of such a transaction; let the error pass, or put what may fail into "
+            "`with connection.transaction():`"
+        )
+
+
+class CommitLost(PenstockError):
+    """A COMMIT whose answer did not come."""
+
+    task: str
+    is_known: bool
+    """It is known that nothing was committed."""
+
+    def __str__(self) -> str:
+        what = (
+            "nothing was committed"
+            if self.is_known
+            else "whether it was committed is not known: look at the job's state"
+        )
+        return f"{self.task} lost its connection at the COMMIT; {what}"
+
+
 
 
 class EngineReentered(EngineUnavailable):

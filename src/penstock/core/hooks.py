@@ -10,6 +10,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, Final
 
+from penstock.core.effects import Effects
 from penstock.errors import BadHook
 
 Function = Callable[..., Any]
@@ -98,7 +99,7 @@ class Hooks:
     reload or a notebook's cell that runs again, takes the place it had.
     """
 
-    __slots__ = ("_overriding", "middleware", "overrides", "stages")
+    __slots__ = ("_overriding", "effects", "middleware", "overrides", "stages", "stand_in")
 
     def __init__(self) -> None:
         self.stages: tuple[Stage, ...] = ()
@@ -106,6 +107,10 @@ class Hooks:
         self.overrides: Mapping[Function, Function] = {}
         """What to make instead of a dependency, while a test says so."""
         self._overriding: tuple[tuple[Function, Function], ...] = ()
+        self.effects: Effects | None = None
+        """Where transactional tasks write, if there are any."""
+        self.stand_in: Effects | None = None
+        """Where they write instead, while a test says so."""
 
     def add_startup(self, function: Function) -> None:
         """Run a function when a worker starts; what comes after its yield, when it ends."""

@@ -232,6 +232,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: ErrorRecord | None = None
     hold: Hold | None = None
     hold_cause: str | None = None
+    is_settled: bool = False
+    """The job has ended already, in the transaction of its effects: this only tells of it."""
 
 
 def step(job: Job, change: Change) -> State:

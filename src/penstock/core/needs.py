@@ -116,13 +116,26 @@ NOTHING: Final = Plan(MappingProxyType({}), ())
 
 _AS_DECLARED: Final[Mapping[Function, Function]] = MappingProxyType({})
 
+Supplier = Callable[[Parameter, Any], Function | None]
+"""Who makes what a parameter takes that is not marked, by its type; None: nobody."""
+
 
 def wanted_by(
-    parameters: Sequence[Parameter], hints: Mapping[str, Any], task: str
+    parameters: Sequence[Parameter],
+    hints: Mapping[str, Any],
+    task: str,
+    supplier: Supplier | None = None,
 ) -> dict[str, Function]:
     """The parameters that are marked with ``Depends``, and who makes what goes into them."""
-    marks = {each.name: _mark(each, hints[each.name], task) for each in parameters}
-    return {name: mark.maker for name, mark in marks.items() if mark is not None}
+    wanted = {}
+    for each in parameters:
+        mark = _mark(each, hints[each.name], task)
+        maker = mark.maker if mark is not None else None
+        if maker is None and supplier is not None:
+            maker = supplier(each, hints[each.name])
+        if maker is not None:
+            wanted[each.name] = maker
+    return wanted
 
 
 def planned(
@@ -130,6 +143,7 @@ def planned(
     task: str,
     inject: type | None,
     overrides: Mapping[Function, Function] = _AS_DECLARED,
+    supplier: Supplier | None = None,
 ) -> Plan:
     """How to make what is wanted, or what ``overrides`` has in its place.
 
@@ -146,7 +160,7 @@ def planned(
             raise BadTask(task, f"its dependencies go round in a circle: {circle}")
         if maker in steps:
             return
-        step = _step(maker, task, inject, overrides)
+        step = _step(maker, task, inject, overrides, supplier)
         for filling in step.fillings:
             if filling.maker is not None:
                 plan(filling.maker, (*trail, maker))
@@ -158,7 +172,11 @@ def planned(
 
 
 def _step(
-    maker: Function, task: str, inject: type | None, overrides: Mapping[Function, Function]
+    maker: Function,
+    task: str,
+    inject: type | None,
+    overrides: Mapping[Function, Function],
+    supplier: Supplier | None,
 ) -> Step:
     try:
         refuse_hidden_yield(maker, DEPENDENCY)
@@ -168,7 +186,7 @@ def _step(
     parameters = list(written.parameters.values())
     source = maker.__init__ if inspect.isclass(maker) else maker
     hints = read_hints(source, written, inject)
-    needs = wanted_by(parameters, hints, task)
+    needs = wanted_by(parameters, hints, task, supplier)
     fillings = []
     for each in parameters:
         by_place = each.kind is Parameter.POSITIONAL_ONLY

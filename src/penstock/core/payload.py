@@ -26,7 +26,7 @@ from penstock.core.binding import Binding, Call, Direct, General, Whole
 from penstock.core.codec import FROM_JSON, LIMIT, LOOSE, TOO_DEEP, Codec
 from penstock.core.hints import core_class, read_hints, read_signature
 from penstock.core.hooks import Function, name_of
-from penstock.core.needs import Plan, planned, wanted_by
+from penstock.core.needs import Plan, Supplier, planned, wanted_by
 from penstock.core.wire import carried
 from penstock.errors import BadArguments, BadPayload, BadTask, NotAnObject, PayloadTooLarge
 
@@ -56,31 +56,45 @@ class Signature:
     Annotations are resolved at the first use, when all modules are there.
     """
 
-    __slots__ = ("_function", "_inject", "_means", "_written", "plan", "task")
+    __slots__ = ("_function", "_inject", "_means", "_supplier", "_written", "plan", "task")
 
     @classmethod
     def of(
-        cls, function: Callable[..., Any], task: str, *, inject: type | None = None
+        cls,
+        function: Callable[..., Any],
+        task: str,
+        *,
+        inject: type | None = None,
+        supplier: Supplier | None = None,
     ) -> Signature:
         """The signature of ``function`` as the task named ``task``.
 
         A parameter annotated with the class ``inject`` is no part of the payload: ``decode``
-        fills it. Nor is one that is marked with ``Depends``: ``fill`` does.
+        fills it. Nor is one that is marked with ``Depends``, or that ``supplier`` knows a maker
+        for: ``fill`` does.
         On failure: BadTask for a function that cannot be called from a payload.
         """
-        return cls(function, task, inject)
+        return cls(function, task, inject, supplier)
 
-    def __init__(self, function: Callable[..., Any], task: str, inject: type | None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        task: str,
+        inject: type | None,
+        supplier: Supplier | None,
+    ) -> None:
         self.task = task
         self._function = function
         self._inject = inject
+        self._supplier = supplier
         self._means: _Means | None = None
         try:
             self._written = read_signature(function)
         except (TypeError, ValueError) as error:
             raise BadTask(task, f"its parameters cannot be known ({error})") from error
         hints = self._hints()
-        self.plan = planned(wanted_by(self._parameters, hints, task), task, inject)
+        wanted = wanted_by(self._parameters, hints, task, supplier)
+        self.plan = planned(wanted, task, inject, supplier=supplier)
         """What it needs beside the payload."""
         _check(self._parameters, hints, self._filled(hints), task)
 
@@ -147,7 +161,7 @@ class Signature:
 
     def plan_with(self, overrides: Mapping[Function, Function]) -> Plan:
         """What it needs, with other makers in the place of some."""
-        return planned(self.plan.wanted, self.task, self._inject, overrides)
+        return planned(self.plan.wanted, self.task, self._inject, overrides, self._supplier)
 
     def refuse_unmet(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Raise BadArguments for a direct call that leaves a dependency to a worker."""

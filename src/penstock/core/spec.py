@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from penstock.core.effects import Need
 from penstock.core.hooks import Hooks
 from penstock.core.payload import Signature
 from penstock.core.retry import Policy
@@ -34,6 +35,8 @@ class Spec:
     max_memory: int | None = None
     """Bytes that the child process of an attempt may have; more, and it is killed."""
     max_result: int = 1 << 20
+    need: Need | None = None
+    """What its attempts need of their transactions, if it is transactional."""
     hooks: Hooks = field(default_factory=Hooks, compare=False)
     """What its app lets run around its attempts."""
 

@@ -39,6 +39,7 @@ class Attempt:
         "is_abandoned",
         "is_announced",
         "is_cleaning",
+        "is_held_up",
         "is_over",
         "is_reported",
         "is_stuck",
@@ -80,6 +81,8 @@ class Attempt:
         """The slot that runs it must end, whatever the handler does."""
         self.is_cleaning = False
         """Its coroutine has come to its end and what surrounds it cleans up: let it."""
+        self.is_held_up = False
+        """It waits for what its handler needs, which is not its doing: its time does not run."""
         self.is_stuck = False
         """It must end, and nothing that was tried has ended it."""
         self.is_over = False

@@ -63,7 +63,7 @@ class Ends:
             case Ring.TIMEOUT | Ring.STALL if attempt.ending is not None:
                 pass  # it ends already, and has its grace
             case Ring.TIMEOUT:
-                self.interrupt(attempt, Ending.TIMEOUT)
+                self._look_at_time(attempt)
             case Ring.STALL:
                 self._look_for_life(attempt)
             case Ring.INSIST:
@@ -76,9 +76,20 @@ class Ends:
             case _:
                 assert_never(ring)
 
+    def _look_at_time(self, attempt: Attempt) -> None:
+        """It may have been held up when it started, or be so still."""
+        now, timeout = self._clock.monotonic(), attempt.spec.timeout or 0.0
+        since = now if attempt.is_held_up else (attempt.started_at or 0.0)
+        if since + timeout > now + ROUNDING:
+            self._alarms.set(attempt, since + timeout, Ring.TIMEOUT)
+        else:
+            self.interrupt(attempt, Ending.TIMEOUT)
+
     def _look_for_life(self, attempt: Attempt) -> None:
         stall, seen = attempt.spec.stall or 0.0, attempt.context.alive_at
         silent_until = (attempt.started_at if seen is None else seen) or 0.0
+        if attempt.is_held_up:
+            silent_until = self._clock.monotonic()
         if silent_until + stall > self._clock.monotonic() + ROUNDING:
             self._alarms.set(attempt, silent_until + stall, Ring.STALL)
         else:

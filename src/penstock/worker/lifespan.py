@@ -25,8 +25,12 @@ async def lifespan(hooks: Iterable[Hooks]) -> AsyncIterator[None]:
     On failure: what a start-up hook raises, after those before it are shut down.
     """
     begun: list[Stage | Visit] = []
+    apps = list(dict.fromkeys(hooks))
+    effects = [each.effects for each in apps if each.effects is not None]
+    for each in effects:
+        each.join()
     try:
-        for stage in [stage for each in dict.fromkeys(hooks) for stage in each.stages]:
+        for stage in [stage for each in apps for stage in each.stages]:
             if stage.at_end:
                 begun.append(stage)
             elif stage.manner.cleans_up:
@@ -37,7 +41,11 @@ async def lifespan(hooks: Iterable[Hooks]) -> AsyncIterator[None]:
                 await _call(stage)
         yield
     finally:
-        await _end_all(begun)
+        try:
+            await _end_all(begun)
+        finally:
+            for each in effects:
+                await each.leave()
 
 
 async def _end_all(begun: list[Stage | Visit]) -> None:

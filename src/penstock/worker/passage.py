@@ -157,10 +157,10 @@ class Passage:
             is_raised = self.error is not None and not isinstance(self.error, Signal)
             self._is_stopped = is_raised or attempt.context.has_noticed
         if attempt.spec.is_async and not attempt.is_abandoned:
-            await _absorb_cancellation()
+            await absorb_cancellation()
 
 
-async def _absorb_cancellation() -> None:
+async def absorb_cancellation() -> None:
     """Take a cancellation that is on its way to this task's next wait."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():

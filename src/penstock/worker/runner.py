@@ -11,6 +11,7 @@
 | is stopped by us, or noticed that it should  | timeout, stall: a failure; cancel: cancelled;     |
 | and returned                                 | shutdown: released; lease lost: nobody's business |
 | forks, and the fork returns, raises or waits | what the original says; the fork exits there      |
+| is transactional                             | what its transaction says: see ``effects``        |
 
 A task that runs at most once is never retried or released after its start.
 
@@ -35,9 +36,10 @@ from penstock.context import CURRENT, Cancel, Retry, Signal, Snooze
 from penstock.core.duration import text
 from penstock.core.job import Outcome, OutcomeKind
 from penstock.core.life import MAY_HAVE_RUN
-from penstock.errors import NotAnObject
+from penstock.errors import NotAnObject, TransactionEnded
 from penstock.worker.attempt import Attempt, Ending
 from penstock.worker.blame import error_record, message_of, summary_of
+from penstock.worker.effects import stepped, transacted
 from penstock.worker.passage import Passage
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -71,6 +73,8 @@ class Runner:
         if attempt.job.expires_at is not None and (early := self.prevented(attempt)) is not None:
             return early
         spec = attempt.spec
+        if spec.need is not None and attempt.context.effect is None:
+            return await transacted(attempt, lambda: self.run(attempt), self)
         if spec.hooks.middleware or spec.signature.plan.steps:
             passage = Passage(attempt, self.part)
             try:
@@ -96,6 +100,12 @@ class Runner:
         if attempt.job.expires_at is not None and (early := self.prevented(attempt)) is not None:
             return early
         spec = attempt.spec
+        if spec.need is not None and attempt.context.effect is None:
+
+            async def run() -> Outcome | None:
+                return self.call(attempt)
+
+            return stepped(transacted(attempt, run, self))
         variables = Variables()
         variables.run(CURRENT.set, attempt.context)
         if spec.hooks.middleware or spec.signature.plan.steps:
@@ -133,6 +143,16 @@ class Runner:
     def broke(self, attempt: Attempt, error: BaseException) -> Outcome | None:
         """What the handler runs in broke, under it or on the way to it."""
         return self._raised(attempt, error, attempt.ending)
+
+    def undid(self, attempt: Attempt, error: Exception) -> Outcome | None:
+        """Its transaction could not be committed. That the handler has ended it by itself would
+        be so again, and what that commits would be there twice.
+        """
+        if attempt.ending is Ending.LOST:
+            return None
+        if isinstance(error, TransactionEnded):
+            return self._failed(attempt, error)
+        return self._failure(attempt, error)
 
     def _passed(self, attempt: Attempt, passage: Passage) -> Outcome | None:
         """It has come back through all that surrounds the handler."""

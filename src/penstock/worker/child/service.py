@@ -87,7 +87,8 @@ class ChildService:
         self._ahead, self._worker = request.ahead, request.worker
         try:
             spec = self._tasks.find(request.place, request.job.task)
-            if spec.hooks.stages and spec.hooks not in self._alive:
+            has_life = spec.hooks.stages or spec.hooks.effects is not None
+            if has_life and spec.hooks not in self._alive:
                 self._loop.run(self._start_up(spec.hooks))
         except BaseException as error:
             self._answered = request.number
