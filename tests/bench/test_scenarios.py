@@ -12,11 +12,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))  # the benchmarks are no part of the package
 
-from benchmarks import report  # noqa: E402
-from benchmarks.scenario import Figure, Goal, Scale  # noqa: E402
-from benchmarks.scenarios import NAMES, loaded  # noqa: E402
+from benchmarks.contenders import ENGINES  # noqa: E402
+from benchmarks.scenario import Scale  # noqa: E402
+from benchmarks.scenarios import NAMES, loaded, on  # noqa: E402
 
-LONG = frozenset({"delayed", "idle", "steady"})
+LONG = frozenset({"delayed", "idle", "steady", "flow", "latency_busy", "pinned", "writes"})
 """They watch time pass."""
 
 
@@ -26,10 +26,15 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in NAMES]
+    "engine, name",
+    [
+        pytest.param(engine, name, marks=pytest.mark.slow if name in LONG else ())
+        for engine in ENGINES
+        for name in on(engine)
+    ],
 )
-def test_a_scenario_brings_its_figures(name: str) -> None:
-    scale = ["--scale", "0.001"]
+def test_a_scenario_brings_its_figures(engine: str, name: str) -> None:
+    scale = ["--engine", engine, "--scale", "0.001"]
     command = [sys.executable, "-m", "benchmarks.one", name, "penstock", *scale]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
 
@@ -58,10 +63,12 @@ def test_a_run_prints_a_table_and_keeps_every_round(tmp_path: Path) -> None:
     }
 
 
-def test_the_list_names_every_scenario_and_what_it_is_about() -> None:
-    lines = run("--list").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == list(NAMES)
-    assert [line.split(maxsplit=1)[1] for line in lines] == [loaded(name).about for name in NAMES]
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_list_names_every_scenario_and_what_it_is_about(engine: str) -> None:
+    lines = run("--list", "--engine", engine).stdout.splitlines()
+    names = on(engine)
+    assert [line.split()[0] for line in lines] == list(names)
+    assert [line.split(maxsplit=1)[1] for line in lines] == [loaded(name).about for name in names]
 
 
 def test_every_scenario_has_a_file_and_every_file_is_a_scenario() -> None:
@@ -80,35 +87,23 @@ def test_an_unknown_scenario_is_told() -> None:
     assert "there is no scenario 'nonsense'; choose from enqueue_single, " in found.stderr
 
 
-# --- what the rounds come to ---------------------------------------------------------------------
-
-RATE = Figure("rate", "jobs/s", Goal(times=2.0))
-DELAY = Figure("p99", "ms", Goal(most=20.0), less_is_better=True)
-
-
-@pytest.mark.parametrize(
-    ("figure", "ours", "theirs", "ratio", "is_met"),
-    [
-        (RATE, [10.0, 30.0, 20.0], [5.0, 10.0, 11.0], 2.0, True),
-        (RATE, [10.0, 19.0, 20.0], [5.0, 10.0, 11.0], 1.9, False),
-        (DELAY, [10.0], [40.0], 4.0, True),
-        (DELAY, [21.0], [42.0], 2.0, False),
-        (Figure("share", "", Goal(least=0.8)), [0.8], [], None, True),
-        (Figure("share", "", Goal(least=0.8)), [0.7], [], None, False),
-        (RATE, [10.0], [], None, False),
-        (Figure("rate", "jobs/s"), [10.0], [5.0], 2.0, None),
-    ],
-)
-def test_a_goal_is_held_against_the_medians(figure, ours, theirs, ratio, is_met) -> None:
-    line = report.Line("it", figure, {"penstock": ours, "huey": theirs})
-    assert line.ratio == ratio
-    assert line.is_met is is_met
+def test_an_unknown_contender_is_told() -> None:
+    found = run("--engine", "postgres", "--contenders", "penstock,nobody")
+    assert found.returncode == 2
+    assert "there is no contender 'nobody'; choose from penstock, pgqueuer, " in found.stderr
 
 
-def test_a_row_shows_median_spread_ratio_goal_and_whether_it_is_met() -> None:
-    line = report.Line("drain", RATE, {"penstock": [2100.0, 2000.0, 2400.0], "huey": [1000.0]})
-    cells = report.row(line, ("penstock", "huey")).split()
-    assert " ".join(cells) == "drain rate jobs/s 2,100 (2,000–2,400) 1,000 2.1x ≥ 2x yes"
+def test_a_goal_speaks_of_contenders_and_figures_that_are_in_its_scenario() -> None:
+    for name in NAMES:
+        scenario = loaded(name)
+        figures = {figure.name for figure in scenario.figures}
+        for goal in (goal for figure in scenario.figures for goal in figure.goals):
+            engines = scenario.engines if goal.engine is None else (goal.engine,)
+            assert set(engines) <= set(scenario.engines)
+            assert goal.figure is None or goal.figure in figures
+            for engine in engines:
+                assert all(scenario.takes(each) for each in goal.than or ())
+                assert set(goal.than or ()) <= set(ENGINES[engine])
 
 
 def test_a_small_scale_leaves_enough_to_measure() -> None:
