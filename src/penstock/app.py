@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpac
 import msgspec
 
 from penstock import config
+from penstock.borrowed import borrowed
 from penstock.clock import Clock, SystemClock
 from penstock.context import Context
 from penstock.core.duration import seconds
@@ -44,7 +45,7 @@ from penstock.handle import BY_A_PERSON, Handle
 from penstock.operations import Operations
 from penstock.options import Call, EnqueueOptions, Options, merged, word
 from penstock.source import Place, Source
-from penstock.stores import connector, observed
+from penstock.stores import borrower, connector, observed
 from penstock.sync import Facade, blocking
 from penstock.task import AsyncTask, Sender, Task
 from penstock.url import parse
@@ -93,7 +94,11 @@ class Penstock(Operations):
         clock = clock or SystemClock()
         connect = partial(observed, connector(self.url, clock), self.bus)
         self._source = Source(Place(connect, clock))
-        self._facade = Facade(self._source.connect, str(self.url))
+        self._facade = Facade(
+            self._source.connect,
+            str(self.url),
+            partial(borrowed, self._source, borrower(self.url)),
+        )
         self._tasks: dict[str, Sender[..., Any]] = {}
         self._specs: dict[str, Spec] = {}
         self.hooks = Hooks()
@@ -156,9 +161,9 @@ class Penstock(Operations):
         A task that is declared here checks the arguments and brings its own options. Any other is
         stored as it is, and waits for a worker that knows it.
         """
-        job = self._named(task, args, options)
-        receipt = self._facade.enqueue(job, self.settings.enqueue_timeout)
-        return Handle(self._facade, receipt, self._decode)
+        job, connection = self._named(task, args, options), options.get("connection")
+        receipt = self._facade.enqueue(job, self.settings.enqueue_timeout, connection)
+        return self._handle(receipt, connection)
 
     async def aenqueue(
         self,
@@ -168,21 +173,30 @@ class Penstock(Operations):
         **options: Unpack[EnqueueOptions],
     ) -> Handle[Any]:
         """The same, awaited."""
-        job = self._named(task, args, options)
-        receipt = await self._facade.aenqueue(job, self.settings.enqueue_timeout)
-        return Handle(self._facade, receipt, self._decode)
+        job, connection = self._named(task, args, options), options.get("connection")
+        receipt = await self._facade.aenqueue(job, self.settings.enqueue_timeout, connection)
+        return self._handle(receipt, connection)
 
-    async def aenqueue_many(self, calls: Iterable[Call | tuple[Any, ...]]) -> list[Handle[Any]]:
+    def enqueue_many(
+        self, calls: Iterable[Call | tuple[Any, ...]], *, connection: Any = None
+    ) -> list[Handle[Any]]:
         """Store many jobs by the names of their tasks: each a ``Call``, or a tuple of the same.
 
         All are checked before the first is stored. A long list is stored in several commits; if one
-        fails, a note on the error says how many jobs are stored.
+        fails, a note on the error says how many jobs are stored. With a ``connection`` of your own,
+        all are part of its transaction.
         """
         jobs, limit = self._called(calls), self.settings.enqueue_timeout
-        receipts = await self._facade.ask(lambda client: client.enqueue_all(jobs, limit))
-        return [Handle(self._facade, receipt, self._decode) for receipt in receipts]
+        receipts = self._facade.enqueue_many(jobs, limit, connection)
+        return [self._handle(receipt, connection) for receipt in receipts]
 
-    enqueue_many = blocking(aenqueue_many)
+    async def aenqueue_many(
+        self, calls: Iterable[Call | tuple[Any, ...]], *, connection: Any = None
+    ) -> list[Handle[Any]]:
+        """The same, awaited."""
+        jobs, limit = self._called(calls), self.settings.enqueue_timeout
+        receipts = await self._facade.aenqueue_many(jobs, limit, connection)
+        return [self._handle(receipt, connection) for receipt in receipts]
 
     def job(self, id: str) -> Handle[Any]:
         """The handle of a job by its id. Asks nothing yet."""
@@ -211,10 +225,17 @@ class Penstock(Operations):
         for index, call in enumerate(calls):
             task, args, options = Call(*call)
             try:
+                if options and options.get("connection") is not None:
+                    why = "all jobs go over one; give it to enqueue_many itself"
+                    raise BadOption("connection", options["connection"], why)
                 jobs.append(self._named(task, args, options or {}))
             except UsageError as error:
                 raise BadItem(str(task), index, error) from error
         return jobs
+
+    def _handle(self, receipt: Receipt, connection: object | None) -> Handle[Any]:
+        is_borrowed = connection is not None
+        return Handle(self._facade, receipt, self._decode, is_borrowed=is_borrowed)
 
     def _decode(self, job: Job) -> Any:
         known = self._tasks.get(job.task)

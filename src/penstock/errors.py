@@ -16,6 +16,7 @@
     │   ├── UnknownScheme           (ValueError)
     │   ├── MissingDriver           (ImportError)
     │   ├── MissingEngine           (ImportError)
+    │   ├── WrongConnection         (ValueError)
     │   ├── WrongThread             (RuntimeError)
     │   ├── WrongProcess            (RuntimeError)
     │   ├── CannotHost              (RuntimeError)
@@ -28,6 +29,7 @@
     │   ├── JobFailed
     │   ├── JobCancelled
     │   ├── JobGone                 (LookupError)
+    │   │   └── JobUncommitted      its transaction is open, or was rolled back
     │   ├── ResultTimeout           (TimeoutError)
     │   ├── UniqueConflict
     │   └── WrongState
@@ -291,6 +293,17 @@ class MissingEngine(UsageError, ImportError):
         )
 
 
+class WrongConnection(UsageError, ValueError):
+    """A connection of the caller's that jobs cannot be enqueued on."""
+
+    connection: str
+    """What it is: its package and class."""
+    why: str
+
+    def __str__(self) -> str:
+        return f"no job can be enqueued on this {self.connection}: {self.why}"
+
+
 class WrongThread(UsageError, RuntimeError):
     """A blocking call on the very loop that would have to answer it."""
 
@@ -417,6 +430,16 @@ class JobGone(JobError, LookupError):
         )
 
 
+class JobUncommitted(JobGone):
+    """The store does not know a job that was enqueued in a transaction of the caller's."""
+
+    def __str__(self) -> str:
+        return (
+            f"job {self.job} is not in the store: the transaction it was enqueued in is still "
+            "open, or was rolled back; commit it first"
+        )
+
+
 class ResultTimeout(JobError, TimeoutError):
     """The job was not finished in time; it goes on."""
 
@@ -517,6 +540,8 @@ class EngineBusy(EngineUnavailable):
             f"{self.engine} is locked by another process: {self.why}; "
             "try again, or look for a stopped or hung process that has it open"
         )
+
+
 # --- transactions of handlers -------------------------------------------------------------------
 
 
@@ -570,8 +595,6 @@ class CommitLost(PenstockError):
             else "whether it was committed is not known: look at the job's state"
         )
         return f"{self.task} lost its connection at the COMMIT; {what}"
-
-
 
 
 class EngineReentered(EngineUnavailable):

@@ -13,6 +13,7 @@ from penstock.errors import (
     JobCancelled,
     JobFailed,
     JobGone,
+    JobUncommitted,
     UniqueConflict,
     Unpicklable,
     WrongState,
@@ -32,13 +33,24 @@ class Handle(Generic[R_co]):
 
     ``created`` is false if nothing was enqueued because such a job was there already: ``because``
     is then "id" or "unique", and the handle is of that job.
+
+    What was enqueued on a connection of the caller's is there once the transaction is committed;
+    until then, ``JobUncommitted`` is raised where ``JobGone`` would be.
     """
 
-    __slots__ = ("_decode", "_facade", "because", "created", "id")
+    __slots__ = ("_decode", "_facade", "_is_borrowed", "because", "created", "id")
 
-    def __init__(self, facade: Facade, receipt: Receipt, decode: Callable[[Job], R_co]) -> None:
+    def __init__(
+        self,
+        facade: Facade,
+        receipt: Receipt,
+        decode: Callable[[Job], R_co],
+        *,
+        is_borrowed: bool = False,
+    ) -> None:
         self._facade = facade
         self._decode = decode
+        self._is_borrowed = is_borrowed
         self.id = receipt.id
         self.created = receipt.created
         self.because = receipt.because
@@ -59,20 +71,27 @@ class Handle(Generic[R_co]):
         limit = None if timeout is None else seconds(timeout, name="timeout")
         if CURRENT.get(None) is not None and is_on_a_loop():
             raise WrongThread("result")  # the job may wait for the worker that this would stop
-        job = self._facade.call(lambda client: client.result(self.id, limit), what="result")
+        try:
+            job = self._facade.call(lambda client: client.result(self.id, limit), what="result")
+        except JobGone:
+            raise self._gone() from None
         return self._returned(job)
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:
         """The same, awaited."""
         limit = None if timeout is None else seconds(timeout, name="timeout")
-        job = await self._facade.ask(lambda client: client.result(self.id, limit), what="aresult")
+        ask = self._facade.ask
+        try:
+            job = await ask(lambda client: client.result(self.id, limit), what="aresult")
+        except JobGone:
+            raise self._gone() from None
         return self._returned(job)
 
     async def astatus(self) -> Job:
         """Return the job as it is now; ``JobGone`` if the store does not know it."""
         (job,) = await self._facade.ask(lambda client: client.engine.get([self.id]))
         if job is None:
-            raise JobGone(self.id)
+            raise self._gone()
         return job
 
     async def acancel(self, reason: str = BY_A_PERSON) -> bool:
@@ -84,7 +103,7 @@ class Handle(Generic[R_co]):
         ids = [self.id]
         (control,) = await self._facade.ask(lambda client: client.engine.cancel(ids, reason))
         if control.state is None:
-            raise JobGone(self.id)
+            raise self._gone()
         return control.changed
 
     async def aretry(self) -> None:
@@ -96,13 +115,16 @@ class Handle(Generic[R_co]):
         if control.owner is not None:
             raise UniqueConflict(self.id, (await self.astatus()).unique or "", control.owner)
         if control.state is None:
-            raise JobGone(self.id)
+            raise self._gone()
         if not control.changed:
             raise WrongState(self.id, "retry", control.state)
 
     status = blocking(astatus)
     cancel = blocking(acancel)
     retry = blocking(aretry)
+
+    def _gone(self) -> JobGone:
+        return (JobUncommitted if self._is_borrowed else JobGone)(self.id)
 
     def _returned(self, job: Job) -> R_co:
         if job.state is State.FAILED:

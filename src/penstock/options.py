@@ -47,6 +47,9 @@ class EnqueueOptions(TypedDict, total=False):
     """What people call this job."""
     correlation_id: str | None
     """What it belongs to; inside a job, that job's own unless given."""
+    connection: Any
+    """A connection of your own to the database that has the jobs: the job becomes part of its open
+    transaction. PostgreSQL only."""
 
 
 class Call(NamedTuple):
@@ -75,12 +78,16 @@ class Options:
     tags: tuple[str, ...] = ()
     name: str | None = None
     correlation_id: str | None = None
+    connection: Any = None
     hooks: Mapping[str, Hook] = field(default_factory=dict)
 
 
 DEFAULTS: Final[Mapping[str, Any]] = {
-    option.name: option.default for option in fields(Options) if option.name != "hooks"
+    option.name: option.default
+    for option in fields(Options)
+    if option.name not in ("hooks", "connection")
 }
+"""What a draft says where nothing was asked for."""
 HOOKABLE: Final = frozenset({"priority", "delay", "key", "id", "unique"})
 
 
@@ -126,6 +133,8 @@ def checked(name: str, value: Any, labels: Mapping[str, int]) -> Any:
             return word(name, value)
         case "tags":
             return _tags(value)
+        case "connection":
+            return value
         case "at_most_once":
             if not isinstance(value, bool):
                 raise BadOption(name, value, "give True or False")

@@ -33,6 +33,11 @@ class Source:
         """Where the store is now."""
         return self._places[-1]
 
+    @property
+    def is_own(self) -> bool:
+        """No test has put another place before the app's own."""
+        return len(self._places) == 1
+
     def connect(self) -> Engine:
         """A new, unopened handle on it."""
         return self.place.connect()

@@ -8,11 +8,18 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from penstock.borrowed import Borrowed
 from penstock.clock import Clock
 from penstock.core.duration import seconds
 from penstock.engines.engine import Engine
 from penstock.engines.observed import Observed
-from penstock.errors import BadOption, MissingDriver, MissingEngine, WrongProcess
+from penstock.errors import (
+    BadOption,
+    MissingDriver,
+    MissingEngine,
+    WrongConnection,
+    WrongProcess,
+)
 from penstock.events import Bus
 from penstock.url import Url, hidden, parse
 
@@ -86,6 +93,24 @@ def connector(url: Url, clock: Clock) -> Callable[[], Engine]:
             listens=_flag(options.get("listen", "true"), name="listen"),
         )
     raise MissingEngine(f"{url.scheme}://", PRESENT)
+
+
+def borrower(url: Url) -> Callable[[object], Borrowed]:
+    """What makes connections of the callers' a way into the store that ``url`` names."""
+    if url.scheme == "postgresql":
+        from penstock.engines.postgres.borrowed import Borrowed as OnPostgres
+
+        return partial(OnPostgres, schema=url.options.get("schema", "penstock"))
+
+    def refuse(connection: object) -> Borrowed:
+        kind = type(connection)
+        why = (
+            f"the jobs are kept in {url}, not in a PostgreSQL database; leave connection=... out, "
+            "or give Penstock the URL of that database"
+        )
+        raise WrongConnection(f"{kind.__module__.partition('.')[0]}.{kind.__name__}", why)
+
+    return refuse
 
 
 def _check(url: Url, known: tuple[str, ...]) -> None:

@@ -17,10 +17,11 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from penstock.borrowed import Borrow, Borrowed
 from penstock.clock import SystemClock
 from penstock.core.job import Draft
 from penstock.engines.engine import Engine
@@ -41,9 +42,12 @@ class Facade:
     _lock: threading.RLock  # a signal handler may come while its own thread holds it
     _mailboxes: dict[asyncio.AbstractEventLoop, Mailbox]
 
-    def __init__(self, connect: Callable[[], Engine], name: str) -> None:
+    def __init__(
+        self, connect: Callable[[], Engine], name: str, borrow: Borrow = lambda _: None
+    ) -> None:
         self._connect = connect
         self._name = name
+        self._borrow = borrow
         self.forget()
         here: weakref.ref[Facade] = weakref.ref(self)
         atexit.register(_exit, here)
@@ -77,11 +81,16 @@ class Facade:
         finally:
             errand.abandon()
 
-    def enqueue(self, draft: Draft, timeout: float | None) -> Receipt:
-        """Store one job while this thread waits: on this thread itself, where the store knows how.
+    def enqueue(
+        self, draft: Draft, timeout: float | None, connection: object | None = None
+    ) -> Receipt:
+        """Store one job while this thread waits: on this thread itself, where the store knows how,
+        and on the caller's ``connection``, where one is given.
 
         On failure: as ``call``, and what the store says.
         """
+        if (lent := self._lent(connection)) is not None:
+            return lent.put([draft])[0]
         home, spent = self._home or self._move_in(), 0.0
         if not home.is_here() and (engine := home.opened) is not None:
             began_at = SystemClock.monotonic()
@@ -91,12 +100,16 @@ class Facade:
             spent = SystemClock.monotonic() - began_at
         return self.call(lambda client: client.enqueue(draft), timeout, what="enqueue", spent=spent)
 
-    async def aenqueue(self, draft: Draft, timeout: float | None) -> Receipt:
+    async def aenqueue(
+        self, draft: Draft, timeout: float | None, connection: object | None = None
+    ) -> Receipt:
         """Store one job while this coroutine waits; the loop is not asked where the store needs
         none.
 
         On failure: as ``ask``, and what the store says.
         """
+        if (lent := self._lent(connection)) is not None:
+            return (await lent.aput([draft]))[0]
         home, spent = self._home or self._move_in(), 0.0
         if not home.is_here() and (engine := home.opened) is not None:
             began_at = SystemClock.monotonic()
@@ -107,6 +120,28 @@ class Facade:
         return await self.ask(
             lambda client: client.enqueue(draft), timeout, what="aenqueue", spent=spent
         )
+
+    def enqueue_many(
+        self, drafts: Sequence[Draft], timeout: float, connection: object | None = None
+    ) -> list[Receipt]:
+        """Store many jobs while this thread waits; ``timeout`` is for each commit.
+
+        On failure: as ``call``, and what the store says.
+        """
+        if (lent := self._lent(connection)) is not None:
+            return lent.put(drafts)
+        return self.call(lambda client: client.enqueue_all(drafts, timeout), what="enqueue_many")
+
+    async def aenqueue_many(
+        self, drafts: Sequence[Draft], timeout: float, connection: object | None = None
+    ) -> list[Receipt]:
+        """The same, awaited."""
+        if (lent := self._lent(connection)) is not None:
+            return await lent.aput(drafts)
+        return await self.ask(lambda client: client.enqueue_all(drafts, timeout))
+
+    def _lent(self, connection: object | None) -> Borrowed | None:
+        return None if connection is None else self._borrow(connection)
 
     async def _hand_in(self, engine: Engine, draft: Draft, timeout: float | None) -> Receipt | None:
         loop = asyncio.get_running_loop()

@@ -62,35 +62,34 @@ class Sender(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Store one job; it is committed when this returns.
 
+        With ``using(connection=...)`` it is part of that connection's transaction instead.
+
         On failure: ``BadArguments`` (a TypeError) and its kin if the call does not fit the
         function, ``EngineUnavailable`` and its kin if the store does not take it.
         """
-        job = self._draft(args, kwargs)
-        return self._handle(self._facade.enqueue(job, self._settings.enqueue_timeout))
+        job, limit = self._draft(args, kwargs), self._settings.enqueue_timeout
+        return self._handle(self._facade.enqueue(job, limit, self.options.connection))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """The same, awaited."""
-        job = self._draft(args, kwargs)
-        return self._handle(await self._facade.aenqueue(job, self._settings.enqueue_timeout))
+        job, limit = self._draft(args, kwargs), self._settings.enqueue_timeout
+        return self._handle(await self._facade.aenqueue(job, limit, self.options.connection))
 
     def enqueue_many(self, items: Iterable[Item]) -> list[Handle[R]]:
         """Store many jobs: tuples of positional, or dicts of keyword arguments.
 
         All items are checked before the first is stored. A long list is stored in several commits;
-        if one fails, a note on the error says how many jobs are stored.
+        if one fails, a note on the error says how many jobs are stored. With
+        ``using(connection=...)`` all are part of that connection's transaction.
         """
-        jobs = self._drafts(items)
-        limit = self._settings.enqueue_timeout
-        receipts = self._facade.call(
-            lambda client: client.enqueue_all(jobs, limit), what="enqueue_many"
-        )
+        jobs, limit = self._drafts(items), self._settings.enqueue_timeout
+        receipts = self._facade.enqueue_many(jobs, limit, self.options.connection)
         return [self._handle(receipt) for receipt in receipts]
 
     async def aenqueue_many(self, items: Iterable[Item]) -> list[Handle[R]]:
         """The same, awaited."""
-        jobs = self._drafts(items)
-        limit = self._settings.enqueue_timeout
-        receipts = await self._facade.ask(lambda client: client.enqueue_all(jobs, limit))
+        jobs, limit = self._drafts(items), self._settings.enqueue_timeout
+        receipts = await self._facade.aenqueue_many(jobs, limit, self.options.connection)
         return [self._handle(receipt) for receipt in receipts]
 
     def adopt(self, arguments: Mapping[str, Any]) -> Draft:
@@ -144,7 +143,8 @@ class Sender(Generic[P, R]):
         raise BadArguments(self.name, why)
 
     def _handle(self, receipt: Receipt) -> Handle[R]:
-        return Handle(self._facade, receipt, self.decode)
+        is_borrowed = self.options.connection is not None
+        return Handle(self._facade, receipt, self.decode, is_borrowed=is_borrowed)
 
 
 class _Declared(Sender[P, R]):

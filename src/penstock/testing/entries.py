@@ -176,7 +176,7 @@ def _chosen(options: Options, declared: Options) -> dict[str, Any]:
     return {
         each.name: getattr(options, each.name)
         for each in fields(Options)
-        if each.name != "hooks" and getattr(options, each.name) != getattr(declared, each.name)
+        if each.name in DEFAULTS and getattr(options, each.name) != getattr(declared, each.name)
     }
 
 
