@@ -47,6 +47,8 @@
         │   ├── EngineReplaced
         │   ├── BatcherFull
         │   └── EngineTimeout       (TimeoutError)
+        ├── EngineForbidden         the store knows us, and does not allow this
+        ├── EngineUnsuitable        no store can be here
         ├── EngineReadOnly
         ├── EngineFull
         ├── EngineCorrupt
@@ -636,6 +638,32 @@ class EngineTimeout(EngineUnavailable, TimeoutError):
         return f"{self.engine} did not answer in time: {self.why}; the call may have happened"
 
 
+class EngineForbidden(EngineError):
+    """This user may not do this in the store."""
+
+    engine: str
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.engine} does not allow this: {self.why}; use a role that may, "
+            "or let the owner of the store run SELECT penstock.allow(role, 'enqueue'), "
+            "or 'work', or 'read'"
+        )
+
+
+class EngineUnsuitable(EngineError):
+    """A server or a database that cannot hold a store."""
+
+    engine: str
+    why: str
+    step: str
+    """What to do about it."""
+
+    def __str__(self) -> str:
+        return f"{self.engine} cannot hold a store: {self.why}; {self.step}"
+
+
 class EngineReadOnly(EngineError):
     """The store cannot be written."""
 
@@ -710,12 +738,10 @@ class SchemaMismatch(EngineError):
         step = (
             "upgrade Penstock in this process"
             if self.found > self.wanted
-            else "run its migrations first"
+            else "run 'penstock migrate' as the owner of the store"
         )
-        return (
-            f"{self.engine} has schema version {self.found}, this Penstock needs "
-            f"{self.wanted}; {step}"
-        )
+        has = f"schema version {self.found}" if self.found else "no schema yet"
+        return f"{self.engine} has {has}, this Penstock needs {self.wanted}; {step}"
 
 
 class ItemRefused(EngineError):

@@ -6,9 +6,11 @@ import re
 from functools import cache
 from typing import Final
 
+from psycopg.errors import InsufficientPrivilege
+
 from penstock.engines.postgres.link import Link
 from penstock.engines.queries import migrations
-from penstock.errors import BadOption, EngineCorrupt, SchemaMismatch
+from penstock.errors import BadOption, EngineCorrupt, EngineUnsuitable, SchemaMismatch
 
 DEFAULT: Final = "penstock"
 _OURS: Final = re.compile(r"\bpenstock\.")
@@ -16,6 +18,8 @@ _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 
 DAYS_AHEAD: Final = 7
 """Days of history that are made before they come."""
+OLDEST: Final = 14
+"""The first version of PostgreSQL that has all we need."""
 
 
 def check_name(schema: str) -> str:
@@ -39,34 +43,55 @@ def newest() -> int:
 
 def scripts(schema: str, found: int = 0) -> list[str]:
     """What brings a store of version ``found`` up to date, one script per version."""
-    steps = [
-        f"{placed(script, schema)}\n"
-        f"INSERT INTO {schema}.migration (version, at) VALUES ({number}, {schema}.now());"
-        if number > 1
-        else placed(script, schema)
-        for number, script in enumerate(migrations("postgres"), 1)
-    ]
-    # The first script has no clock to ask yet.
-    steps[0] = (
-        f"CREATE SCHEMA IF NOT EXISTS {schema};\n{steps[0]}\n"
-        f"INSERT INTO {schema}.migration (version, at) "
-        f"VALUES (1, extract(epoch FROM clock_timestamp()));"
-    )
+    steps = []
+    for number, script in enumerate(migrations("postgres"), 1):
+        begin = f"CREATE SCHEMA IF NOT EXISTS {schema};\n" if number == 1 else ""
+        end = "SELECT penstock.keep_rights();\n" if number == newest() else ""
+        # The first script has no clock of ours to ask yet.
+        clock = "extract(epoch FROM clock_timestamp())"
+        note = f"INSERT INTO penstock.migration (version, at) VALUES ({number}, {clock});\n"
+        steps.append(begin + placed(f"{script}\n{note}{end}", schema))
     return steps[found:]
+
+
+def printed(schema: str, found: int = 0) -> str:
+    """The same for a person to run, each step in a transaction of its own, under the same lock."""
+    steps = scripts(schema, found)
+    parts = [
+        f"-- Penstock, schema {schema}: version {number}\n"
+        f"BEGIN ISOLATION LEVEL READ COMMITTED;\n"
+        f"SELECT pg_advisory_xact_lock(hashtext('{schema}.migration'), 1);\n"
+        f"{script}COMMIT;\n"
+        for number, script in enumerate(steps, found + 1)
+    ]
+    days = placed(f"SELECT penstock.make_days({DAYS_AHEAD});\n", schema)
+    return "\n".join([*parts, days]) if parts else ""
+
+
+def check_server(name: str, version: int, encoding: str) -> None:
+    """Refuse a server or a database in which a store could not be what it should be."""
+    if version < OLDEST * 10_000:
+        why = f"the server is PostgreSQL {version // 10_000}"
+        raise EngineUnsuitable(name, why, f"use version {OLDEST} or later")
+    if encoding != "UTF8":
+        why = f"the database has the encoding {encoding}"
+        raise EngineUnsuitable(name, why, "make one with CREATE DATABASE ... ENCODING 'UTF8'")
 
 
 async def version(link: Link, schema: str, name: str) -> int:
     """Return the schema version of a store, 0 if there is none; refuse any other tables."""
-    (row,) = await link.rows(
-        "SELECT to_regclass(%s) IS NOT NULL, to_regclass(%s) IS NOT NULL",
+    ((server, encoding, *tables),) = await link.rows(
+        "SELECT current_setting('server_version_num')::integer, current_setting('server_encoding'),"
+        " to_regclass(%s) IS NOT NULL, to_regclass(%s) IS NOT NULL",
         (f"{schema}.migration", f"{schema}.live"),
     )
-    match row:
-        case (True, True):
+    check_server(name, server, encoding)
+    match tables:
+        case [True, True]:
             ((found,),) = await link.rows(
                 f"SELECT coalesce(max(version), 0) FROM {schema}.migration"
             )
-        case (False, False):
+        case [False, False]:
             found = 0
         case _:
             raise EngineCorrupt(name, f"schema {schema!r} holds tables of another program")
@@ -80,9 +105,12 @@ async def migrate(link: Link, schema: str, name: str) -> int:
 
     One step after the other, each in a transaction of its own under the same lock: of any number of
     processes that call it at once, one works and the others find the work done.
+
+    On failure: ``SchemaMismatch`` where something is missing and this role may not add it.
     """
     while True:
         await link.script("BEGIN ISOLATION LEVEL READ COMMITTED")
+        found = newest()
         try:
             await link.rows(
                 "SELECT pg_advisory_xact_lock(hashtext(%s), 1)", (f"{schema}.migration",)
@@ -93,8 +121,10 @@ async def migrate(link: Link, schema: str, name: str) -> int:
                 await link.script(steps[0])
             if len(steps) <= 1:
                 await link.rows(placed("SELECT penstock.make_days(%s)", schema), (DAYS_AHEAD,))
-        except BaseException:
+        except BaseException as error:
             await link.script("ROLLBACK")
+            if found < newest() and isinstance(error, InsufficientPrivilege):
+                raise SchemaMismatch(name, found, newest()) from error
             raise
         await link.script("COMMIT")
         if len(steps) <= 1:

@@ -13,6 +13,7 @@ from penstock.errors import (
     EngineBusy,
     EngineCorrupt,
     EngineError,
+    EngineForbidden,
     EngineFull,
     EngineReadOnly,
     EngineUnavailable,
@@ -32,7 +33,7 @@ LOCKED: Final = "55P03"
 
 _BY_STATE: Final[dict[str, type[EngineError]]] = {
     "25006": EngineReadOnly,  # read only transaction: a standby, or told so
-    "42501": EngineReadOnly,  # insufficient privilege
+    "42501": EngineForbidden,  # insufficient privilege
     "53100": EngineFull,  # disk full
     "55P03": EngineBusy,  # lock not available within lock_timeout
     "57014": EngineBusy,  # cancelled, by statement_timeout or by a person

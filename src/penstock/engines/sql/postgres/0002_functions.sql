@@ -110,6 +110,17 @@ BEGIN
       unique_for double precision, at_most_once boolean, name text, tags json, correlation_id text,
       enqueued_by text)
   LOOP
+    -- Whoever may enqueue may send anything. A row that a worker could not read would stop all that
+    -- meet it.
+    IF draft.unique_until NOT IN ('done', 'start')
+       OR coalesce(draft.run_at, 0) + coalesce(draft.delay, 0) + coalesce(draft.expires_in, 0)
+          + coalesce(draft.remember, 0) + coalesce(draft.unique_for, 0) NOT BETWEEN -1e300 AND 1e300
+       OR (draft.tags IS NOT NULL AND (
+             json_typeof(draft.tags) <> 'array'
+             OR draft.tags::text::jsonb @? 'strict $[*] ? (@.type() != "string")')) THEN
+      RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = format(
+        'job %L has a time that is not finite, or words that are none', draft.id);
+    END IF;
     index_ := index_ + 1;
     -- An id counts before a unique key. Only looked at, not locked: what a foreign transaction found
     -- taken must not wait for its end.

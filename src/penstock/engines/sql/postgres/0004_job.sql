@@ -279,8 +279,7 @@ CREATE TABLE penstock.allowed (
 );
 
 -- Who sleeps says so, also where nothing else may be written: a dashboard, or who waits for a result.
-ALTER FUNCTION penstock.doze(text, text, double precision) SECURITY DEFINER;
-ALTER FUNCTION penstock.doze(text, text, double precision) SET search_path = pg_catalog, pg_temp;
+ALTER FUNCTION penstock.doze SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
 
 -- Let a role enqueue, work or read. Called by the owner of the schema, or whoever may grant its rights.
 CREATE FUNCTION penstock.allow(role_ text, what_ text) RETURNS void LANGUAGE plpgsql
@@ -325,19 +324,16 @@ BEGIN
   EXECUTE format('GRANT USAGE ON SCHEMA %s TO %I', schema_, role_);
   -- Every handle asks which version the schema has, and what time it is.
   EXECUTE format('GRANT SELECT ON penstock.migration TO %I', role_);
-  EXECUTE format('GRANT EXECUTE ON FUNCTION penstock.now(), penstock.shifted_now() TO %I', role_);
+  EXECUTE format('GRANT EXECUTE ON FUNCTION penstock.now, penstock.shifted_now TO %I', role_);
   CASE what_
     WHEN 'enqueue' THEN
       EXECUTE format('GRANT INSERT ON penstock.job TO %I', role_);
       EXECUTE format(
-        'GRANT EXECUTE ON FUNCTION penstock.put(text, boolean), penstock.wake(text), '
-        'penstock.put_plain(text, text, text, text, bigint, text, double precision) TO %I', role_);
+        'GRANT EXECUTE ON FUNCTION penstock.put, penstock.put_plain, penstock.wake TO %I', role_);
     WHEN 'read' THEN
       EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA %s TO %I', schema_, role_);
       EXECUTE format('GRANT SELECT ON ALL SEQUENCES IN SCHEMA %s TO %I', schema_, role_);
-      EXECUTE format(
-        'GRANT EXECUTE ON FUNCTION penstock.doze(text, text, double precision), '
-        'penstock.look(text, text[], text[], text[], boolean, bigint) TO %I', role_);
+      EXECUTE format('GRANT EXECUTE ON FUNCTION penstock.doze, penstock.look TO %I', role_);
     WHEN 'work' THEN
       EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA %s TO %I', schema_, role_);
       EXECUTE format('REVOKE INSERT, UPDATE, DELETE ON penstock.migration, penstock.allowed FROM %I', role_);
@@ -367,6 +363,4 @@ BEGIN
 END $$;
 
 -- Whoever may read the view needs these, and they tell nothing.
-GRANT EXECUTE ON FUNCTION penstock.shown(bytea), penstock.words(text), penstock.instant(double precision)
-   TO PUBLIC;
-SELECT penstock.keep_rights();
+GRANT EXECUTE ON FUNCTION penstock.shown, penstock.words, penstock.instant TO PUBLIC;
