@@ -43,10 +43,12 @@
     ├── TransactionAborted          a handler has swallowed what its transaction failed of
     ├── CommitLost                  the answer to a COMMIT did not come
         │   ├── EngineBusy
+        │   ├── EngineCrowded
         │   ├── EngineReentered
         │   ├── EngineReplaced
         │   ├── BatcherFull
         │   └── EngineTimeout       (TimeoutError)
+        ├── EngineRefused           who we are, or where we want to go, is wrong
         ├── EngineForbidden         the store knows us, and does not allow this
         ├── EngineUnsuitable        no store can be here
         ├── EngineReadOnly
@@ -572,6 +574,43 @@ class TransactionEnded(PenstockError):
 
 class TransactionAborted(PenstockError):
     """A handler has swallowed the error of a statement, and nothing can be committed any more."""
+# --- the store ----------------------------------------------------------------------------------
+
+
+class EngineError(PenstockError):
+    """The store said no."""
+
+
+class EngineUnavailable(EngineError):
+    """The store cannot be reached now."""
+
+    engine: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.engine} cannot be reached: {self.why}; nothing is lost, try again"
+
+
+class EngineBusy(EngineUnavailable):
+    """Another process holds the store's write lock for too long."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.engine} is locked by another process: {self.why}; "
+            "try again, or look for a stopped or hung process that has it open"
+        )
+
+
+class EngineCrowded(EngineUnavailable):
+    """There is no connection to spare."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.engine} has no connection to spare: {self.why}; try again, raise connections "
+            "in the URL or max_connections of the server, or end what keeps them"
+        )
+
+
 
     task: str
 
@@ -611,6 +650,19 @@ class EngineReentered(EngineUnavailable):
         )
 
 
+class EngineRefused(EngineError):
+    """The server does not let us in; asking again does not help."""
+
+    engine: str
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.engine} refuses us: {self.why}; "
+            "correct the user, the password or the database in the URL, or let this one in"
+        )
+
+
 class EngineReplaced(EngineUnavailable):
     """The store that this handle opened is no longer the one at its place."""
 
@@ -642,6 +694,8 @@ class EngineForbidden(EngineError):
     """This user may not do this in the store."""
 
     engine: str
+    step: str = "give this user write permission on the file and its directory"
+    """What to do about it."""
     why: str
 
     def __str__(self) -> str:
@@ -671,10 +725,7 @@ class EngineReadOnly(EngineError):
     why: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.engine} is read-only: {self.why}; "
-            "give this user write permission on the file and its directory"
-        )
+        return f"{self.engine} is read-only: {self.why}; {self.step}"
 
 
 class EngineFull(EngineError):

@@ -190,6 +190,16 @@ class Faulted(Event, frozen=True, kw_only=True):
     """Seconds until the next try; None: there is none, the caller got the error."""
 
 
+class Polling(Event, frozen=True, kw_only=True):
+    """What other processes commit is not told to this one: it polls, and jobs start later."""
+
+    why: str
+
+
+class Listening(Event, frozen=True, kw_only=True):
+    """What other processes commit is told to this one again."""
+
+
 # --- the bus ------------------------------------------------------------------------------------
 
 Listener = Callable[[E], object]

@@ -90,7 +90,7 @@ def connector(url: Url, clock: Clock) -> Callable[[], Engine]:
             schema=options.get("schema", "penstock"),
             connections=_whole(options.get("connections", "4"), name="connections"),
             connect_timeout=seconds(options.get("connect_timeout", 5.0), name="connect_timeout"),
-            listens=_flag(options.get("listen", "true"), name="listen"),
+            listens=_flag(options["listen"], name="listen") if "listen" in options else None,
         )
     raise MissingEngine(f"{url.scheme}://", PRESENT)
 

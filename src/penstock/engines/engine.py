@@ -88,12 +88,20 @@ Answer = Callable[[Receipt | None, Exception | None], object]
 """Hears what became of a job that was handed in."""
 
 
+def _unheard(why: str | None) -> None:
+    """Nobody wants to know."""
+
+
 class Engine(ABC):
     """One handle on one store of jobs. A handle belongs to one event loop."""
 
     traits: Traits
     clock: Clock
     """Measures durations, on every engine; says when, where the store has no clock of its own."""
+
+    polls: Callable[[str | None], object] = staticmethod(_unheard)
+    """Called when this handle has to poll for what others commit (why), and when it is told of it
+    again (None). Whoever wants to hear of it puts something of their own in its place."""
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -213,7 +221,7 @@ class Engine(ABC):
         person is not open until it is claimed again.
         A settled job that waits again needs its unique key again (law 13); one that has ended gives
         it back. ``RELEASED`` with the hold ``UNKNOWN_TASK`` is not held if a worker that has a
-        lease knows the task.
+        lease knows the task. One that ``is_settled`` is *done* and changes nothing.
         Idempotent: outcomes repeated by their owner are *done* and change nothing; a repeated
         ``want`` claims more jobs, so after a lost reply ask ``held`` first.
         Order: law 9, with ``ask.queues`` taking turns from the first. Jobs beyond the first

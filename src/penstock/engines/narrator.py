@@ -27,6 +27,8 @@ from penstock.events import (
     JobEvent,
     LeaderElected,
     LeaseWasLost,
+    Listening,
+    Polling,
     Released,
     Rescued,
     Retried,
@@ -283,6 +285,13 @@ class Narrator:
                 delay=delay,
             )
             self._bus.publish(event)
+
+    def polling(self, why: str | None) -> None:
+        """This process polls for what others commit; None: it is told of it again."""
+        kind = Listening if why is None else Polling
+        if self._bus.wants(kind):
+            at = self._clock.now()
+            self._bus.publish(Listening(at=at) if why is None else Polling(at=at, why=why))
 
     def _forget(self, worker: str) -> None:
         """Its claims will be settled by nobody."""

@@ -100,6 +100,7 @@ class Observed(Engine):
         self.clock = inner.clock
         self._timeout = timeout
         self._tell = Narrator(bus, inner.clock)
+        inner.polls = self._tell.polling
         self._patience = Patience(
             inner.traits.name,
             inner.clock,

@@ -15,8 +15,10 @@ one commit (see ``sql/postgres/0002_functions.sql``).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Final
 
 import psycopg
 from msgspec.structs import replace
@@ -30,7 +32,7 @@ from penstock.engines.postgres.jobs import PostgresJobs
 from penstock.engines.postgres.rows import Row
 from penstock.engines.postgres.troubles import KNOWN_ID, LOCKED, NO_LEASE, named_errors
 from penstock.engines.postgres.views import PostgresViews
-from penstock.engines.postgres.watch import ANY, DONE, WORK
+from penstock.engines.postgres.watch import ANY, DONE, NEWS, ORDERS, WORK
 from penstock.engines.postgres.work import EXCHANGE, Header, is_quick, to_claimed, to_exchange
 from penstock.engines.records import (
     Ask,
@@ -68,6 +70,9 @@ class PostgresEngine(PostgresHandle):
 
     # --- in ------------------------------------------------------------------------------------
 
+LONGEST_NAP: Final = 0.05
+"""Seconds between two looks of a sleeper who is woken for nothing, again and again."""
+
     async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
         check_drafts(self.traits.name, drafts)
         if not drafts:
@@ -89,10 +94,10 @@ class PostgresEngine(PostgresHandle):
         await self._write(WORK, PostgresJobs.join, worker)
 
     async def leave(self, worker: str) -> None:
-        await self._write("", PostgresJobs.leave, worker)
+        await self._write(NEWS, PostgresJobs.leave, worker)
 
     async def beat(self, worker: str) -> None:
-        if not await self._call(BEAT, (worker,)):
+        if not await self._call(BEAT, (worker,), wakes=NEWS):
             raise LeaseLost(worker)
 
     async def exchange(self, ask: Ask) -> Exchange:
@@ -165,10 +170,24 @@ class PostgresEngine(PostgresHandle):
 
     async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
         check_reports(self.traits.name, reports)
-        return await self._write("", PostgresJobs.progress, worker, reports)
+        return await self._write(NEWS, PostgresJobs.progress, worker, reports)
 
     async def look(self, ask: Ask) -> float | None:
-        return await self._read(PostgresViews.look, ask)
+        return await self._glimpse(PostgresViews.look, ask)
+
+    async def wait(self, ask: Ask, timeout: float) -> None:
+        watch, kind = self._watching(), WORK if ask.want > 0 and ask.queues else ORDERS
+        deadline, in_vain = self.clock.monotonic() + timeout, 0
+        while (left := deadline - self.clock.monotonic()) > 0:
+            seen = await watch.version(kind)
+            due_in = await self.look(ask)
+            if due_in is not None and due_in <= 0:
+                return
+            if in_vain > 1:
+                # What comes is for others: to look at each of it would be a hot loop.
+                await asyncio.sleep(min(LONGEST_NAP, 0.001 * 2.0 ** min(in_vain, 10)))
+            found = await watch.listen(seen, left if due_in is None else min(left, due_in), kind)
+            in_vain = in_vain + 1 if found != seen else 0
 
     # --- control -------------------------------------------------------------------------------
 
@@ -196,7 +215,7 @@ class PostgresEngine(PostgresHandle):
         return await self._write(ANY, PostgresJobs.rescue, dead, limit)
 
     async def prune(self, keep: float, limit: int) -> Pruned:
-        pruned, whole = await self._write("", PostgresJobs.prune, keep, limit)
+        pruned, whole = await self._write(NEWS, PostgresJobs.prune, keep, limit)
         if not whole:
             return pruned
         return replace(pruned, jobs=pruned.jobs + await self._drop_days(whole))
@@ -207,10 +226,10 @@ class PostgresEngine(PostgresHandle):
     # --- lead and small values -----------------------------------------------------------------
 
     async def lead(self, candidate: str, ttl: float) -> Term | None:
-        return await self._write("", PostgresJobs.lead, candidate, ttl)
+        return await self._write(NEWS, PostgresJobs.lead, candidate, ttl)
 
     async def resign(self, holder: str, epoch: int) -> None:
-        await self._write("", PostgresJobs.resign, holder, epoch)
+        await self._write(NEWS, PostgresJobs.resign, holder, epoch)
 
     async def leader(self) -> Term | None:
         return await self._read(PostgresViews.leader)
@@ -219,7 +238,7 @@ class PostgresEngine(PostgresHandle):
         return await self._read(PostgresViews.cell, name)
 
     async def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
-        return await self._write("", PostgresJobs.set_cell, name, value, version)
+        return await self._write(NEWS, PostgresJobs.set_cell, name, value, version)
 
     # --- see -----------------------------------------------------------------------------------
 
@@ -261,3 +280,15 @@ def _says(error: EngineUnavailable, state: str) -> bool:
     """The server raised this very state."""
     cause = error.__cause__
     return isinstance(cause, psycopg.Error) and cause.sqlstate == state
+    async def results(self, ids: Sequence[str], timeout: float) -> dict[str, Job | None]:
+        watch = self._watching()
+        deadline = self.clock.monotonic() + timeout
+        while True:
+            seen = await watch.version(DONE) if timeout > 0 else 0
+            jobs = dict(zip(ids, await self.get(ids), strict=True))
+            ended = {id: job for id, job in jobs.items() if job is None or job.state.is_final}
+            left = deadline - self.clock.monotonic()
+            if ended or left <= 0:
+                return ended
+            await watch.listen(seen, left, DONE)
+

@@ -33,7 +33,7 @@ from penstock.engines.postgres.partitions import Day, Partitions
 from penstock.engines.postgres.rows import Row
 from penstock.engines.postgres.schema import placed
 from penstock.engines.postgres.troubles import REPEATED, is_missing_day, named_errors
-from penstock.engines.postgres.turn import READ, WRITE, turn
+from penstock.engines.postgres.turn import READ, WRITE, Alone, turn
 from penstock.engines.postgres.views import PostgresViews
 from penstock.engines.postgres.watch import Watch
 from penstock.engines.records import Schema, Traits
@@ -57,12 +57,12 @@ class PostgresHandle(Engine):
         schema: str = schemas.DEFAULT,
         connections: int = 4,
         connect_timeout: float = 5.0,
-        listens: bool = True,
+        listens: bool | None = None,
         follows_clock: bool = False,
     ) -> None:
         """``listens`` is false behind a pooler that gives a connection away between transactions:
-        then nothing may be kept on one, and we poll. With ``follows_clock`` the injected clock says
-        when, instead of the server's: for tests.
+        then nothing may be kept on one, and we poll; None: that is found out. With
+        ``follows_clock`` the injected clock says when, instead of the server's: for tests.
         """
         self.clock = clock or SystemClock()
         self.traits = Traits(
@@ -101,7 +101,12 @@ class PostgresHandle(Engine):
             self._links = links
             self._bounds.forget()
             self._watch = Watch(
-                self._connect_listener if self._listens else None, links, self._schema, self.clock
+                None if self._listens is False else self._connect_listener,
+                links,
+                self.traits.name,
+                self._schema,
+                self.clock,
+                self.polls,
             )
 
     async def _check_schema(self, link: Link) -> None:
@@ -154,11 +159,7 @@ class PostgresHandle(Engine):
         return await self._connect_as("penstock listener")
 
     async def _connect_as(self, name: str) -> Link:
-        link = await connect(self._dsn, name, timeout=self._connect_timeout, prepares=self._listens)
-        if self._listens:
-            # The steps rely on it, whatever somebody decided for the whole database.
-            await link.script("SET default_transaction_isolation = 'read committed'")
-        return link
+        return await connect(self._dsn, name, timeout=self._connect_timeout, keeps=self._listens)
 
     def _opened(self) -> Links:
         if self._links is None or self._pid != os.getpid():
@@ -179,11 +180,7 @@ class PostgresHandle(Engine):
         """Run one statement as a transaction of its own, in one round trip."""
 
         async def attempt(link: Link) -> list[Row]:
-            instant = self._instant()
-            if instant != link.instant and instant is not None:
-                await link.script(f"SET penstock_clock.now = '{instant!r}'")
-                link.instant = instant
-            return await link.rows(placed(sql, self._schema), values)
+            return await link.call(placed(sql, self._schema), values, self._instant())
 
         return await self._repeated(attempt, wakes)
 
@@ -218,6 +215,20 @@ class PostgresHandle(Engine):
 
     async def _repeated(self, attempt: Callable[[Link], Awaitable[Result]], wakes: str) -> Result:
         """Try until nobody is in the way; all that is repeated was rolled back."""
+    async def _glimpse(
+        self,
+        step: Callable[Concatenate[PostgresViews, Rest], Awaitable[Result]],
+        *args: Rest.args,
+        **kwargs: Rest.kwargs,
+    ) -> Result:
+        """Run a step that is one statement and only reads, in one round trip."""
+
+        async def attempt(link: Link) -> Result:
+            alone = Alone(link, self._schema, self._instant())
+            return await step(PostgresViews(alone), *args, **kwargs)
+
+        return await self._repeated(attempt, "")
+
         tries = 0
         with named_errors(self.traits.name):
             while True:

@@ -1,44 +1,120 @@
 """One connection to PostgreSQL, and how a call on it ends.
 
-A caller that is cancelled leaves with a statement under way. The server is asked to stop it, and
-its end is awaited for a moment; a connection whose end is not known is closed. So what is handed to
-the next caller is always at rest.
+A caller that is cancelled leaves with a statement under way. Most end in a moment, so its end is
+awaited first; then the server is asked to stop it. A connection whose end does not come is closed.
+So what is handed to the next caller is always at rest.
 
 Some statements need no answer (a wake-up after a commit): they are posted, and whoever uses the
 connection next reads the reply first. That costs no round trip.
+
+Behind a pooler that lends its connections for one transaction each, nothing may be kept on one: no
+prepared statements, no settings, no LISTEN. A pooler is known by this: the server's process is not
+the one that was announced.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
 import psycopg
-from psycopg import generators, pq
+from psycopg import generators, pq, waiting
+from psycopg.conninfo import conninfo_to_dict
 
 from penstock.engines.postgres.rows import Row
 
-PARTING: Final = 2.0
-"""Seconds that the server has to say that a statement was stopped."""
+PARTING: Final = (0.1, 1.0, 1.0)
+"""Seconds that a statement has to end when its caller has left; to ask the server to stop it; and
+that it has to end then."""
+
+ALIVE: Final[Mapping[str, Any]] = {
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 3,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+"""How the system notices that the other side is gone without a word, in about 20 s; what the URL
+says counts first."""
+
+ISOLATION: Final = "read committed"
 
 Values = Mapping[str, object] | Sequence[object]
+
+
+class _Connection(psycopg.AsyncConnection[Any]):
+    """A connection that parts from a statement in bounded time."""
+
+    async def wait(self, gen: Any, interval: float = 0.0, timeout: float | None = None) -> Any:
+        try:
+            # The driver looks for Ctrl-C in between, which asyncio does by itself.
+            return await waiting.wait_async(gen, self.pgconn.socket, 3600.0, timeout)
+        except asyncio.CancelledError:
+            await self._part(gen)
+            raise
+
+    async def _part(self, gen: Any) -> None:
+        for_itself, to_ask, when_asked = PARTING
+        try:
+            if await self._ends(gen, for_itself):
+                return
+            with contextlib.suppress(psycopg.Error, OSError):
+                await self.cancel_safe(timeout=to_ask)
+            if await self._ends(gen, when_asked):
+                return
+        except asyncio.CancelledError:
+            pass  # somebody is in a hurry: it is closed, as one that does not end
+        self.pgconn.finish()
+
+    async def _ends(self, gen: Any, timeout: float) -> bool:
+        if self._is_at_work():
+            with contextlib.suppress(psycopg.Error, TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await waiting.wait_async(gen, self.pgconn.socket, 3600.0)
+        return not self._is_at_work()
+
+    def _is_at_work(self) -> bool:
+        return self.pgconn.transaction_status == pq.TransactionStatus.ACTIVE
 
 
 class Link:
     """A connection in autocommit mode. Used by one caller at a time."""
 
-    def __init__(self, connection: psycopg.AsyncConnection[Row], *, prepares: bool) -> None:
+    def __init__(
+        self, connection: psycopg.AsyncConnection[Row], *, is_pooled: bool, isolation: str
+    ) -> None:
         self._connection = connection
-        self._prepares = prepares
-        self._owed = 0
+        self.is_pooled = is_pooled
+        """Nothing may be kept on it from one transaction to the next."""
+        self._isolation = isolation
+        self._owed = False
+        self.used_at = 0.0
         self.instant: float | None = None
         """What the clock of this session was set to, where a test sets it."""
 
     @property
     def is_usable(self) -> bool:
         """It is open, and outside any transaction."""
-        return self._connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
+        status = self._connection.pgconn.transaction_status
+        at_rest = pq.TransactionStatus.ACTIVE if self._owed else pq.TransactionStatus.IDLE
+        return status == at_rest
+
+    def is_alive(self) -> bool:
+        """It is usable, and the other side has not ended it meanwhile. Asks only the system."""
+        pgconn = self._connection.pgconn
+        try:
+            # What the server said before it hung up, then that it did.
+            pgconn.consume_input()
+            pgconn.consume_input()
+        except psycopg.Error:
+            return False
+        return self.is_usable
+
+    # --- statements ----------------------------------------------------------------------------
 
     async def rows(self, sql: str, values: Values = ()) -> list[Row]:
         """Run one statement; return what it returns."""
@@ -53,14 +129,33 @@ class Link:
         """Run several statements that take no values; return what the last one returns."""
         await self._settle_debts()
         cursor = self._connection.cursor()
-        try:
-            await cursor.execute(sql.encode())
-        except asyncio.CancelledError:
-            await self._part()
-            raise
+        await cursor.execute(sql.encode())
         while cursor.nextset():
             pass
         return await cursor.fetchall() if cursor.description is not None else []
+
+    async def call(self, sql: str, values: Values, instant: float | None = None) -> list[Row]:
+        """Run one statement as a transaction of its own, at READ COMMITTED; return its rows.
+
+        In one round trip, unless something would have to be kept on the connection for that.
+        ``instant`` is what a test says the time is.
+        """
+        shift = "" if instant is None else f"penstock_clock.now = '{instant!r}'"
+        if self._isolation == ISOLATION and (not shift or not self.is_pooled):
+            if instant != self.instant:
+                await self.script(f"SET {shift}" if shift else "RESET penstock_clock.now")
+                self.instant = instant
+            return await self.rows(sql, values)
+        begin = f"BEGIN ISOLATION LEVEL {ISOLATION}"
+        await self.script(f"{begin}; SET LOCAL {shift}" if shift else begin)
+        try:
+            found = await self.rows(sql, values)
+            await self.script("COMMIT")
+        finally:
+            if not self.is_usable:
+                with contextlib.suppress(psycopg.Error):
+                    await self.script("ROLLBACK")
+        return found
 
     def post(self, sql: str) -> None:
         """Send one statement that takes no values, and do not wait for it."""
@@ -72,52 +167,79 @@ class Link:
             pgconn.flush()
         except psycopg.Error:
             return  # whoever uses it next will learn what is wrong with it
-        self._owed += 1
+        self._owed = True
 
-    async def notifications(self) -> AsyncIterator[str]:
-        """What is notified on the channels this connection listens to, as it comes."""
+    # --- notifications -------------------------------------------------------------------------
+
+    async def listen(self, channel: str) -> AsyncIterator[str]:
+        """What is notified on a channel, as it comes; "" first, when it can be heard."""
+        await self.script(f'LISTEN "{channel}"')
+        yield ""
         async for notify in self._connection.notifies():
             yield notify.payload
 
+    # --- life ----------------------------------------------------------------------------------
+
     async def close(self) -> None:
-        """Close it, at once."""
+        """Close it, at once. Nobody may be using it."""
         await self._connection.close()
+
+    def hang_up(self) -> None:
+        """End the connection under whoever uses it: they get an error, and close it."""
+        with (
+            contextlib.suppress(OSError, psycopg.Error),
+            socket.socket(fileno=os.dup(self._connection.pgconn.socket)) as wire,
+        ):
+            wire.shutdown(socket.SHUT_RDWR)
 
     async def _execute(self, sql: str, values: Values) -> psycopg.AsyncCursor[Row]:
         await self._settle_debts()
         cursor = self._connection.cursor(binary=True)
-        try:
-            # Text of our own files, written by nobody else.
-            await cursor.execute(sql.encode(), values or None, prepare=self._prepares)
-        except asyncio.CancelledError:
-            await self._part()
-            raise
+        # Text of our own files, written by nobody else.
+        await cursor.execute(sql.encode(), values or None, prepare=not self.is_pooled)
         return cursor
 
     async def _settle_debts(self) -> None:
         """Read the reply to what was posted."""
         if self._owed:
-            self._owed = 0
-            try:
-                await self._connection.wait(generators.fetch_many(self._connection.pgconn))
-            except asyncio.CancelledError:
-                await self._part()
-                raise
-
-    async def _part(self) -> None:
-        """Leave nothing under way: the driver has asked the server to stop the statement."""
-        if not self.is_usable:
-            await self._connection.close()
+            self._owed = False
+            pgconn = self._connection.pgconn
+            await self._connection.wait(generators.send(pgconn))
+            await self._connection.wait(generators.fetch_many(pgconn))
 
 
-async def connect(dsn: str, name: str, *, timeout: float, prepares: bool) -> Link:
-    """Open a connection; ``name`` is what the server shows of it."""
-    connection: psycopg.AsyncConnection[Any] = await psycopg.AsyncConnection.connect(
+async def connect(dsn: str, name: str, *, timeout: float, keeps: bool | None = None) -> Link:
+    """Open a connection; ``name`` is what the server shows of it.
+
+    ``keeps`` says whether it keeps what is set on it; None: that is found out.
+    """
+    given = conninfo_to_dict(dsn)
+    connection = await _Connection.connect(
         dsn,
         autocommit=True,
-        prepare_threshold=5 if prepares else None,
+        prepare_threshold=None,
         application_name=name,
         connect_timeout=max(2, round(timeout)),
         client_encoding="utf8",
+        **{option: value for option, value in ALIVE.items() if option not in given},
     )
-    return Link(connection, prepares=prepares)
+    try:
+        async with asyncio.timeout(timeout):
+            cursor = await connection.execute(
+                "SELECT pg_backend_pid(), current_setting('default_transaction_isolation')"
+            )
+            (found,) = await cursor.fetchall()
+            pid, isolation = found
+            is_pooled = not keeps if keeps is not None else pid != connection.info.backend_pid
+            if not is_pooled and isolation != ISOLATION:
+                # The steps rely on it, whatever somebody decided for the whole database.
+                await connection.execute(f"SET default_transaction_isolation = '{ISOLATION}'")
+                isolation = ISOLATION
+    except TimeoutError as error:
+        await connection.close()
+        why = f"the server let us in and did not answer for {timeout:g} s"
+        raise psycopg.OperationalError(why) from error
+    except BaseException:
+        await connection.close()
+        raise
+    return Link(connection, is_pooled=is_pooled, isolation=isolation)

@@ -36,16 +36,33 @@ class Turn:
         return await self._link.change(placed(sql, self._schema), values)
 
 
+class Alone:
+    """One statement that is a transaction by itself."""
+
+    def __init__(self, link: Link, schema: str, instant: float | None) -> None:
+        self._link = link
+        self._schema = schema
+        self._instant = instant
+
+    @property
+    def now(self) -> float:
+        """Who asks one question does not ask for the time as well."""
+        raise AttributeError("a statement by itself has no instant before it")
+
+    async def rows(self, sql: str, values: Values = ()) -> list[Row]:
+        """Run it; return what it returns."""
+        return await self._link.call(placed(sql, self._schema), values, self._instant)
+
+
 @asynccontextmanager
 async def turn(link: Link, schema: str, begin: str, instant: float | None) -> AsyncIterator[Turn]:
     """Begin a transaction; commit it, or roll it back if its body fails.
 
     ``instant`` is what a test says the time is; None: the server says it.
     """
-    shift = "" if instant is None else f"SET penstock_clock.now = '{instant!r}'; "
-    link.instant = instant
+    shift = "" if instant is None else f"; SET LOCAL penstock_clock.now = '{instant!r}'"
     try:
-        ((now,),) = await link.script(f"{shift}{begin}; SELECT {schema}.now()")
+        ((now,),) = await link.script(f"{begin}{shift}; SELECT {schema}.now()")
         yield Turn(link, schema, float(now))
         await link.script("COMMIT")
     finally:

@@ -1,130 +1,219 @@
-"""The wake-up of the PostgreSQL engine: LISTEN on a connection of its own, polling behind it.
+"""The wake-up of the PostgreSQL engine: LISTEN on a connection of its own, or else polling.
 
 A NOTIFY takes a lock of the whole cluster when it commits, so ours are sent only when somebody
 sleeps. Whoever is about to sleep says so in ``penstock.sleeper`` (committed), then looks once more.
 Whoever has committed something asks, after the commit, whether anybody sleeps, and only then
 notifies: either the sleeper's look sees the commit, or the writer's look sees the sleeper (law 11).
-Being a sleeper is good for a few seconds and renewed while somebody sleeps, so that a busy store is
-not written to at every nap. Transactions of others always notify, for nobody looks after them.
+To be known as a sleeper is good for a few seconds, by the server's own clock, and renewed while
+somebody sleeps, so that a busy store is not written to at every nap. Transactions of others always
+notify, for nobody looks after them.
 
-A notification that does not come (a pooler in between, a dead connection) costs a poll: nobody
-sleeps longer than ``POLL`` without a look. Where a probe of one's own does not come back, we say so
-once and poll, from often to seldom.
+Sleepers are of a kind, so that a job which ends wakes those who wait for results, and no idle
+worker.
+
+Without a proven ear (see ``ear``) we poll, from often to seldom, and begin anew when there was
+work: the server's snapshot is another one after every commit, and reading it costs next to nothing.
+
+| if                                      | then                                                   |
+|-----------------------------------------|--------------------------------------------------------|
+| a notification is lost all the same     | nobody sleeps longer than ``POLL`` without a look      |
+| the ear goes deaf                       | everybody who sleeps looks, then polls                 |
+| it hears again                          | who polls becomes a sleeper, then looks once more      |
+| the server is killed                    | it has forgotten who sleeps, and their ears are deaf   |
+| a sleeper dies                          | it is notified in vain for at most ``LEASE``           |
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import psycopg
-
 from penstock.clock import Clock
 from penstock.core.ids import new_id
+from penstock.engines.postgres.ear import Ear
 from penstock.engines.postgres.link import Link
 from penstock.engines.postgres.links import Links
 from penstock.engines.postgres.schema import placed
-from penstock.errors import EngineClosed, EngineError
+from penstock.engines.postgres.troubles import named_errors
+from penstock.errors import EngineClosed
 
 POLL: Final = 1.0
 """Seconds after which a sleeper looks, whatever it was told."""
+OFTEN: Final = 0.02
+"""Seconds between the first two polls; each pause is half as long again, up to ``POLL``."""
 LEASE: Final = 6.0
 """Seconds for which somebody is known to sleep; renewed at half of it."""
+DECISION: Final = 2.0
+"""Seconds to wait for an ear before one polls meanwhile."""
 
 WORK: Final = "work"
+"""A job may have become ready: for idle workers."""
 DONE: Final = "done"
+"""A job has ended: for those who wait for results."""
+ORDERS: Final = "orders"
+"""A running job is to be cancelled: for workers that have no room."""
+NEWS: Final = "news"
+"""Something else has changed."""
 ANY: Final = "any"
+"""Of whoever commits: all of these. Of whoever sleeps: any of these."""
+KINDS: Final = (WORK, DONE, ORDERS, NEWS, ANY)
+
+_log: Final = logging.getLogger("penstock.postgres")
 
 
 class Watch:
-    """One handle's ear on the store. Belongs to the handle's loop."""
+    """One handle's eye on the store. Belongs to the handle's loop."""
 
     def __init__(
         self,
         connect: Callable[[], Awaitable[Link]] | None,
         links: Links,
+        name: str,
         schema: str,
         clock: Clock,
+        told: Callable[[str | None], object],
     ) -> None:
-        self._connect = connect
+        """``connect`` opens the connection that listens; None: we poll. ``told`` is called when we
+        poll though we should not have to (why), and when we do so no more (None).
+        """
         self._links = links
+        self._name = name
         self._schema = schema
         self._clock = clock
+        self._told = told
+        self._has_complained = False
         self._id = new_id()
-        self._version = 1
-        self._listeners: set[asyncio.Event] = set()
+        self._versions = dict.fromkeys(KINDS, 1)
+        self._sleeping: dict[asyncio.Event, str] = {}
         self._known_until: dict[str, float] = {}
-        self._ear: asyncio.Task[None] | None = None
-        self._hears = asyncio.Event()
+        self._snapshot = ""
+        self._pause = OFTEN
         self._is_closed = False
+        self._ear: Ear | None = None
+        if connect is not None:
+            channel = placed("penstock.wake", schema)
+            self._ear = Ear(connect, self._notify, channel, self._stir, self._relearn)
 
     # --- whoever writes ------------------------------------------------------------------------
 
     def after_commit(self, link: Link, kind: str) -> None:
         """Wake who sleeps for this, in this process and elsewhere."""
         link.post(placed(f"SELECT penstock.wake('{kind}')", self._schema))
-        self._stir()
+        if kind != NEWS:
+            self._pause = OFTEN
+        self._stir(kind)
 
     # --- whoever sleeps ------------------------------------------------------------------------
 
     async def version(self, kind: str = ANY) -> int:
         """Return a number that changes after any commit of this kind."""
-        if self._is_closed:
-            raise EngineClosed("postgresql")
-        if self._connect is not None:
+        self._check()
+        with named_errors(self._name):
             await self._prick_up()
-            await self._register(kind)
-        return self._version
+            if self._hears:
+                await self._register(kind)
+            else:
+                await self._peek()
+        return self._versions[kind]
 
-    async def listen(self, seen: int, timeout: float) -> int:
+    async def listen(self, seen: int, timeout: float, kind: str = ANY) -> int:
         """Sleep until the version is no longer ``seen``, at most ``timeout`` seconds."""
-        if self._version != seen:
-            return self._version
-        event = asyncio.Event()
-        self._listeners.add(event)
-        loop = asyncio.get_running_loop()
-        pause = POLL * (0.75 + random.random() / 4)
-        # In real time: what writes is real, whatever the clock of a test says.
-        poll = loop.call_later(pause, event.set)
+        deadline = self._clock.monotonic() + timeout
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
+        polls, heard = 0, self._hears
+        self._sleeping[event] = kind
         try:
-            await self._clock.wait(event, timeout)
+            while not self._is_closed and self._versions[kind] == seen:
+                left = deadline - self._clock.monotonic()
+                if left <= 0 or (heard and polls):
+                    break
+                # In real time: what writes is real, whatever the clock of a test says.
+                poll = loop.call_later(self._next_pause(), event.set)
+                try:
+                    await self._clock.wait(event, left)
+                finally:
+                    poll.cancel()
+                event.clear()
+                polls += 1
+                if not heard:
+                    heard = await self._poll(kind)
+                    polls = 0
         finally:
-            poll.cancel()
-            self._listeners.discard(event)
-        if self._is_closed:
-            raise EngineClosed("postgresql")
-        return self._version
+            del self._sleeping[event]
+        self._check()
+        return self._versions[kind]
 
     async def close(self) -> None:
         """Stop listening, and end whoever still sleeps."""
         self._is_closed = True
-        self._stir()
+        self._stir(ANY)
         if self._ear is not None:
-            self._ear.cancel()
-            await asyncio.gather(self._ear, return_exceptions=True)
-            self._ear = None
+            await self._ear.close()
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _stir(self) -> None:
-        self._version += 1
-        for event in self._listeners:
-            event.set()
+    @property
+    def _hears(self) -> bool:
+        return self._ear is not None and self._ear.hears
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise EngineClosed(self._name)
+
+    def _stir(self, kind: str) -> None:
+        """Something of this kind was committed."""
+        kinds = KINDS if kind not in KINDS or kind == ANY else (kind, ANY)
+        for each in kinds:
+            self._versions[each] += 1
+        for event, wanted in self._sleeping.items():
+            if wanted in kinds:
+                event.set()
 
     async def _prick_up(self) -> None:
-        """Listen, if nobody does yet."""
-        if self._ear is None or self._ear.done():
-            self._hears.clear()
-            self._ear = asyncio.create_task(self._listening(), name="penstock listener")
-        if not self._hears.is_set():
-            hears = asyncio.create_task(self._hears.wait())
-            await asyncio.wait([hears, self._ear], return_when=asyncio.FIRST_COMPLETED)
-            hears.cancel()
+        """See to it that there is an ear, and give it a moment to be proven."""
+        if self._ear is None or self._ear.is_decided.is_set():
+            return
+        self._ear.prick_up()
+        try:
+            async with asyncio.timeout(DECISION):
+                await self._ear.is_decided.wait()
+        except TimeoutError:
+            pass
+        self._check()
+
+    def _relearn(self) -> None:
+        """The ear hears again, or does no more."""
+        self._known_until.clear()
+        self._pause = OFTEN
+        if self._hears and self._has_complained:
+            self._has_complained = False
+            _log.info("listening schema=%s", self._schema)
+            self._told(None)
+        if not self._hears:
+            self._stir(ANY)
+        for event in self._sleeping:
+            event.set()
+
+    def _next_pause(self) -> float:
+        pause = POLL if self._hears else self._pause
+        if not self._hears:
+            self._pause = min(POLL, 1.5 * self._pause)
+        return pause * (0.75 + random.random() / 4)
+
+    async def _poll(self, kind: str) -> bool:
+        """See whether there was a commit; True: we need not ask again, for we will be told."""
+        with named_errors(self._name):
+            hears = self._hears
+            if hears:
+                await self._register(kind)
+            await self._peek()
+        return hears
 
     async def _register(self, kind: str) -> None:
+        """Be known as a sleeper, before the last look."""
         now = asyncio.get_running_loop().time()
         if self._known_until.get(kind, 0.0) - now > LEASE / 2:
             return
@@ -135,16 +224,22 @@ class Watch:
             )
         self._known_until[kind] = now + LEASE
 
-    async def _listening(self) -> None:
-        """Hear notifications until the connection breaks; the next sleeper begins anew."""
-        assert self._connect is not None
-        with contextlib.suppress(psycopg.Error, OSError, EngineError):
-            link = await self._connect()
-            try:
-                await link.script(placed('LISTEN "penstock.wake"', self._schema))
-                self._hears.set()
-                async for _ in link.notifications():
-                    self._stir()
-            finally:
-                self._stir()
-                await link.close()
+    async def _peek(self) -> None:
+        """See whether anything was committed since the last time."""
+        async with self._links.use() as link:
+            ((snapshot,),) = await link.rows("SELECT pg_current_snapshot()::text")
+        if self._ear is not None and self._ear.is_deaf and not self._has_complained:
+            self._has_complained = True
+            _log.warning("polling schema=%s why=%r", self._schema, self._ear.trouble)
+            self._told(self._ear.trouble)
+        if snapshot != self._snapshot:
+            is_first, self._snapshot = not self._snapshot, str(snapshot)
+            if not is_first:
+                self._stir(ANY)
+
+    async def _notify(self, what: str) -> None:
+        """Say something to all who listen."""
+        sql = placed("SELECT pg_notify('penstock.wake', %s)", self._schema)
+        with named_errors(self._name):
+            async with self._links.use() as link:
+                await link.rows(sql, (what,))

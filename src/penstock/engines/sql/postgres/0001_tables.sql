@@ -143,7 +143,7 @@ CREATE TABLE penstock.cell (name text COLLATE "C" PRIMARY KEY, value bytea, vers
 -- more. Lost in a crash of the server, which wakes everybody anyway.
 CREATE UNLOGGED TABLE penstock.sleeper (
   id    text COLLATE "C" PRIMARY KEY,
-  kind  text COLLATE "C" NOT NULL,                          -- 'work' or 'done'
+  kind  text COLLATE "C" NOT NULL,                          -- 'work', 'done', 'orders', 'news' or 'any'
   until double precision NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 

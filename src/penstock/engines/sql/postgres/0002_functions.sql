@@ -765,9 +765,21 @@ END $$;
 
 -- --- wake-up (law 11) -------------------------------------------------------------------------------
 
--- Say that somebody is about to sleep. It has to be committed before the last look.
-CREATE FUNCTION penstock.doze(id_ text, kind_ text, for_ double precision) RETURNS void LANGUAGE plpgsql
-SET synchronous_commit = off AS $$
+-- Say that somebody is about to sleep. It has to be committed before the last look. Sleep is real, so
+-- it is measured by the server's own clock, whatever a test says the time is.
+CREATE FUNCTION penstock.doze(id_ text, kind_ text, for_ double precision) RETURNS void LANGUAGE sql AS $$
+  INSERT INTO penstock.sleeper (id, kind, until)
+  VALUES (id_, kind_, extract(epoch FROM pg_catalog.clock_timestamp()) + for_)
+  ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, until = excluded.until
+$$;
+
+-- Whether a job that has ended may have made room for another one: something waits in a queue that
+-- gives only so many at once.
+CREATE FUNCTION penstock.has_crowd() RETURNS boolean LANGUAGE plpgsql STABLE
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+DECLARE
+  queue_ text COLLATE "C";
 BEGIN
   INSERT INTO penstock.sleeper (id, kind, until) VALUES (id_, kind_, penstock.now() + for_)
   ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, until = excluded.until;
@@ -778,9 +790,20 @@ END $$;
 CREATE FUNCTION penstock.wake(kind_ text) RETURNS boolean LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  IF EXISTS (SELECT FROM penstock.sleeper WHERE (kind = kind_ OR kind = 'any') AND until > penstock.now()) THEN
+  IF kinds_ = '{}' THEN
+    RETURN false;
+  END IF;
+  IF kind_ = 'done' AND 'work' = ANY (kinds_) THEN
+    IF penstock.has_crowd() THEN
+      kind_ := 'any';
+    END IF;
+  END IF;
+  IF kind_ = 'any' OR kinds_ && ARRAY[kind_, 'any'] THEN
     PERFORM pg_notify('penstock.wake', kind_);
     RETURN true;
+DECLARE
+  now_   double precision := extract(epoch FROM clock_timestamp());
+  kinds_ text[] := ARRAY(SELECT DISTINCT kind FROM penstock.sleeper WHERE until > now_);
   END IF;
   RETURN false;
 END $$;
