@@ -30,7 +30,13 @@ from penstock.engines.postgres.glance import glance
 from penstock.engines.postgres.handle import PostgresHandle
 from penstock.engines.postgres.jobs import PostgresJobs
 from penstock.engines.postgres.rows import Row
-from penstock.engines.postgres.troubles import KNOWN_ID, LOCKED, NO_LEASE, named_errors
+from penstock.engines.postgres.troubles import (
+    KNOWN_ID,
+    LOCKED,
+    NO_LEASE,
+    SAME_ID,
+    named_errors,
+)
 from penstock.engines.postgres.views import PostgresViews
 from penstock.engines.postgres.watch import ANY, DONE, NEWS, ORDERS, WORK
 from penstock.engines.postgres.work import EXCHANGE, Header, is_quick, to_claimed, to_exchange
@@ -64,29 +70,37 @@ PUT_PLAIN = "SELECT penstock.put_plain(%s, %s, %s, %s, %s, %s, %s)"
 PUT = "SELECT * FROM penstock.put(%s)"
 BEAT = "UPDATE penstock.worker SET beat = beat + 1 WHERE id = %s RETURNING 1"
 
+LONGEST_NAP: Final = 0.05
+"""Seconds between two looks of a sleeper who is woken for nothing, again and again."""
+
 
 class PostgresEngine(PostgresHandle):
     """One handle on one PostgreSQL store."""
 
     # --- in ------------------------------------------------------------------------------------
 
-LONGEST_NAP: Final = 0.05
-"""Seconds between two looks of a sleeper who is woken for nothing, again and again."""
-
     async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
         check_drafts(self.traits.name, drafts)
         if not drafts:
             return []
-        with named_errors(self.traits.name):
-            plain = to_plain(drafts)
-            if plain is not None:
-                try:
-                    await self._call(PUT_PLAIN, plain, wakes=WORK)
-                    return [Receipt(draft.id, True) for draft in drafts]
-                except EngineUnavailable as error:
-                    if not (_says(error, KNOWN_ID) or _says(error, LOCKED)):
-                        raise
-            return to_receipts(await self._call(PUT, (to_json(drafts),), wakes=WORK))
+        try:
+            with named_errors(self.traits.name):
+                return await self._put(drafts)
+        except BaseException:
+            # They may be stored: whoever sends them again has to ask.
+            self._doubted_at = max(self._doubted_at, self.clock.now())
+            raise
+
+    async def _put(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        plain = to_plain(drafts, self._doubted_at)
+        if plain is not None:
+            try:
+                await self._call(PUT_PLAIN, plain, wakes=WORK)
+                return [Receipt(draft.id, True) for draft in drafts]
+            except EngineUnavailable as error:
+                if not any(_says(error, state) for state in (KNOWN_ID, SAME_ID, LOCKED)):
+                    raise
+        return to_receipts(await self._call(PUT, (to_json(drafts),), wakes=WORK))
 
     # --- work ----------------------------------------------------------------------------------
 
@@ -102,8 +116,21 @@ LONGEST_NAP: Final = 0.05
 
     async def exchange(self, ask: Ask) -> Exchange:
         check_outcomes(self.traits.name, ask.outcomes)
+        wakes = DONE if ask.outcomes else NEWS
+        told = [each for each in ask.outcomes if each.is_settled]
+        if not told:
+            return await self._turn_of(ask, wakes)
+        for each in told:
+            self._places.pop(each.job, None)
+        rest = tuple(each for each in ask.outcomes if not each.is_settled)
+        given = await self._turn_of(replace(ask, outcomes=rest), wakes)
+        left = iter(given.verdicts)
+        verdicts = (Verdict.DONE if each.is_settled else next(left) for each in ask.outcomes)
+        return replace(given, verdicts=tuple(verdicts))
+
+    async def _turn_of(self, ask: Ask, wakes: str) -> Exchange:
         if all(map(is_quick, ask.outcomes)):
-            quick = await self._quick_turn(ask)
+            quick = await self._quick_turn(ask, wakes)
             if quick is not None:
                 return quick
         overruled: dict[str, Job] = {}
@@ -125,12 +152,12 @@ LONGEST_NAP: Final = 0.05
             abandoned=reasons(overruled, State.FAILED),
         )
 
-    async def _quick_turn(self, ask: Ask) -> Exchange | None:
+    async def _quick_turn(self, ask: Ask, wakes: str) -> Exchange | None:
         """The whole turn in one call; None: an outcome has to be looked at, nothing was claimed."""
         ranges = self._ranges(ask)
         values = to_exchange(ask, ask.outcomes, ranges, self._places)
         try:
-            rows = await self._call(EXCHANGE, values, wakes=DONE if ask.outcomes else "")
+            rows = await self._call(EXCHANGE, values, wakes=wakes)
         except EngineUnavailable as error:
             if _says(error, NO_LEASE):
                 raise LeaseLost(ask.worker) from None
@@ -269,17 +296,6 @@ LONGEST_NAP: Final = 0.05
     async def line(self, id: str) -> Standing:
         return await self._read(PostgresViews.standing, id)
 
-    async def version(self) -> int:
-        return await self._watching().version()
-
-    async def listen(self, seen: int, timeout: float) -> int:
-        return await self._watching().listen(seen, timeout)
-
-
-def _says(error: EngineUnavailable, state: str) -> bool:
-    """The server raised this very state."""
-    cause = error.__cause__
-    return isinstance(cause, psycopg.Error) and cause.sqlstate == state
     async def results(self, ids: Sequence[str], timeout: float) -> dict[str, Job | None]:
         watch = self._watching()
         deadline = self.clock.monotonic() + timeout
@@ -292,3 +308,14 @@ def _says(error: EngineUnavailable, state: str) -> bool:
                 return ended
             await watch.listen(seen, left, DONE)
 
+    async def version(self) -> int:
+        return await self._watching().version()
+
+    async def listen(self, seen: int, timeout: float) -> int:
+        return await self._watching().listen(seen, timeout)
+
+
+def _says(error: EngineUnavailable, state: str) -> bool:
+    """The server raised this very state."""
+    cause = error.__cause__
+    return isinstance(cause, psycopg.Error) and cause.sqlstate == state

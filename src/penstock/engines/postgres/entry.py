@@ -16,8 +16,12 @@ BETWEEN: Final = "\x1f"
 """Stands between the items of a list: no JSON text and no id that we make has it."""
 
 
-def to_plain(drafts: Sequence[Draft]) -> Row | None:
-    """The parameters of ``penstock.put_plain``; None: they are not plain, or of several kinds."""
+def to_plain(drafts: Sequence[Draft], doubted_at: float) -> Row | None:
+    """The parameters of ``penstock.put_plain``; None: they are not plain, or of several kinds.
+
+    ``doubted_at`` is when this handle last sent jobs without knowing what became of them: ids that
+    were made after it are sent for the first time.
+    """
     first = drafts[0]
     kind = (first.task, first.queue, first.priority, first.enqueued_by)
     ids, payloads = [], []
@@ -42,7 +46,8 @@ def to_plain(drafts: Sequence[Draft]) -> Row | None:
         or not all(ids)
     ):
         return None
-    return all_ids, all_payloads, *kind, min(map(made_at, ids))
+    since = min(map(made_at, ids))
+    return all_ids, all_payloads, *kind, None if since > doubted_at else since
 
 
 def to_json(drafts: Sequence[Draft]) -> str:

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import math
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Concatenate, Final, ParamSpec, TypeVar
@@ -29,7 +29,7 @@ from penstock.engines.postgres.bounds import Bounds
 from penstock.engines.postgres.jobs import PostgresJobs
 from penstock.engines.postgres.link import Link, connect
 from penstock.engines.postgres.links import Links
-from penstock.engines.postgres.partitions import Day, Partitions
+from penstock.engines.postgres.partitions import IN_THE_WAY, Day, Partitions
 from penstock.engines.postgres.rows import Row
 from penstock.engines.postgres.schema import placed
 from penstock.engines.postgres.troubles import REPEATED, is_missing_day, named_errors
@@ -37,7 +37,7 @@ from penstock.engines.postgres.turn import READ, WRITE, Alone, turn
 from penstock.engines.postgres.views import PostgresViews
 from penstock.engines.postgres.watch import Watch
 from penstock.engines.records import Schema, Traits
-from penstock.errors import EngineBusy, EngineClosed
+from penstock.errors import EngineClosed
 
 TRIES: Final = 5
 """How often a step is repeated that somebody else was in the way of."""
@@ -80,6 +80,7 @@ class PostgresHandle(Engine):
         self._watch: Watch | None = None
         self._bounds = Bounds(self.clock)
         self._places: dict[str, str] = {}
+        self._doubted_at = math.inf
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -100,6 +101,7 @@ class PostgresHandle(Engine):
                 raise
             self._links = links
             self._bounds.forget()
+            self._doubted_at = self.clock.now()
             self._watch = Watch(
                 None if self._listens is False else self._connect_listener,
                 links,
@@ -148,7 +150,7 @@ class PostgresHandle(Engine):
     async def checkup(self, *, thorough: bool = False) -> list[Finding]:
         from penstock.engines.postgres.checkup import checkup
 
-        return await checkup(self._connect, self._schema, self.clock, thorough=thorough)
+        return await checkup(self._connect, self._schema, self._listens, thorough=thorough)
 
     # --- connections ---------------------------------------------------------------------------
 
@@ -213,8 +215,6 @@ class PostgresHandle(Engine):
 
         return await self._repeated(attempt, "")
 
-    async def _repeated(self, attempt: Callable[[Link], Awaitable[Result]], wakes: str) -> Result:
-        """Try until nobody is in the way; all that is repeated was rolled back."""
     async def _glimpse(
         self,
         step: Callable[Concatenate[PostgresViews, Rest], Awaitable[Result]],
@@ -229,6 +229,8 @@ class PostgresHandle(Engine):
 
         return await self._repeated(attempt, "")
 
+    async def _repeated(self, attempt: Callable[[Link], Awaitable[Result]], wakes: str) -> Result:
+        """Try until nobody is in the way; all that is repeated was rolled back."""
         tries = 0
         with named_errors(self.traits.name):
             while True:
@@ -253,21 +255,19 @@ class PostgresHandle(Engine):
         """Drop days of the history; return how many jobs went. Who is in the way is not waited for
         long: then the next call has to do it.
         """
-        if not self._listens:
-            # Behind a pooler no two statements share a connection but inside a transaction.
-            async def attempt(link: Link) -> int:
-                async with turn(link, self._schema, WRITE, self._instant()) as it:
-                    return await Partitions(it.rows).drop_at_once(days)
-
-            with contextlib.suppress(EngineBusy):
-                return await self._repeated(attempt, "")
-            return 0
         with named_errors(self.traits.name):
             link = await self._connect()
             try:
-                return await Partitions(lambda sql: link.script(placed(sql, self._schema))).drop(
-                    days
-                )
+                if not link.is_pooled:
+                    script = link.script
+                    return await Partitions(lambda sql: script(placed(sql, self._schema))).drop(
+                        days
+                    )
+                # Behind a pooler no two statements share a connection but inside a transaction.
+                async with turn(link, self._schema, WRITE, self._instant()) as it:
+                    return await Partitions(it.rows).drop_at_once(days)
+            except IN_THE_WAY:
+                return 0
             finally:
                 await link.close()
 

@@ -24,6 +24,8 @@ from penstock.errors import (
 
 KNOWN_ID: Final = "PS001"
 """``put_plain`` found an id that is known."""
+SAME_ID: Final = "23505"
+"""A job of this id has not ended yet."""
 NO_LEASE: Final = "PS002"
 """``exchange`` found no lease."""
 CONTESTED: Final = "PS003"

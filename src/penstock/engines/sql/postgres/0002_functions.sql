@@ -47,8 +47,9 @@ END $$;
 -- --- in -------------------------------------------------------------------------------------------
 
 -- Store jobs that have nothing but a task and a payload, all of one kind. An id that is known is an
--- error here: the whole batch goes the long way then. `since_` is when the first of the ids was made:
--- no job can have ended before that, so only the days after it are searched.
+-- error here: the whole batch goes the long way then. `since_` is when the first of the ids was made: no
+-- job can have ended before that, so only the days after it are searched; null: nobody can have sent
+-- these ids before.
 CREATE FUNCTION penstock.put_plain(
   ids_ text, payloads_ text, task_ text, queue_ text, priority_ bigint, by_ text,
   since_ double precision) RETURNS void LANGUAGE plpgsql
@@ -58,7 +59,6 @@ DECLARE
   now_  double precision := penstock.now();
   list_ text[] := string_to_array(ids_, e'\x1f');
   hold_ text;
-  rows_ bigint;
 BEGIN
   IF EXISTS (SELECT FROM penstock.queue WHERE name = queue_ AND fair) THEN
     hold_ := 'unplaced';
@@ -68,12 +68,10 @@ BEGIN
   SELECT job.ticket, job.ticket, priority_, now_, job.id, task_, queue_, 'ready', by_, hold_,
          CASE WHEN hold_ IS NOT NULL THEN queue_ END, convert_to(job.payload, 'UTF8')
     FROM (SELECT nextval('penstock.ticket') AS ticket, given.id, given.payload
-            FROM unnest(list_, string_to_array(payloads_, e'\x1f')) AS given (id, payload)) AS job
-  ON CONFLICT (id) DO NOTHING;
-  GET DIAGNOSTICS rows_ = ROW_COUNT;
+            FROM unnest(list_, string_to_array(payloads_, e'\x1f')) AS given (id, payload)) AS job;
   -- Asked after the insert: whoever ends a job of this id at this moment has committed by now, or kept
   -- the insert waiting.
-  IF rows_ <> cardinality(list_) OR EXISTS (
+  IF since_ IS NOT NULL AND EXISTS (
        SELECT FROM penstock.history WHERE id = ANY (list_) AND finished_at >= least(since_, now_) - 86400)
   THEN
     RAISE EXCEPTION USING ERRCODE = 'PS001', MESSAGE = 'an id is known already';
@@ -614,8 +612,9 @@ BEGIN
        USING unnest(string_to_array(tids_, e'\x1f')::tid[], done_,
                     string_to_array(attempts_, ',')::integer[], string_to_array(results_, e'\x1f', ''))
                AS done (tid, id, attempt, result)
+       -- The state is asked so that no index knows it: whatever the statistics say, the place counts.
        WHERE job.ctid = done.tid AND job.id = done.id AND job.attempt = done.attempt
-         AND job.worker = worker_ AND job.state = 'running' AND job.unique_key IS NULL
+         AND job.worker = worker_ AND job.state || '' = 'running' AND job.unique_key IS NULL
       RETURNING job.*, convert_to(done.result, 'UTF8') AS outcome)
     INSERT INTO penstock.history
     SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress,
@@ -631,7 +630,7 @@ BEGIN
          USING unnest(done_, string_to_array(attempts_, ',')::integer[],
                       string_to_array(results_, e'\x1f', '')) AS done (id, attempt, result)
          WHERE job.id = done.id AND job.attempt = done.attempt
-           AND job.worker = worker_ AND job.state = 'running' AND job.unique_key IS NULL
+           AND job.worker = worker_ AND job.state || '' = 'running' AND job.unique_key IS NULL
         RETURNING job.*, convert_to(done.result, 'UTF8') AS outcome)
       INSERT INTO penstock.history
       SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_,
@@ -781,14 +780,22 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
   queue_ text COLLATE "C";
 BEGIN
-  INSERT INTO penstock.sleeper (id, kind, until) VALUES (id_, kind_, penstock.now() + for_)
-  ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, until = excluded.until;
+  FOR queue_ IN SELECT name FROM penstock.queue WHERE (most IS NOT NULL OR ordered) AND NOT paused LOOP
+    IF EXISTS (SELECT FROM penstock.live WHERE queue = queue_ AND state = 'ready' AND hold IS NULL)
+       OR EXISTS (SELECT FROM penstock.live WHERE hold = 'unplaced' AND queue = queue_) THEN
+      RETURN true;
+    END IF;
+  END LOOP;
+  RETURN false;
 END $$;
 
 -- After a commit: wake whoever sleeps for this. A NOTIFY takes a lock of the whole cluster when it
 -- commits, so none is sent when nobody sleeps.
 CREATE FUNCTION penstock.wake(kind_ text) RETURNS boolean LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  now_   double precision := extract(epoch FROM clock_timestamp());
+  kinds_ text[] := ARRAY(SELECT DISTINCT kind FROM penstock.sleeper WHERE until > now_);
 BEGIN
   IF kinds_ = '{}' THEN
     RETURN false;
@@ -801,9 +808,6 @@ BEGIN
   IF kind_ = 'any' OR kinds_ && ARRAY[kind_, 'any'] THEN
     PERFORM pg_notify('penstock.wake', kind_);
     RETURN true;
-DECLARE
-  now_   double precision := extract(epoch FROM clock_timestamp());
-  kinds_ text[] := ARRAY(SELECT DISTINCT kind FROM penstock.sleeper WHERE until > now_);
   END IF;
   RETURN false;
 END $$;
