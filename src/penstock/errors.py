@@ -36,12 +36,12 @@
     ├── ProcessFailed               a worker process cannot work
     ├── CannotIsolate               an attempt found no child process to run in
     ├── MemoryExceeded              (MemoryError) an attempt was killed for what it used
-    └── EngineError                 the store said no
-        ├── EngineUnavailable       repeating the call may help
     ├── NoTransaction               (LookupError) an attempt has no transaction to write in
     ├── TransactionEnded            a handler has ended the transaction that ends its job
     ├── TransactionAborted          a handler has swallowed what its transaction failed of
     ├── CommitLost                  the answer to a COMMIT did not come
+    └── EngineError                 the store said no
+        ├── EngineUnavailable       repeating the call may help
         │   ├── EngineBusy
         │   ├── EngineCrowded
         │   ├── EngineReentered
@@ -519,33 +519,6 @@ class MemoryExceeded(PenstockError, MemoryError):
         )
 
 
-# --- the store ----------------------------------------------------------------------------------
-
-
-class EngineError(PenstockError):
-    """The store said no."""
-
-
-class EngineUnavailable(EngineError):
-    """The store cannot be reached now."""
-
-    engine: str
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.engine} cannot be reached: {self.why}; nothing is lost, try again"
-
-
-class EngineBusy(EngineUnavailable):
-    """Another process holds the store's write lock for too long."""
-
-    def __str__(self) -> str:
-        return (
-            f"{self.engine} is locked by another process: {self.why}; "
-            "try again, or look for a stopped or hung process that has it open"
-        )
-
-
 # --- transactions of handlers -------------------------------------------------------------------
 
 
@@ -574,6 +547,33 @@ class TransactionEnded(PenstockError):
 
 class TransactionAborted(PenstockError):
     """A handler has swallowed the error of a statement, and nothing can be committed any more."""
+
+    task: str
+
+    def __str__(self) -> str:
+        return (
+            f"a statement of {self.task} failed and the error was swallowed: PostgreSQL commits "
+            "nothing of such a transaction; let the error pass, or put what may fail into "
+            "`with connection.transaction():`"
+        )
+
+
+class CommitLost(PenstockError):
+    """A COMMIT whose answer did not come."""
+
+    task: str
+    is_known: bool
+    """It is known that nothing was committed."""
+
+    def __str__(self) -> str:
+        what = (
+            "nothing was committed"
+            if self.is_known
+            else "whether it was committed is not known: look at the job's state"
+        )
+        return f"{self.task} lost its connection at the COMMIT; {what}"
+
+
 # --- the store ----------------------------------------------------------------------------------
 
 
@@ -611,33 +611,6 @@ class EngineCrowded(EngineUnavailable):
         )
 
 
-
-    task: str
-
-    def __str__(self) -> str:
-        return (
-            f"a statement of {self.task} failed and the error was swallowed: PostgreSQL commits "
-            "nothing of such a transaction; let the error pass, or put what may fail into "
-            "`with connection.transaction():`"
-        )
-
-
-class CommitLost(PenstockError):
-    """A COMMIT whose answer did not come."""
-
-    task: str
-    is_known: bool
-    """It is known that nothing was committed."""
-
-    def __str__(self) -> str:
-        what = (
-            "nothing was committed"
-            if self.is_known
-            else "whether it was committed is not known: look at the job's state"
-        )
-        return f"{self.task} lost its connection at the COMMIT; {what}"
-
-
 class EngineReentered(EngineUnavailable):
     """A thread came back to the store in the middle of its own call."""
 
@@ -647,19 +620,6 @@ class EngineReentered(EngineUnavailable):
         return (
             f"{self.engine} is being written by this very thread: {self.why}; "
             "let a signal handler or a finaliser note what to enqueue, and enqueue it afterwards"
-        )
-
-
-class EngineRefused(EngineError):
-    """The server does not let us in; asking again does not help."""
-
-    engine: str
-    why: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.engine} refuses us: {self.why}; "
-            "correct the user, the password or the database in the URL, or let this one in"
         )
 
 
@@ -690,12 +650,23 @@ class EngineTimeout(EngineUnavailable, TimeoutError):
         return f"{self.engine} did not answer in time: {self.why}; the call may have happened"
 
 
+class EngineRefused(EngineError):
+    """The server does not let us in; asking again does not help."""
+
+    engine: str
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.engine} refuses us: {self.why}; "
+            "correct the user, the password or the database in the URL, or let this one in"
+        )
+
+
 class EngineForbidden(EngineError):
     """This user may not do this in the store."""
 
     engine: str
-    step: str = "give this user write permission on the file and its directory"
-    """What to do about it."""
     why: str
 
     def __str__(self) -> str:
@@ -723,6 +694,8 @@ class EngineReadOnly(EngineError):
 
     engine: str
     why: str
+    step: str = "give this user write permission on the file and its directory"
+    """What to do about it."""
 
     def __str__(self) -> str:
         return f"{self.engine} is read-only: {self.why}; {self.step}"
