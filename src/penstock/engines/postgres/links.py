@@ -26,8 +26,9 @@ IDLE: Final = 60.0
 """Seconds after which a connection that nobody needed is closed, unless it is the only one."""
 PARTING: Final = 1.0
 """Seconds that those who use a connection have to let go of it when all are closed."""
-SPOILT: Final = frozenset({"0A000", "26000"})
-"""Errors of what was prepared on a connection and fits no more: another connection has none."""
+SPOILT: Final = frozenset({"0A000", "25006", "26000"})
+"""Errors that another connection may not have: what was prepared on this one fits no more, or it
+leads to a server that was the primary."""
 
 
 class Links:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -12,10 +13,13 @@ from psycopg import errors
 from penstock.errors import (
     EngineBusy,
     EngineCorrupt,
+    EngineCrowded,
     EngineError,
     EngineForbidden,
     EngineFull,
     EngineReadOnly,
+    EngineRefused,
+    EngineTimeout,
     EngineUnavailable,
     ItemContested,
     ItemRefused,
@@ -35,15 +39,37 @@ LOCKED: Final = "55P03"
 
 _BY_STATE: Final[dict[str, type[EngineError]]] = {
     "25006": EngineReadOnly,  # read only transaction: a standby, or told so
+    "28000": EngineRefused,
+    "28P01": EngineRefused,
+    "3D000": EngineRefused,  # no such database
     "42501": EngineForbidden,  # insufficient privilege
     "53100": EngineFull,  # disk full
+    "53300": EngineCrowded,  # too many connections
     "55P03": EngineBusy,  # lock not available within lock_timeout
-    "57014": EngineBusy,  # cancelled, by statement_timeout or by a person
+    "57014": EngineTimeout,  # cancelled, by statement_timeout or by a person
     "54000": ItemRefused,  # some limit of the program, such as an index row that is too large
     "XX001": EngineCorrupt,
     "XX002": EngineCorrupt,
 }
 _BY_CLASS: Final[dict[str, type[EngineError]]] = {"22": ItemRefused, "54": ItemRefused}
+
+_AT_THE_DOOR: Final[tuple[tuple[type[EngineError], re.Pattern[str]], ...]] = (
+    (
+        EngineCrowded,
+        re.compile("too many (clients|connections)|connection slots|no more connections allowed"),
+    ),
+    (
+        EngineRefused,
+        re.compile(
+            r"authentication failed|no password supplied|no pg_hba\.conf entry"
+            r"|no such (user|database)"
+            r"|(role|database) \".*\" does not exist|permission denied for database"
+            r"|not permitted to log in|SSL was required|certificate verify failed"
+            r"|invalid connection option|invalid [a-z]+ value"
+        ),
+    ),
+)
+"""Who is not let in is not told a state, only a text; in another language it is tried again."""
 
 REPEATED: Final = (errors.DeadlockDetected, errors.SerializationFailure)
 """Somebody else was faster: nothing was written, and the next try may get through."""
@@ -76,9 +102,17 @@ def named(error: psycopg.Error, name: str) -> EngineError:
     state = error.sqlstate or ""
     if state == CONTESTED:
         return ItemContested(name, error.diag.message_primary or _text(error), _index(error))
-    kind: Any = _BY_STATE.get(state) or _BY_CLASS.get(state[:2], EngineUnavailable)
-    found: EngineError = kind(name, _text(error))
+    text = _text(error)
+    if state == "25006":
+        return EngineReadOnly(name, text, "name the primary server in the URL")
+    kind: Any = _BY_STATE.get(state) or _BY_CLASS.get(state[:2]) or _at_the_door(state, text)
+    found: EngineError = kind(name, text)
     return found
+
+
+def _at_the_door(state: str, text: str) -> type[EngineError]:
+    found = (kind for kind, said in _AT_THE_DOOR if not state and said.search(text))
+    return next(found, EngineUnavailable)
 
 
 def _index(error: psycopg.Error) -> int | None:
@@ -89,5 +123,5 @@ def _index(error: psycopg.Error) -> int | None:
 
 def _text(error: BaseException) -> str:
     """One line of what it says."""
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()).removeprefix("connection failed: ")
     return text or type(error).__name__
