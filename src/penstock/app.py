@@ -45,7 +45,7 @@ from penstock.handle import BY_A_PERSON, Handle
 from penstock.operations import Operations
 from penstock.options import Call, EnqueueOptions, Options, merged, word
 from penstock.source import Place, Source
-from penstock.stores import borrower, connector, observed
+from penstock.stores import borrower, connector, effects, observed
 from penstock.sync import Facade, blocking
 from penstock.task import AsyncTask, Sender, Task
 from penstock.url import parse
@@ -133,6 +133,8 @@ class Penstock(Operations):
         return self._declare(function, options)
 
     def _declare(self, function: Callable[..., Any], options: TaskOptions) -> Sender[..., Any]:
+        if options.get("transactional") and self.hooks.effects is None:
+            self.hooks.effects = effects(self.url)
         spec, chosen = declared(function, options, self.settings, self.hooks)
         if spec.name in self._specs:
             refuse_duplicate(self._specs[spec.name], spec)

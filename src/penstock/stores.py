@@ -11,6 +11,7 @@ from typing import Any
 from penstock.borrowed import Borrowed
 from penstock.clock import Clock
 from penstock.core.duration import seconds
+from penstock.core.effects import Effects
 from penstock.engines.engine import Engine
 from penstock.engines.observed import Observed
 from penstock.errors import (
@@ -24,6 +25,7 @@ from penstock.events import Bus
 from penstock.url import Url, hidden, parse
 
 PRESENT = ("memory://", "sqlite:///", "postgresql://")
+POSTGRES = ("schema", "connections", "transactions", "connect_timeout", "listen")
 _DRIVERS = {"postgresql": ("psycopg", "postgres"), "redis": ("redis", "redis")}
 
 # Stores in memory are shared by their name within one process; a forked child starts without.
@@ -81,7 +83,8 @@ def connector(url: Url, clock: Clock) -> Callable[[], Engine]:
     if url.scheme == "postgresql":
         from penstock.engines.postgres.engine import PostgresEngine
 
-        _check(url, ("schema", "connections", "connect_timeout", "listen"))
+        _check(url, POSTGRES)
+        _transactions(url)
         options = url.options
         return partial(
             PostgresEngine,
@@ -124,6 +127,27 @@ def _whole(text: str, *, name: str) -> int:
     if text.isascii() and text.isdigit() and 0 < int(text) <= 1000:
         return int(text)
     raise BadOption(name, text, "give a whole number from 1 to 1000")
+
+def effects(url: Url) -> Effects:
+    """Where transactional tasks of an app write; ``BadOption`` if its store has no such place."""
+    if url.scheme != "postgresql":
+        why = f"a {url.scheme} store has no transaction that a task could write in; it takes a "
+        raise BadOption("transactional", True, f"{why}postgresql:// URL, or leave it out")
+    from penstock.engines.postgres.effects import PostgresEffects
+
+    options = url.options
+    return PostgresEffects(
+        url.location,
+        schema=options.get("schema", "penstock"),
+        transactions=_transactions(url),
+        connect_timeout=seconds(options.get("connect_timeout", 5.0), name="connect_timeout"),
+        is_direct=_flag(options.get("listen", "true"), name="listen"),
+    )
+
+
+def _transactions(url: Url) -> int:
+    return _whole(url.options.get("transactions", "10"), name="transactions")
+
 
 
 def _flag(text: str, *, name: str) -> bool:

@@ -45,10 +45,15 @@ class Supply:
 class Effect(ABC):
     """The transaction of one attempt. For a sync task its coroutines never wait: they block."""
 
-    connection: Any
-    """What the handler writes on."""
-    session: Any = None
-    """What it wanted around that."""
+    @property
+    @abstractmethod
+    def connection(self) -> Any:
+        """What the handler writes on."""
+
+    @property
+    @abstractmethod
+    def session(self) -> Any:
+        """What it wanted around that; None: nothing."""
 
     @abstractmethod
     async def settle(self, result: bytes) -> bool:

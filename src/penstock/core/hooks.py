@@ -99,7 +99,7 @@ class Hooks:
     reload or a notebook's cell that runs again, takes the place it had.
     """
 
-    __slots__ = ("_overriding", "effects", "middleware", "overrides", "stages", "stand_in")
+    __slots__ = ("_overriding", "_stand_ins", "effects", "middleware", "overrides", "stages")
 
     def __init__(self) -> None:
         self.stages: tuple[Stage, ...] = ()
@@ -109,8 +109,7 @@ class Hooks:
         self._overriding: tuple[tuple[Function, Function], ...] = ()
         self.effects: Effects | None = None
         """Where transactional tasks write, if there are any."""
-        self.stand_in: Effects | None = None
-        """Where they write instead, while a test says so."""
+        self._stand_ins: tuple[Effects, ...] = ()
 
     def add_startup(self, function: Function) -> None:
         """Run a function when a worker starts; what comes after its yield, when it ends."""
@@ -144,6 +143,19 @@ class Hooks:
         finally:
             self._overriding = tuple(each for each in self._overriding if each is not mine)
             self.overrides = dict(self._overriding)
+
+    @property
+    def stand_in(self) -> Effects | None:
+        """Where transactional tasks write instead, while a test says so."""
+        return self._stand_ins[-1] if self._stand_ins else None
+
+    def lend(self, effects: Effects) -> None:
+        """Let transactional tasks write there instead; the latest counts."""
+        self._stand_ins = (*self._stand_ins, effects)
+
+    def take_back(self, effects: Effects) -> None:
+        """No longer; those that were lent may be taken back in any order."""
+        self._stand_ins = tuple(each for each in self._stand_ins if each is not effects)
 
     def _add_stage(self, function: Function, role: str, *, at_end: bool) -> None:
         self.stages = _added(self.stages, Stage(function, _checked(function, role), at_end))

@@ -102,6 +102,8 @@ class Doom:
     def spec(self) -> Spec:
         """The task, with the fault in its handler."""
         fault, spec = self._fault, self._attempt.spec
+        if fault is not None and self._is_crash and fault.at == "after" and spec.need is not None:
+            return replace(spec, function=_dying(spec))
         if fault is None or (self._is_crash and fault.at in ("before", "after")):
             return spec
         if fault.what == "a failure":
@@ -128,6 +130,20 @@ class Doom:
     def _time_out(self) -> BaseException:
         self._attempt.end(Ending.TIMEOUT)
         return asyncio.CancelledError() if self._attempt.spec.is_async else Interrupted()
+
+
+def _dying(spec: Spec) -> Callable[..., Any]:
+    """A handler that ends, and whose process dies before its transaction is committed."""
+
+    def die(*args: Any, **kwargs: Any) -> Any:
+        spec.function(*args, **kwargs)
+        raise Crash
+
+    async def adie(*args: Any, **kwargs: Any) -> Any:
+        await spec.function(*args, **kwargs)
+        raise Crash
+
+    return adie if spec.is_async else die
 
 
 def _raiser(fault: Fault, spec: Spec) -> Callable[..., Any]:

@@ -46,6 +46,7 @@ class MakeSandbox(Protocol):
         strict: bool = True,
         seed: int | None = None,
         max_attempts: int = 10_000,
+        connection: object = None,
     ) -> Sandbox: ...
 
 

@@ -29,6 +29,7 @@ from penstock.source import Place as StorePlace
 from penstock.sync import is_on_a_loop
 from penstock.testing.bench import Bench, Order
 from penstock.testing.clock import FakeClock
+from penstock.testing.effects import Lent
 from penstock.testing.front import Watch
 from penstock.testing.inline import Detour
 from penstock.testing.mishaps import Mishaps
@@ -60,6 +61,8 @@ class Sandbox(Mishaps):
     enqueues runs all that is due before it returns. ``now`` is when the clock begins. ``strict``:
     an attempt that failed and that the test never looked at fails the test when the block ends.
     ``seed`` decides the order of ``interleave``. ``max_attempts`` ends what would never end.
+    Transactional tasks write on ``connection``, or on what suits them of a list, each attempt
+    inside a savepoint.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Sandbox(Mishaps):
         strict: bool = True,
         seed: int = 0,
         max_attempts: int = MAX_ATTEMPTS,
+        connection: object = None,
     ) -> None:
         if mode not in MODES:
             raise BadOption("mode", mode, "give 'manual' or 'inline'")
@@ -96,6 +100,7 @@ class Sandbox(Mishaps):
             run=self._inline,
             arun=self._ainline,
         )
+        self._lent = Lent(connection)
         self._here = Here()
         self._threads = ThreadPoolExecutor(1, "penstock sandbox")
         self._ran_until = 0
@@ -158,11 +163,13 @@ class Sandbox(Mishaps):
         # From now on new handles are of this store; whoever has one of the real store loses it
         # when the app is closed, right after this.
         self.app._source.put(self._place)
+        self.app.hooks.lend(self._lent)
         self._is_open = True
 
     def _end(self) -> None:
         self._is_open = False
         self.app._source.take(self._place)
+        self.app.hooks.take_back(self._lent)
         self._detour.end()
         if is_on_a_loop():
             self._threads.submit(self._here.close).result()

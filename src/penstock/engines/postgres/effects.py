@@ -179,14 +179,20 @@ class PostgresEffect(Effect):
     def __init__(
         self, effects: PostgresEffects, job: Job, mark: str, shelf: Shelf, loan: Loan
     ) -> None:
-        self.connection = loan.wire.connection
-        self.session = loan.session
         self._effects = effects
         self._job = job
         self._fence = (job.id, job.attempt, job.worker)
         self._mark = mark
         self._shelf = shelf
         self._loan = loan
+
+    @property
+    def connection(self) -> Any:
+        return self._loan.wire.connection
+
+    @property
+    def session(self) -> Any:
+        return self._loan.session
 
     async def settle(self, result: bytes) -> bool:
         try:
