@@ -18,7 +18,7 @@ SLOW: Final = 1.0
 """Seconds that a round trip may take before it is worth a warning."""
 LONGEST_WATCH: Final = 60.0
 
-_CLOSED: Final = frozenset({"store", "schema", "permissions", "lock"})
+_CLOSED: Final = frozenset({"server", "store", "schema", "permissions", "lock"})
 """Checks whose errors mean that the store cannot be opened, or not without changing it."""
 
 

@@ -29,7 +29,8 @@ from penstock.engines.queries import statements
 BIG: Final = 16 * 1024 * 1024
 """Bytes of a day that goes as a whole: about 50,000 jobs with small payloads."""
 
-_IN_THE_WAY: Final = (errors.LockNotAvailable, errors.QueryCanceled, errors.UndefinedTable)
+IN_THE_WAY: Final = (errors.LockNotAvailable, errors.QueryCanceled, errors.UndefinedTable)
+"""Somebody reads for long, or another leader was here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,8 @@ class Partitions:
         for day in days:
             try:
                 jobs += await self._drop(day)
-            except _IN_THE_WAY:
-                break  # somebody reads for long, or another leader was here
+            except IN_THE_WAY:
+                break
         return jobs
 
     async def _drop(self, day: Day) -> int:
