@@ -8,7 +8,7 @@ import time
 
 from benchmarks.fill import multiply
 from benchmarks.places import Place
-from benchmarks.scenario import Figure, Figures, Goal
+from benchmarks.scenario import Figure, Figures, Goal, Scale
 from penstock import Penstock
 
 TURNS = 5
@@ -17,9 +17,10 @@ TURNS = 5
 class Meter:
     """A store with a task that counts, and notes when the first and the last of some jobs ran."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.app = Penstock(url)
+    def __init__(self, place: Place, name: str) -> None:
+        self._place = place
+        self._name = name
+        self.app = Penstock(place.url(name))
         self._count = 0
         self._first = 0
         self._last = 0
@@ -35,7 +36,7 @@ class Meter:
 
     def fill(self, count: int) -> None:
         """Let so many more jobs wait."""
-        multiply(self.url, self._task.enqueue(1).id, count)
+        self._multiply(self._task.enqueue(1).id, count)
 
     def fill_history(self, count: int) -> None:
         """Let so many jobs have succeeded."""
@@ -43,7 +44,7 @@ class Meter:
         with self.app.worker_thread():
             job.result(timeout=60)
         self.app.close()
-        multiply(self.url, job.id, count)
+        self._multiply(job.id, count)
 
     def rate(self, count: int) -> float:
         """Let a worker run ``count`` waiting jobs; return jobs per second.
@@ -55,6 +56,10 @@ class Meter:
         with self.app.worker_thread():
             assert self._is_over.wait(600), f"{self._count} of {count} jobs in ten minutes"
         return (self._last - self._first) / (self._ended_at - self._began_at)
+
+    def _multiply(self, id: str, count: int) -> None:
+        multiply(self._place.url(self._name), id, count)
+        self._place.settle(self._name)
 
     def _tick(self) -> None:
         self._count += 1
@@ -76,20 +81,18 @@ SHARE = (
 )
 
 
-def shares(place: Place, full: Meter, count: int) -> Figures:
+def shares(place: Place, full: Meter, count: int, scale: Scale) -> Figures:
     """Jobs per second from stores with nothing else, from the full one, and what it keeps of them.
 
     They are drained in turns, so that each machine is its own measure however busy it is.
     """
     rates: dict[str, list[float]] = {"empty": [], "full": []}
-    for turn in range(TURNS):
-        empty = Meter(place.url(f"empty_{turn}"))
+    for turn in range(scale.jobs(TURNS, least=2)):
+        empty = Meter(place, f"empty_{turn}")
         empty.fill(count)
-        place.settle()
         rates["empty"].append(empty.rate(count))
         empty.close()
         full.fill(count)
-        place.settle()
         rates["full"].append(full.rate(count))
     full.close()
     medians = {name: statistics.median(found) for name, found in rates.items()}

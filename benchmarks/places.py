@@ -41,8 +41,8 @@ class Place(ABC):
         """The URL of the store of this name; it is empty when it is asked for the first time."""
 
     @abstractmethod
-    def settle(self) -> None:
-        """Do what the store would else do soon by itself, beside what is measured."""
+    def settle(self, name: str) -> None:
+        """Do what a store would else do soon by itself, beside what is measured."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -63,7 +63,7 @@ class Directory(Place):
     def url(self, name: str) -> str:
         return f"sqlite:///{self.path / name}.db"
 
-    def settle(self) -> None:
+    def settle(self, name: str) -> None:
         """Nothing: all is done within the calls."""
 
     def clear(self) -> None:
@@ -85,14 +85,13 @@ class Databases(Place):
                 server.execute(f"CREATE DATABASE {database}")
                 # What came before is not paid for by who comes now.
                 server.execute("CHECKPOINT")
-        return _url(database)
+        return urlsplit(os.environ[SERVER])._replace(path=f"/{database}").geturl()
 
-    def settle(self) -> None:
+    def settle(self, name: str) -> None:
         """Clean up, learn how many rows there are, and write everything to the disk."""
-        for database in self._databases():
-            with _connected(_url(database)) as connection:
-                connection.execute("VACUUM (ANALYZE)")
-                connection.execute("CHECKPOINT")
+        with _connected(self.url(name)) as connection:
+            connection.execute("VACUUM (ANALYZE)")
+            connection.execute("CHECKPOINT")
 
     def clear(self) -> None:
         for database in self._databases():
@@ -109,10 +108,6 @@ class Databases(Place):
 def _connected(url: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(url, autocommit=True) as connection:
         yield connection
-
-
-def _url(database: str) -> str:
-    return urlsplit(os.environ[SERVER])._replace(path=f"/{database}").geturl()
 
 
 PLACES: Final[Mapping[str, type[Place]]] = {"sqlite": Directory, "postgres": Databases}

@@ -15,9 +15,9 @@ LONG = 1_000_000
 
 def measure(contender: Contender, scale: Scale) -> Figures:
     """Jobs per second with either line, and the share that the long one leaves."""
-    long = Meter(contender.place.url("long"))
+    long = Meter(contender.place, "long")
     long.fill(scale.jobs(LONG))
-    return shares(contender.place, long, scale.jobs(SHORT))
+    return shares(contender.place, long, scale.jobs(SHORT), scale)
 
 
 SCENARIO = Scenario(

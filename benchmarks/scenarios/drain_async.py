@@ -17,7 +17,7 @@ def measure(contender: Contender, scale: Scale) -> Figures:
     """Jobs per second."""
     count = scale.jobs(int(JOBS[contender.engine] * contender.pace))
     contender.enqueue_many(count)
-    contender.place.settle()
+    contender.place.settle(contender.name)
     elapsed = contender.drain(count)
     assert contender.left() == 0, f"{contender.left()} jobs are left"
     return {"rate": count / elapsed}

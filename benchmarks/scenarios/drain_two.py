@@ -21,7 +21,7 @@ def measure(contender: Contender, scale: Scale) -> Figures:
     """Jobs per second of both together."""
     count = scale.jobs(JOBS)
     contender.enqueue_many(count)
-    contender.place.settle()
+    contender.place.settle(contender.name)
     about = (contender.engine, contender.name, str(contender.place), contender.kind, str(count))
     workers = [
         subprocess.Popen(

@@ -15,9 +15,9 @@ HISTORY = 1_000_000
 
 def measure(contender: Contender, scale: Scale) -> Figures:
     """Jobs per second without and with a history, and the share that it leaves."""
-    old = Meter(contender.place.url("old"))
+    old = Meter(contender.place, "old")
     old.fill_history(scale.jobs(HISTORY))
-    return shares(contender.place, old, scale.jobs(JOBS))
+    return shares(contender.place, old, scale.jobs(JOBS), scale)
 
 
 SCENARIO = Scenario(

@@ -26,7 +26,7 @@ def measure(contender: Contender, scale: Scale) -> Figures:
     """Milliseconds: half of all jobs, and 99 of 100, start within this time."""
     count = scale.jobs(int(DRAINED * contender.pace))
     contender.enqueue_many(count)
-    contender.place.settle()
+    contender.place.settle(contender.name)
     rate = count / contender.drain(count) / 2
     with working_elsewhere(contender) as other:
         called: list[float] = []

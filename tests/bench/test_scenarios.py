@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import psycopg
 import pytest
+
+from servers.postgres import quick
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))  # the benchmarks are no part of the package
 
 from benchmarks.contenders import ENGINES  # noqa: E402
+from benchmarks.places import SERVER, place_for  # noqa: E402
 from benchmarks.scenario import Scale  # noqa: E402
 from benchmarks.scenarios import NAMES, loaded, on  # noqa: E402
+from benchmarks.server import server_for  # noqa: E402
 
 LONG = frozenset({"delayed", "idle", "steady", "flow", "latency_busy", "pinned", "writes"})
 """They watch time pass."""
@@ -36,7 +42,10 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_scenario_brings_its_figures(engine: str, name: str) -> None:
     scale = ["--engine", engine, "--scale", "0.001"]
     command = [sys.executable, "-m", "benchmarks.one", name, "penstock", *scale]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    environment = {**os.environ, **({SERVER: quick().url()} if engine == "postgres" else {})}
+    found = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=110, env=environment
+    )
 
     assert found.returncode == 0, found.stderr
     figures = json.loads(found.stdout.splitlines()[-1])
@@ -104,6 +113,31 @@ def test_a_goal_speaks_of_contenders_and_figures_that_are_in_its_scenario() -> N
             for engine in engines:
                 assert all(scenario.takes(each) for each in goal.than or ())
                 assert set(goal.than or ()) <= set(ENGINES[engine])
+
+
+def test_the_server_of_a_run_has_the_defaults_of_postgresql(monkeypatch) -> None:
+    monkeypatch.delenv(SERVER, raising=False)
+    with server_for("postgres"), psycopg.connect(os.environ[SERVER]) as connection:
+        changed = connection.execute(
+            "SELECT name, setting, boot_val FROM pg_settings WHERE setting <> boot_val AND name IN"
+            " ('fsync', 'synchronous_commit', 'full_page_writes', 'autovacuum', 'max_wal_size',"
+            "  'wal_level', 'autovacuum_naptime')"
+        ).fetchall()
+        (buffers,) = connection.execute("SHOW shared_buffers").fetchone() or ()
+    assert changed == []
+    assert buffers == "128MB"
+    assert SERVER not in os.environ
+
+
+def test_a_place_leaves_no_database_behind(monkeypatch) -> None:
+    monkeypatch.setenv(SERVER, quick().url())
+    with place_for("postgres") as place:
+        psycopg.connect(place.url("one")).close()
+        assert place.url("one") == place.url("one")
+        place.url("two")
+    with quick().connect() as connection:
+        names = connection.execute("SELECT datname FROM pg_database").fetchall()
+    assert [name for (name,) in names if name.startswith(str(place))] == []
 
 
 def test_a_small_scale_leaves_enough_to_measure() -> None:
