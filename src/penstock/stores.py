@@ -98,6 +98,18 @@ def connector(url: Url, clock: Clock) -> Callable[[], Engine]:
     raise MissingEngine(f"{url.scheme}://", PRESENT)
 
 
+def migration(url: Url, found: int = 0) -> str:
+    """What brings the store that ``url`` names from version ``found`` up to date, as SQL for a
+    person to run; empty if nothing does. ``BadOption`` where it takes more than SQL.
+    """
+    if url.scheme != "postgresql":
+        why = f"a {url.scheme} store is not made by SQL alone; run it without --sql"
+        raise BadOption("sql", str(url), why)
+    from penstock.engines.postgres.schema import check_name, printed
+
+    return printed(check_name(url.options.get("schema", "penstock")), found)
+
+
 def borrower(url: Url) -> Callable[[object], Borrowed]:
     """What makes connections of the callers' a way into the store that ``url`` names."""
     if url.scheme == "postgresql":

@@ -218,6 +218,10 @@ BEGIN
       'since', CASE WHEN is_given THEN 0 ELSE now_ END))::text, true) AS receipt) THEN
     RETURN NULL;
   END IF;
+  IF NEW.expires_at IS NOT NULL THEN
+    -- As it was said: on the way through `put` it was a time from now on.
+    UPDATE penstock.live SET expires_at = extract(epoch FROM NEW.expires_at) WHERE id = NEW.id;
+  END IF;
   IF why_ IS NOT NULL THEN
     PERFORM penstock.quarantine(NEW.id, format('%s: the stored payload is no JSON object: %s', NEW.task, why_));
   END IF;
