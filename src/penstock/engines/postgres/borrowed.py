@@ -112,7 +112,10 @@ class Borrowed:
             )
             return WrongConnection(self._name, why)
         if state == _FORBIDDEN:
-            why = f"its role may not enqueue ({text}); give it the right to"
+            why = (
+                f"its role may not enqueue ({text}); let the owner of the store say "
+                f"SELECT {self._schema}.allow(role, 'enqueue')"
+            )
             return WrongConnection(self._name, why)
         return ItemRefused("postgresql", text) if state.startswith(_REFUSED) else None
 
