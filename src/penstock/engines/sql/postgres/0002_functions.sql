@@ -592,8 +592,10 @@ DECLARE
   due_       double precision;
   cancels_   text[];
 BEGIN
-  -- Held until the end: nobody buries a worker in the middle of its turn.
-  PERFORM FROM penstock.worker WHERE id = worker_ FOR KEY SHARE;
+  -- Held until the end: nobody buries a worker in the middle of its turn. A lock on its row would have
+  -- to be written, and a turn that changes nothing would cost a commit.
+  PERFORM pg_advisory_xact_lock_shared(hashtext('penstock.worker'), hashtext(worker_));
+  PERFORM FROM penstock.worker WHERE id = worker_;
   IF NOT FOUND THEN
     RAISE EXCEPTION USING ERRCODE = 'PS002', MESSAGE = 'the worker has no lease';
   END IF;

@@ -151,7 +151,9 @@ SELECT min(at) FROM (
 ) AS next
 
 -- name: bury
+-- One that is in the middle of a turn is not dead.
 DELETE FROM penstock.worker WHERE id = %s::text AND beat = %s::bigint
+   AND pg_try_advisory_xact_lock(hashtext('penstock.worker'), hashtext(id))
 
 -- name: orphans
 -- Running jobs with no live lease: an anti-join, so that a worker nobody knows is found as well.
