@@ -324,6 +324,7 @@ CREATE FUNCTION penstock.grant_all(role_ text, what_ text) RETURNS void LANGUAGE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   schema_ regnamespace := (SELECT relnamespace FROM pg_class WHERE oid = 'penstock.live'::regclass);
+  each_   regprocedure;
 BEGIN
   EXECUTE format('GRANT USAGE ON SCHEMA %s TO %I', schema_, role_);
   -- Every handle asks which version the schema has, and what time it is.
@@ -337,7 +338,11 @@ BEGIN
     WHEN 'read' THEN
       EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA %s TO %I', schema_, role_);
       EXECUTE format('GRANT SELECT ON ALL SEQUENCES IN SCHEMA %s TO %I', schema_, role_);
-      EXECUTE format('GRANT EXECUTE ON FUNCTION penstock.doze, penstock.look TO %I', role_);
+      EXECUTE format('GRANT EXECUTE ON FUNCTION penstock.doze TO %I', role_);
+      -- What is not volatile writes nothing.
+      FOR each_ IN SELECT oid FROM pg_proc WHERE pronamespace = schema_ AND provolatile <> 'v' LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', each_, role_);
+      END LOOP;
     WHEN 'work' THEN
       EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA %s TO %I', schema_, role_);
       EXECUTE format('REVOKE INSERT, UPDATE, DELETE ON penstock.migration, penstock.allowed FROM %I', role_);
