@@ -96,7 +96,12 @@ def alert(monkeypatch: pytest.MonkeyPatch) -> None:
 def told(bus: Bus, kind: type[Kind]) -> asyncio.Future[Kind]:
     """The first event of a kind from now on."""
     future: asyncio.Future[Kind] = asyncio.get_running_loop().create_future()
-    bus.subscribe(kind, lambda event: future.done() or future.set_result(event))
+
+    def hear(event: Kind) -> None:
+        if not future.done():
+            future.set_result(event)
+
+    bus.subscribe(kind, hear)
     return future
 
 
