@@ -6,6 +6,7 @@ decided in ``core.life``; the statements are in ``sql/postgres/steps.sql``.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from penstock.engines.postgres.filters import conditions
 from penstock.engines.postgres.partitions import Day, sort_out, to_days
 from penstock.engines.postgres.rows import can_be, json_text, to_job, to_jobs, to_record
 from penstock.engines.postgres.schema import DAYS_AHEAD
+from penstock.engines.postgres.steps import KeyContested
 from penstock.engines.postgres.work import PostgresWork
 from penstock.engines.records import (
     Cell,
@@ -130,7 +132,12 @@ class PostgresJobs(PostgresWork):
         for sighting in dead:
             await self._change("bury", (sighting.worker, sighting.beat))
         orphans = to_jobs(await self._ask("orphans", (max(0, limit),)))
-        return [await self._wait_or_end(job, life.rescued(job, self.now), None) for job in orphans]
+        rescued = []
+        for job in orphans:
+            # One whose key is contested is an orphan still when the next one looks.
+            with contextlib.suppress(KeyContested):
+                rescued.append(await self._wait_or_end(job, life.rescued(job, self.now), None))
+        return rescued
 
     async def prune(self, keep: float, limit: int) -> tuple[Pruned, list[Day]]:
         """See the contract; days that go as a whole are left to be dropped."""

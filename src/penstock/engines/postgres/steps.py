@@ -13,6 +13,11 @@ from penstock.engines.postgres.rows import Row, json_text, to_record
 from penstock.engines.postgres.turn import Turn
 from penstock.engines.postgres.views import PostgresViews
 from penstock.engines.queries import statements
+from penstock.errors import EngineBusy
+
+
+class KeyContested(EngineBusy):
+    """Whether a key is free depends on how somebody else's transaction ends."""
 
 
 class PostgresSteps(PostgresViews):
@@ -72,8 +77,13 @@ class PostgresSteps(PostgresViews):
         return after
 
     async def _take_key(self, key: str, owner: str) -> str | None:
-        """Give a free key back to a job that had it before; its window goes on."""
-        ((other,),) = await self._ask("hold_key", {"key": key, "owner": owner, "now": self.now})
+        """Give a free key back to a job that had it before; its window goes on.
+
+        On failure: ``KeyContested``; the transaction is as it was before.
+        """
+        ((other, is_contested),) = await self._ask("keep_key", (key, owner, self.now))
+        if is_contested:
+            raise KeyContested("postgresql", f"an open transaction has the unique key {key!r}")
         return None if other is None else str(other)
 
     async def _give_back(self, key: str, owner: str) -> None:

@@ -27,7 +27,7 @@ from penstock.core.job import (
 from penstock.engines.postgres.bounds import Ranges
 from penstock.engines.postgres.entry import BETWEEN
 from penstock.engines.postgres.rows import Row, can_be, json_text, to_job
-from penstock.engines.postgres.steps import PostgresSteps
+from penstock.engines.postgres.steps import KeyContested, PostgresSteps
 from penstock.engines.records import ANY_PRIORITY, Ask, Report, WorkerInfo
 from penstock.errors import LeaseLost
 
@@ -243,7 +243,10 @@ class PostgresWork(PostgresSteps):
         after = life.settled(job, outcome, self.now)
         if after.hold is Hold.UNKNOWN_TASK and await self._is_known(after.task):
             after = replace(after, hold=None, hold_cause=None, hold_until=None)
-        after = await self._wait_or_end(job, after, fence)
+        try:
+            after = await self._wait_or_end(job, after, fence)
+        except KeyContested:
+            return Verdict.LATER, None
         if life.overruled(outcome, after):
             overruled[job.id] = after
         return Verdict.DONE, after

@@ -221,6 +221,19 @@ BEGIN
   END LOOP;
 END $$;
 
+-- Give a key back to a job that had it before, unless another one has it; its window goes on. That an
+-- open transaction is about to take it is no reason to wait: the job's outcome comes again.
+CREATE FUNCTION penstock.keep_key(
+  key_ text, by_ text, now_ double precision, OUT owner_ text, OUT is_contested_ boolean)
+LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
+BEGIN
+  is_contested_ := false;
+  owner_ := penstock.take_key(key_, by_, now_, coalesce(
+    (SELECT until FROM penstock.unique_key WHERE key = key_ AND owner = by_), now_));
+EXCEPTION WHEN lock_not_available THEN
+  is_contested_ := true;
+END $$;
+
 -- The life of these jobs needs their keys no longer; their windows may.
 CREATE FUNCTION penstock.give_back(keys_ text[], owners_ text[], now_ double precision)
 RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off

@@ -84,11 +84,8 @@ SELECT nextval('penstock.ticket')
 UPDATE penstock.live SET progress = %s::double precision, note = %s::text
  WHERE id = %s::text AND attempt = %s::integer AND worker = %s::text AND state = 'running'
 
--- name: hold_key
--- Give a key back to a job that had it before, unless another one has it; its window goes on.
-SELECT penstock.take_key(%(key)s::text, %(owner)s::text, %(now)s::double precision,
-  coalesce((SELECT until FROM penstock.unique_key WHERE key = %(key)s::text AND owner = %(owner)s::text),
-           %(now)s::double precision))
+-- name: keep_key
+SELECT * FROM penstock.keep_key(%s::text, %s::text, %s::double precision)
 
 -- name: give_back
 SELECT penstock.give_back(%s::text[], %s::text[], %s::double precision)
