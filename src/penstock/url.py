@@ -25,7 +25,7 @@ _SCHEMES: Final[Mapping[str, str]] = MappingProxyType(
         "rediss": "redis",
     }
 )
-_OURS: Final = ("schema", "connections", "connect_timeout", "listen")
+_OURS: Final = ("schema", "connections", "transactions", "connect_timeout", "listen")
 """Options of a PostgreSQL URL that are for Penstock; all others are for the driver."""
 _SECRET: Final = re.compile(r"(?i)([?&][^=&]*(?:pass|pwd|secret|token)[^=&]*=)[^&#]*")
 

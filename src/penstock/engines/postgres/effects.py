@@ -265,7 +265,7 @@ class PostgresEffect(Effect):
 
     async def _finish(self) -> None:
         try:
-            keeps = self._loan.wire.status is TransactionStatus.IDLE
+            keeps = self._loan.wire.status == TransactionStatus.IDLE
             await self._loan.finish(keeps=keeps)
         finally:
             if self._shelf.room is not None:

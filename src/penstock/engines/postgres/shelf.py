@@ -108,5 +108,6 @@ class Shelves:
         """It has ended."""
         for is_async in (False, True):
             await self.mine(is_async=is_async).leave()
-        # The next loop may have the same place in memory.
-        self._by_place.pop((os.getpid(), id(asyncio.get_running_loop())), None)
+        if not self.mine(is_async=True).is_used:
+            # The next loop may have the same place in memory.
+            del self._by_place[os.getpid(), id(asyncio.get_running_loop())]

@@ -27,8 +27,7 @@ class Wire(ABC):
     @property
     def status(self) -> TransactionStatus:
         """How its transaction is; UNKNOWN: it is closed or broken."""
-        status: TransactionStatus = self.connection.pgconn.transaction_status
-        return status
+        return TransactionStatus(self.connection.pgconn.transaction_status)
 
     @abstractmethod
     async def rows(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
