@@ -146,7 +146,8 @@ async def open_handle(database: Database) -> AsyncIterator[Callable[..., Any]]:
 async def test_a_pooler_is_noticed_and_said_once(
     database: Database, open_handle: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    bus, events = Bus(), []
+    bus = Bus()
+    events: list[Polling] = []
     bus.subscribe(Polling, events.append)
     sleeper = await open_handle(database.pooled, bus)
     caller = await open_handle(database.direct)
