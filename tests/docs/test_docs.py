@@ -15,6 +15,7 @@ import typer.main
 
 from docs.pages import CAN_CLONE, DOCS, PAGES, README, ROOT, TUTORIAL, blocks, commands, name_of
 from docs.reading import read, run, shows, surroundings
+from docs.serving import served
 from penstock.cli import program
 
 # In a fresh clone the tutorial is followed with all that comes before it, so not here once more.
@@ -29,7 +30,8 @@ FOLLOWED = sorted(
 @pytest.mark.parametrize("page", FOLLOWED, ids=name_of)
 def test_a_page_can_be_followed(page: Path, tmp_path: Path) -> None:
     """Its files are saved, its code runs, its commands show what it says they show."""
-    read(page, tmp_path)
+    with served(page) as environment:
+        read(page, tmp_path, environment)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
