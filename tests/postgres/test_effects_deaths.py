@@ -33,10 +33,11 @@ TESTS = Path(__file__).parent.parent
 PATIENCE = 60.0
 HISTORY = """
 SELECT row_to_json(job) FROM (
-SELECT state, started, failures, attempt, worker, unique_key, unique_until, name, key, tags, correlation_id, priority, queue, task, hold, reason, cancel_reason,
-       convert_from(payload, 'UTF8') AS payload, convert_from(result, 'UTF8') AS result,
-       claimed_at IS NOT NULL AS claimed, entry = seq AS same, enqueued_by, signed_by, note
-  FROM penstock.history WHERE id = %s) AS job
+  SELECT state, started, failures, attempt, worker, unique_key, unique_until, name, key, tags, note,
+         correlation_id, priority, queue, task, hold, reason, cancel_reason, enqueued_by, signed_by,
+         convert_from(payload, 'UTF8') AS payload, convert_from(result, 'UTF8') AS result,
+         claimed_at IS NOT NULL AS claimed, entry = seq AS same
+    FROM penstock.history WHERE id = %s) AS job
 """
 
 

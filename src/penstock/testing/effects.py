@@ -7,7 +7,7 @@
 
 Each attempt writes inside a savepoint of the test's transaction, which stays the test's: roll it
 back at the end, and nothing was ever there. What an attempt wrote goes with it if it does not
-succeed.
+succeed. On a connection that commits each statement by itself, each attempt commits.
 """
 
 from __future__ import annotations
@@ -80,6 +80,9 @@ class _OnConnection(Effect):
         return None
 
     async def begin(self) -> None:
+        if not self._connection.autocommit:
+            # The block is a savepoint only where a transaction is open; else its end commits.
+            await _awaited(self._connection.execute("SELECT 1"))
         await self._do("enter")
 
     async def settle(self, result: bytes) -> bool:
@@ -114,20 +117,19 @@ class _InSession(Effect):
         raise NoTransaction(self._job.task, why)
 
     async def begin(self) -> None:
-        nested = self._session.begin_nested()
-        self._nested = await nested if hasattr(nested, "__await__") else nested
+        self._nested = await _awaited(self._session.begin_nested())
 
     async def settle(self, result: bytes) -> bool:
         if not self._nested.is_active:
             raise TransactionEnded(self._job.task)
-        await self._end(self._nested.commit)
+        await _awaited(self._nested.commit())
         return True
 
     async def undo(self, *, at_once: bool = False) -> None:
         if self._nested.is_active:
-            await self._end(self._nested.rollback)
+            await _awaited(self._nested.rollback())
 
-    async def _end(self, how: Any) -> None:
-        found = how()
-        if hasattr(found, "__await__"):
-            await found
+
+async def _awaited(found: Any) -> Any:
+    """What an async driver gives when it is awaited; a sync one gives it at once."""
+    return await found if hasattr(found, "__await__") else found
