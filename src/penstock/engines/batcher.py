@@ -226,6 +226,8 @@ class Batcher(Generic[T, R]):
 
     def _free(self, batch: Sequence[_Entry[T, R]]) -> list[_Entry[T, R]]:
         """The entries without those that need what is contested, which wait for it."""
+        if self._contested.is_empty:
+            return list(batch)
         free = []
         for entry in batch:
             if entry.answer.done() or self._contested.has(entry.answer):

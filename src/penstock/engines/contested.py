@@ -51,9 +51,14 @@ class Contested(Generic[T, R]):
         self._trying: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
 
+    @property
+    def is_empty(self) -> bool:
+        """Nobody waits here."""
+        return not self._waiting
+
     def refusal(self, item: T) -> ItemContested | None:
         """Why there is no use in trying this item: one that waits here wants the same."""
-        if not self._waiting:
+        if self.is_empty:
             return None
         marks = frozenset(self._marks(item))
         return next((each.refusal for each in self._waiting if each.marks & marks), None)
