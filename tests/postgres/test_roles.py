@@ -178,6 +178,7 @@ def test_functions_of_an_enqueuer_are_never_called_with_the_owners_rights(house:
     with house.session("postgres") as session:
         session.execute(f"CREATE SCHEMA evil AUTHORIZATION {house.enqueuer}".encode())
     with house.session(house.enqueuer) as session:
+        session.execute("GRANT USAGE ON SCHEMA evil TO PUBLIC")
         trap = "RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE 'caught by %', current_user; END $$"
         for name in (*names, "convert_to(text, text)", "pg_notify(text, text)", "length(text)"):
             session.execute(f"CREATE FUNCTION evil.{name} {trap}".encode())
@@ -190,9 +191,10 @@ def test_functions_of_an_enqueuer_are_never_called_with_the_owners_rights(house:
         session.execute("INSERT INTO penstock.job (id, task, unique_key) VALUES ('v', 't', 'k')")
         session.execute("INSERT INTO penstock.job (id, task, payload) VALUES ('w', 't', '[')")
         session.execute("SELECT penstock.put_plain('x', '{}', 't', 'default', 5, 'me', 0)")
+        session.execute("""SELECT penstock.put('[{"id": "y", "task": "t", "unique": "l"}]')""")
         session.execute("SELECT penstock.wake('work')")
     rows = house.run(house.owner, "SELECT id, state FROM penstock.job ORDER BY id")
-    assert rows == [("v", "ready"), ("w", "failed"), ("x", "ready")]
+    assert rows == [("v", "ready"), ("w", "failed"), ("x", "ready"), ("y", "ready")]
 
 
 def test_what_runs_with_the_owners_rights_has_its_own_search_path(house: House) -> None:

@@ -80,10 +80,15 @@ def check_server(name: str, version: int, encoding: str) -> None:
 
 async def version(link: Link, schema: str, name: str) -> int:
     """Return the schema version of a store, 0 if there is none; refuse any other tables."""
+    # From the catalogue itself: names are looked up in a cache, which knows nothing of tables that
+    # another session has made while this one waited for its turn.
     ((server, encoding, *tables),) = await link.rows(
         "SELECT current_setting('server_version_num')::integer, current_setting('server_encoding'),"
-        " to_regclass(%s) IS NOT NULL, to_regclass(%s) IS NOT NULL",
-        (f"{schema}.migration", f"{schema}.live"),
+        " coalesce(bool_or(relname = 'migration'), false),"
+        " coalesce(bool_or(relname = 'live'), false)"
+        " FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace AS home ON home.oid = relnamespace"
+        " WHERE nspname = %s AND relname IN ('migration', 'live')",
+        (schema,),
     )
     check_server(name, server, encoding)
     match tables:
