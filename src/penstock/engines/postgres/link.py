@@ -27,7 +27,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from penstock.engines.postgres.rows import Row
 
-PARTING: Final = (0.1, 1.0, 1.0)
+PARTING: Final = (0.1, 0.5, 0.4)
 """Seconds that a statement has to end when its caller has left; to ask the server to stop it; and
 that it has to end then."""
 

@@ -65,7 +65,7 @@ _AT_THE_DOOR: Final[tuple[tuple[type[EngineError], re.Pattern[str]], ...]] = (
             r"|no such (user|database)"
             r"|(role|database) \".*\" does not exist|permission denied for database"
             r"|not permitted to log in|SSL was required|certificate verify failed"
-            r"|invalid connection option|invalid [a-z]+ value"
+            r"|invalid connection option|invalid [a-z]+ value|invalid URI"
         ),
     ),
 )
