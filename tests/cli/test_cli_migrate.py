@@ -6,11 +6,15 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from cli.conftest import Shell
+from penstock.engines.postgres.schema import printed as schema_sql
+from penstock.engines.postgres.schema import scripts
 from penstock.engines.queries import migrations
 from penstock.engines.sqlite_schema import APPLICATION_ID
+from servers.ward import free_port
 
 NEWEST = len(migrations("sqlite"))
 
@@ -80,3 +84,56 @@ def test_the_database_of_another_program_is_refused(shell: Shell, tmp_path: Path
     refused = shell("migrate", "--url", "sqlite:///other.db")
     assert refused.code == 1
     assert "no Penstock store: the file is the database of another program" in refused.err
+
+
+# --- PostgreSQL ---------------------------------------------------------------------------------
+
+
+def test_the_sql_of_a_migration_is_printed_for_the_owner_to_run(
+    shell: Shell, postgres_url: str
+) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        whole = shell("migrate", "--sql", "--url", postgres_url)
+        assert (whole.code, whole.err) == (0, "")
+        assert shell("migrate", "--check", "--url", postgres_url).code == 1
+
+        connection.execute(scripts("penstock")[0].encode())
+        rest = shell("migrate", "--sql", "--url", postgres_url)
+        assert "schema penstock: version 2\n" in rest.out
+        assert "schema penstock: version 1\n" not in rest.out
+        connection.execute(rest.out.encode())
+
+    newest = len(migrations("postgres"))
+    told = f"{postgres_url}: up to date, version {newest}"
+    done = shell("migrate", "--check", "--url", postgres_url)
+    assert (done.code, done.out) == (0, f"{told}.\n")
+    nothing = shell("migrate", "--sql", "--url", postgres_url)
+    assert (nothing.code, nothing.out) == (0, f"-- {told}\n")
+
+
+def test_the_sql_names_the_schema_of_the_url(shell: Shell, postgres_url: str) -> None:
+    printed = shell("migrate", "--sql", "--url", f"{postgres_url}?schema=jobs")
+    assert "CREATE TABLE jobs.live (" in printed.out
+    assert "penstock." not in printed.out
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(printed.out.encode())
+    assert shell("migrate", "--check", "--url", f"{postgres_url}?schema=jobs").code == 0
+    assert shell("migrate", "--check", "--url", postgres_url).code == 1
+
+
+def test_without_a_server_all_the_steps_are_printed(shell: Shell) -> None:
+    url = f"postgresql://nobody@127.0.0.1:{free_port()}/nothing"
+    printed = shell("migrate", "--sql", "--url", url)
+    assert printed.code == 0
+    assert printed.out == schema_sql("penstock")
+    assert "these are all the steps, for a store that is not there yet" in printed.err
+    assert shell("migrate", "--url", url).code == 1
+
+
+def test_a_store_in_a_file_is_not_made_by_sql(shell: Shell) -> None:
+    refused = shell("migrate", "--sql", "--url", "sqlite:///new.db")
+    assert refused.code != 0
+    assert "a sqlite store is not made by SQL alone; run it without --sql" in refused.err
+    alone = shell("migrate", "--sql", "--check", "--url", "sqlite:///new.db")
+    assert alone.code != 0
+    assert "it prints SQL and nothing else; give it alone" in alone.err
