@@ -141,11 +141,11 @@ async def test_in_one_batch_what_wants_the_same_is_taken_out_with_it(clock):
     line = batcher(post, clock)
     putting = await in_line(line, post, [0, 3, 1, 103, 2])
 
-    assert await asyncio.gather(*(putting[0], putting[2], putting[4])) == [0, -1, -2]
+    assert [await putting[place] for place in (0, 2, 4)] == [0, -1, -2]
     assert post.batches == [[0], [3, 1, 103, 2], [1, 2]]
     post.locked.clear()
     await line.close()
-    assert await asyncio.gather(*(putting[1], putting[3])) == [-3, -103]
+    assert [await putting[place] for place in (1, 3)] == [-3, -103]
 
 
 async def test_a_bad_item_beside_a_contested_one_is_refused_alone(clock):
