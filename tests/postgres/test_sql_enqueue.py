@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -21,6 +25,7 @@ from servers.emptied import emptied
 PATIENCE = 60.0
 """Real seconds after which something counts as never coming."""
 WEEK = 7 * 86_400.0
+CONTRACT = Path(__file__).parent.parent.parent / "docs/reference/sql.md"
 
 
 @pytest.fixture
@@ -206,6 +211,39 @@ async def test_a_unique_key_that_is_taken_inserts_nothing(
     assert psql.execute(insert).statusmessage == "INSERT 0 0"
     await engine.cancel([first], "no")
     assert psql.execute(insert).statusmessage == "INSERT 0 1"
+
+
+@pytest.mark.parametrize(("ends", "inserted"), [("COMMIT", 0), ("ROLLBACK", 1)])
+def test_an_id_that_an_open_transaction_has_is_waited_for(
+    psql: psycopg.Connection[Any], ends: str, inserted: int
+) -> None:
+    insert = "INSERT INTO penstock.job (id, task) VALUES ('contested', 'work')"
+    done: list[str | None] = []
+
+    def second() -> None:
+        with psycopg.connect(emptied().url, autocommit=True) as connection:
+            done.append(connection.execute(insert).statusmessage)
+
+    with psycopg.connect(emptied().url, autocommit=True) as first:
+        first.execute("BEGIN")
+        first.execute(insert)
+        other = threading.Thread(target=second)
+        other.start()
+        until_somebody_waits(psql)
+        first.execute(ends.encode())
+    other.join(PATIENCE)
+    assert done == [f"INSERT 0 {inserted}"]
+
+
+def until_somebody_waits(psql: psycopg.Connection[Any]) -> None:
+    """For a transaction of another."""
+    deadline = time.monotonic() + PATIENCE
+    waiting = (
+        "SELECT FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event = 'transactionid'"
+    )
+    while not psql.execute(waiting).fetchall():
+        assert time.monotonic() < deadline, "nobody waits"
 
 
 # --- the wake-up --------------------------------------------------------------------------------
@@ -477,3 +515,16 @@ def test_what_waits_is_found_without_a_look_at_the_history(
 ) -> None:
     scans = plan(crowded, "SELECT * FROM penstock.job WHERE state = 'running'")
     assert {scan["Relation Name"] for scan in scans} == {"live"}
+
+
+# --- the contract -------------------------------------------------------------------------------
+
+
+def test_the_columns_are_those_of_the_contract(psql: psycopg.Connection[Any]) -> None:
+    found = psql.execute(
+        "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"
+        " WHERE attrelid = 'penstock.job'::regclass AND attnum > 0 ORDER BY attnum"
+    ).fetchall()
+    told = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", CONTRACT.read_text(), re.MULTILINE)
+    same = {"timestamp with time zone": "timestamptz"}
+    assert [(name, same.get(kind, kind)) for name, kind in found] == told
