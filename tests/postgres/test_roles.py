@@ -110,6 +110,15 @@ def test_an_enqueuer_enqueues_through_the_application(house: House) -> None:
     assert found == {plain.id: "ready", "mine": "scheduled"}
 
 
+def test_an_enqueuer_enqueues_in_its_own_transaction(house: House) -> None:
+    with app_of(house, house.enqueuer) as app, house.session(house.enqueuer) as connection:
+        with connection.transaction():
+            app.enqueue("mail.send", {}, id="kept", connection=connection)
+        with connection.transaction(force_rollback=True):
+            app.enqueue("mail.send", {}, id="never", connection=connection)
+    assert house.run(house.owner, "SELECT id FROM penstock.job") == [("kept",)]
+
+
 def test_an_enqueuer_inserts_and_sees_nothing(house: House) -> None:
     house.run(house.enqueuer, "INSERT INTO penstock.job (id, task) VALUES ('i', 't')")
     ((by,),) = house.run(house.owner, "SELECT enqueued_by FROM penstock.job WHERE id = 'i'")
