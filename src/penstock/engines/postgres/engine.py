@@ -193,7 +193,7 @@ class PostgresEngine(PostgresHandle):
         )
 
     async def held(self, worker: str) -> list[Job]:
-        return await self._read(PostgresViews.held, worker)
+        return await self._seek(PostgresViews.held, worker)
 
     async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
         check_reports(self.traits.name, reports)
@@ -270,7 +270,7 @@ class PostgresEngine(PostgresHandle):
     # --- see -----------------------------------------------------------------------------------
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
-        return await self._read(PostgresViews.get, ids)
+        return await self._seek(PostgresViews.get, ids)
 
     async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
         return await self._read(PostgresViews.find, which, cursor, limit)
@@ -282,7 +282,7 @@ class PostgresEngine(PostgresHandle):
         return await self._read(PostgresViews.counts)
 
     async def loads(self, queues: Sequence[str]) -> Mapping[str, int]:
-        return await self._read(PostgresViews.loads, queues)
+        return await self._seek(PostgresViews.loads, queues)
 
     async def glance(self, window: float, limit: int) -> Glance:
         return await self._read(glance, window, limit)

@@ -33,7 +33,7 @@ from penstock.engines.postgres.partitions import IN_THE_WAY, Day, Partitions
 from penstock.engines.postgres.rows import Row
 from penstock.engines.postgres.schema import placed
 from penstock.engines.postgres.troubles import REPEATED, is_missing_day, named_errors
-from penstock.engines.postgres.turn import READ, WRITE, Alone, turn
+from penstock.engines.postgres.turn import READ, SEEK, WRITE, Alone, turn
 from penstock.engines.postgres.views import PostgresViews
 from penstock.engines.postgres.watch import Watch
 from penstock.engines.records import Schema, Traits
@@ -225,6 +225,20 @@ class PostgresHandle(Engine):
 
         async def attempt(link: Link) -> Result:
             alone = Alone(link, self._schema, self._instant())
+    async def _seek(
+        self,
+        step: Callable[Concatenate[PostgresViews, Rest], Awaitable[Result]],
+        *args: Rest.args,
+        **kwargs: Rest.kwargs,
+    ) -> Result:
+        """The same for a few jobs, which are found by index."""
+
+        async def attempt(link: Link) -> Result:
+            async with turn(link, self._schema, SEEK, self._instant()) as it:
+                return await step(PostgresViews(it), *args, **kwargs)
+
+        return await self._repeated(attempt, "")
+
             return await step(PostgresViews(alone), *args, **kwargs)
 
         return await self._repeated(attempt, "")

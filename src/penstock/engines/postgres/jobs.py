@@ -83,6 +83,7 @@ class PostgresJobs(PostgresWork):
         if limit <= 0:
             return Purged(cursor=cursor)
         fitting = conditions(which)
+        await self._change("any_plan")
         rows = await self.turn.rows(
             fitting.put_in(self._steps["purgeable"]),
             {**fitting.values, "before": before, "limit": limit + 1},

@@ -13,9 +13,16 @@ from penstock.engines.postgres.link import Link, Values
 from penstock.engines.postgres.rows import Row
 from penstock.engines.postgres.schema import placed
 
-WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '100ms'"
+_BY_INDEX: Final = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off"
+"""Whatever the statistics say; what has no index is dear then, and not worth being compiled."""
+
+WRITE: Final = (
+    f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '100ms'; {_BY_INDEX}"
+)
 """Nobody waits long for a row that somebody else has: it is skipped, or the whole is repeated."""
 READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+SEEK: Final = f"{READ}; {_BY_INDEX}"
+"""For a few jobs among many; to count all of them, a plan may read a whole table."""
 
 
 class Turn:

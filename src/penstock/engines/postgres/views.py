@@ -101,7 +101,8 @@ class PostgresViews:
 
     async def loads(self, queues: Sequence[str]) -> dict[str, int]:
         """See the contract."""
-        found: dict[str, int] = dict(await self._rows("loads", queues=texts(queues)))
+        holds = [hold.value for hold in Hold]
+        found: dict[str, int] = dict(await self._rows("loads", queues=texts(queues), holds=holds))
         return {queue: found.get(queue, 0) for queue in queues}
 
     async def hands(self) -> list[Hand]:

@@ -54,7 +54,7 @@ CREATE FUNCTION penstock.put_plain(
   ids_ text, payloads_ text, task_ text, queue_ text, priority_ bigint, by_ text,
   since_ double precision) RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET lock_timeout = '100ms' AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = '100ms' AS $$
 DECLARE
   now_  double precision := penstock.now();
   list_ text[] := string_to_array(ids_, e'\x1f');
@@ -85,7 +85,7 @@ END $$;
 CREATE FUNCTION penstock.put(drafts_ text, tell_ boolean DEFAULT false)
 RETURNS TABLE (id text, created boolean, because text) LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
   now_    double precision := penstock.now();
@@ -387,7 +387,8 @@ END $$;
 CREATE FUNCTION penstock.next_ordered(
   queue_ text, slots_ bigint, avoid_ text[], least_ bigint, is_fair boolean, now_ double precision)
 RETURNS TABLE (tid tid, priority bigint, at_most_once boolean, starts_unique boolean) LANGUAGE plpgsql
-SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_sort = off AS $$
 #variable_conflict use_column
 BEGIN
   IF EXISTS (SELECT FROM penstock.live

@@ -68,18 +68,22 @@ RETURNS TABLE (name text, begins_at double precision, ends_at double precision, 
    ORDER BY 2
 $$;
 
--- Delete some jobs of one day that ended in this range, wherever the index says they are. What somebody
--- revives just now is skipped. Planned anew for each range: no other day is touched, nor locked.
+-- Delete some jobs of one day that ended in this range: found by the index of the instants, deleted by
+-- their place. What somebody revives just now is skipped. Planned anew for each range, so that no other
+-- day is touched, nor locked; the range stands in both statements for that alone.
 CREATE FUNCTION penstock.prune_day(from_ double precision, to_ double precision, limit_ bigint)
 RETURNS bigint LANGUAGE plpgsql
-SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
+SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off SET enable_indexscan = off
+SET enable_bitmapscan = on AS $$
 DECLARE
+  tids_ tid[];
   rows_ bigint;
 BEGIN
-  DELETE FROM penstock.history
-   WHERE finished_at >= from_ AND finished_at < to_
-     AND ctid = ANY (ARRAY(SELECT ctid FROM penstock.history WHERE finished_at >= from_ AND finished_at < to_
-                            LIMIT limit_ FOR UPDATE SKIP LOCKED));
+  SELECT array_agg(old.tid) INTO tids_ FROM (
+    SELECT ctid AS tid FROM penstock.history WHERE finished_at >= from_ AND finished_at < to_
+     LIMIT limit_ FOR UPDATE SKIP LOCKED) AS old;
+  SET LOCAL enable_bitmapscan = off;
+  DELETE FROM penstock.history WHERE finished_at >= from_ AND finished_at < to_ AND ctid = ANY (tids_);
   GET DIAGNOSTICS rows_ = ROW_COUNT;
   RETURN rows_;
 END $$;

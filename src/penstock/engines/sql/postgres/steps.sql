@@ -90,6 +90,10 @@ SELECT * FROM penstock.keep_key(%s::text, %s::text, %s::double precision)
 -- name: give_back
 SELECT penstock.give_back(%s::text[], %s::text[], %s::double precision)
 
+-- name: any_plan
+-- What a person asks for may be all there is.
+SET LOCAL enable_seqscan = on
+
 -- name: purgeable
 -- Newest first, as find goes, and never what runs.
 WITH waiting AS (

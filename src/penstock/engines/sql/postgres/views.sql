@@ -78,13 +78,13 @@ SELECT queue, state, hold, count(*) FROM penstock.history GROUP BY queue, state,
 
 -- name: loads
 -- Each part by the index that has it, so that the other queues' backlog is not read. Only a ready job
--- has a hold.
+-- has a hold, and all of them are named, as their index begins with it.
 SELECT queue, sum(jobs)::bigint FROM (
   SELECT queue, count(*) AS jobs FROM penstock.live
    WHERE state = 'ready' AND hold IS NULL AND queue = ANY(%(queues)s::text[]) GROUP BY queue
   UNION ALL
   SELECT queue, count(*) FROM penstock.live
-   WHERE hold IS NOT NULL AND queue = ANY(%(queues)s::text[]) GROUP BY queue
+   WHERE hold = ANY(%(holds)s::text[]) AND queue = ANY(%(queues)s::text[]) GROUP BY queue
   UNION ALL
   SELECT queue, count(*) FROM penstock.live
    WHERE state = 'scheduled' AND queue = ANY(%(queues)s::text[]) GROUP BY queue
