@@ -76,6 +76,12 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
+def _backends(server: Postgres) -> set[int]:
+    """The processes that serve handles through a connection of calls."""
+    with server.connect() as admin:
+        return {pid for (pid,) in admin.execute(PIDS).fetchall()}
+
+
 def _are_gone(processes: list[Path]) -> bool:
     return not any(process.exists() for process in processes)
 
@@ -399,6 +405,27 @@ async def test_a_turn_that_was_cut_is_whole_or_not_at_all(
             assert (held[0].id != job.id) is (cut is Proxy.cut_after)
             (verdict,) = (await send(engine, job.worker, done)).verdicts
             assert verdict is Verdict.DONE
+
+
+async def test_what_arrives_late_does_not_happen_once_a_later_call_has_returned(
+    server: Postgres, url: str
+) -> None:
+    """A claim that nobody waits for would be a job that nobody has."""
+    with Proxy(server.port) as proxy:
+        async with opened(url) as direct:
+            id, worker = await put(direct), await joined(direct)
+        async with opened(proxy.url(url)) as engine:
+            fault = proxy.hold_before(runs("penstock.exchange"))
+            turn = asyncio.create_task(engine.exchange(ask(worker)))
+            await asyncio.to_thread(fault.wait)
+            backends = await asyncio.to_thread(_backends, server)
+            turn.cancel()
+            await asyncio.gather(turn, return_exceptions=True)
+            assert await engine.held(worker) == []
+            fault.release()
+            await asyncio.to_thread(until, lambda: not backends & _backends(server))
+            assert await engine.held(worker) == []
+            assert (await stored(engine, id)).state is State.READY
 
 
 # --- workers ------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg import generators, pq, waiting
@@ -42,6 +42,17 @@ ALIVE: Final[Mapping[str, Any]] = {
 says counts first."""
 
 ISOLATION: Final = "read committed"
+
+FIRST_QUESTION: Final = (
+    "SELECT pid, extract(epoch FROM backend_start)::text,"
+    " current_setting('default_transaction_isolation')"
+    " FROM pg_stat_get_activity(pg_backend_pid())"
+)
+END: Final = (
+    "SELECT coalesce(bool_and(pg_terminate_backend(pid, 2000)), true) FROM pg_stat_activity"
+    " WHERE (pid, extract(epoch FROM backend_start)::text)"
+    " IN (SELECT * FROM unnest(%s::integer[], %s::text[]))"
+)
 
 Values = Mapping[str, object] | Sequence[object]
 
@@ -81,13 +92,26 @@ class _Connection(psycopg.AsyncConnection[Any]):
         return self.pgconn.transaction_status == pq.TransactionStatus.ACTIVE
 
 
+class Backend(NamedTuple):
+    """The process of the server that serves one connection, so that it is not taken for another."""
+
+    pid: int
+    begun: str
+
+
 class Link:
     """A connection in autocommit mode. Used by one caller at a time."""
 
     def __init__(
-        self, connection: psycopg.AsyncConnection[Row], *, is_pooled: bool, isolation: str
+        self,
+        connection: psycopg.AsyncConnection[Row],
+        backend: Backend,
+        *,
+        is_pooled: bool,
+        isolation: str,
     ) -> None:
         self._connection = connection
+        self.backend = backend
         self.is_pooled = is_pooled
         """Nothing may be kept on it from one transaction to the next."""
         self._isolation = isolation
@@ -169,6 +193,15 @@ class Link:
             return  # whoever uses it next will learn what is wrong with it
         self._owed = True
 
+    async def end(self, backends: Sequence[Backend]) -> bool:
+        """End other connections; False: one of them goes on."""
+        pids, begun = zip(*backends, strict=True)
+        try:
+            ((ended,),) = await self.rows(END, (list(pids), list(begun)))
+        except psycopg.errors.InsufficientPrivilege:
+            return True  # somebody has decided that we may not: then it is hoped for
+        return bool(ended)
+
     # --- notifications -------------------------------------------------------------------------
 
     async def listen(self, channel: str) -> AsyncIterator[str]:
@@ -225,11 +258,7 @@ async def connect(dsn: str, name: str, *, timeout: float, keeps: bool | None = N
     )
     try:
         async with asyncio.timeout(timeout):
-            cursor = await connection.execute(
-                "SELECT pg_backend_pid(), current_setting('default_transaction_isolation')"
-            )
-            (found,) = await cursor.fetchall()
-            pid, isolation = found
+            ((pid, begun, isolation),) = await (await connection.execute(FIRST_QUESTION)).fetchall()
             is_pooled = not keeps if keeps is not None else pid != connection.info.backend_pid
             if not is_pooled and isolation != ISOLATION:
                 # The steps rely on it, whatever somebody decided for the whole database.
@@ -242,4 +271,4 @@ async def connect(dsn: str, name: str, *, timeout: float, keeps: bool | None = N
     except BaseException:
         await connection.close()
         raise
-    return Link(connection, is_pooled=is_pooled, isolation=isolation)
+    return Link(connection, Backend(pid, begun), is_pooled=is_pooled, isolation=isolation)

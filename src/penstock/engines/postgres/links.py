@@ -4,6 +4,10 @@ A handle has few: one caller's call after another goes over the same one. A conn
 closed and forgotten; the next caller opens a new one. The one that was used last is used next, so
 that the others stay idle and are closed after a while.
 
+A connection that is closed while something was under way may still be served: what was sent on it
+may arrive late, and happen. So the next caller first ends its process on the server: what did not
+happen by then cannot happen any more (law 3).
+
 Only one is opened at a time, and whoever waited for an attempt that failed shares its error: a
 server that comes back is not met by a crowd.
 """
@@ -19,8 +23,8 @@ from typing import Final
 
 import psycopg
 
-from penstock.engines.postgres.link import Link
-from penstock.errors import EngineClosed, EngineCrowded
+from penstock.engines.postgres.link import Backend, Link
+from penstock.errors import EngineClosed, EngineCrowded, EngineUnavailable
 
 IDLE: Final = 60.0
 """Seconds after which a connection that nobody needed is closed, unless it is the only one."""
@@ -45,6 +49,7 @@ class Links:
         self._idle: list[Link] = []
         self._used: set[Link] = set()
         self._room = asyncio.Semaphore(most)
+        self._abandoned: set[Backend] = set()
         self._opening = asyncio.Lock()
         self._attempts = 0
         self._failure: BaseException | None = None
@@ -63,6 +68,8 @@ class Links:
             self._used.add(link)
             is_spoilt = False
             try:
+                if self._abandoned:
+                    await self._bury(link)
                 yield link
             except psycopg.Error as error:
                 is_spoilt = error.sqlstate in SPOILT
@@ -129,7 +136,17 @@ class Links:
             self._failure = None
             return link
 
+    async def _bury(self, link: Link) -> None:
+        """See to it that nothing happens any more on connections that were abandoned."""
+        abandoned = list(self._abandoned)
+        if not await link.end(abandoned):
+            why = "the server has not ended an earlier call, which may still happen"
+            raise EngineUnavailable(self._name, why)
+        self._abandoned.difference_update(abandoned)
+
     async def _put_back(self, link: Link, *, is_spoilt: bool) -> None:
+        if not link.is_usable and not link.is_pooled:
+            self._abandoned.add(link.backend)
         if is_spoilt or self._is_closed or not link.is_usable:
             await link.close()
             return
