@@ -22,11 +22,11 @@ const shared = {
   logger: new Logger(() => () => {}),
   preset: {
     worker: {
-      concurrentJobs: 100,
+      concurrentJobs: 500,
       maxPoolSize: 10,
-      localQueue: { size: 500 },
-      completeJobBatchDelay: 0,
-      failJobBatchDelay: 0,
+      localQueue: { size: 2000 },
+      completeJobBatchDelay: 10,
+      failJobBatchDelay: 10,
     },
   },
 };

@@ -23,7 +23,7 @@ NAMES: Final = (
     "steady",
     "flow",
     "pinned",
-    "writes",
+    "cost",
     "import_time",
     "memory",
     "idle",

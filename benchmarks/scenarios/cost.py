@@ -1,10 +1,15 @@
-"""What the life of a job costs the server: enqueued with many others, run, and kept or removed."""
+"""What the life of a job costs: enqueued with many others, run, and kept or removed.
+
+Processor time says most where other work goes on: it changes least.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 
 from benchmarks.contenders.contender import Contender
+from benchmarks.effort import computed, server_pid
 from benchmarks.scenario import Figure, Figures, Scale, Scenario
 from benchmarks.toll import toll
 
@@ -12,30 +17,46 @@ JOBS = 20_000
 
 
 def measure(contender: Contender, scale: Scale) -> Figures:
-    """Bytes of write-ahead log, rows that had to die, and bytes that stay, per job."""
+    """Per job: microseconds of the enqueuer, the worker and the server, bytes of write-ahead log,
+    rows that had to die, and bytes that stay.
+    """
     count = scale.jobs(int(JOBS * contender.pace))
     contender.enqueue(0)
     contender.drain(1)
-    before = toll(contender)
+    contender.place.settle(contender.name)
+    before, (own, server) = toll(contender), _computed()
     contender.enqueue_many(count)
+    enqueued, stored = _computed()
     contender.drain(count)
+    drained, served = _computed()
     time.sleep(1.5)  # counters of rows come late
     after = toll(contender)
     return {
+        "enqueue": (enqueued - own) / count * 1e6,
+        "drain": (drained - enqueued) / count * 1e6,
+        "server": (served - server) / count * 1e6,
         "wal": (after.wal - before.wal) / count,
         "killed": (after.killed - before.killed) / count,
         "size": (after.size - before.size) / count,
+        "server to enqueue": (stored - server) / count * 1e6,
+        "server to drain": (served - stored) / count * 1e6,
     }
 
 
+def _computed() -> tuple[float, float]:
+    return computed(os.getpid()), computed(server_pid())
+
+
 SCENARIO = Scenario(
-    about="log, dead rows and space per job",
+    about="processor time, log, dead rows and space per job",
     figures=(
+        Figure("enqueue", "µs/job", less_is_better=True),
+        Figure("drain", "µs/job", less_is_better=True),
+        Figure("server", "µs/job", less_is_better=True),
         Figure("wal", "B/job", less_is_better=True),
         Figure("killed", "rows/job", less_is_better=True),
         Figure("size", "B/job", less_is_better=True),
     ),
     run=measure,
     engines=("postgres",),
-    rounds=1,
 )

@@ -22,7 +22,7 @@ from benchmarks.scenario import Scale  # noqa: E402
 from benchmarks.scenarios import NAMES, loaded, on  # noqa: E402
 from benchmarks.server import server_for  # noqa: E402
 
-LONG = frozenset({"delayed", "idle", "steady", "flow", "latency_busy", "pinned", "writes"})
+LONG = frozenset({"delayed", "idle", "steady", "flow", "latency_busy", "pinned", "cost"})
 """They watch time pass."""
 
 

@@ -1,0 +1,30 @@
+"""How long processes have computed, as Linux tells: what a busy machine changes least."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psycopg
+
+from benchmarks.places import SERVER
+
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+def computed(pid: int) -> float:
+    """Seconds of a process, of all that it has started, and of those that have ended since."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:
+        return 0.0
+    own = sum(int(field) for field in fields[11:15]) / _TICK
+    return own + sum(computed(int(child)) for child in children)
+
+
+def server_pid() -> int:
+    """The first process of the PostgreSQL server, which runs on this machine."""
+    with psycopg.connect(os.environ[SERVER]) as connection:
+        status = Path(f"/proc/{connection.info.backend_pid}/stat").read_text()
+    return int(status.rpartition(")")[2].split()[1])
