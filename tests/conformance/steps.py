@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -11,7 +11,8 @@ import pytest
 from penstock.core.ids import new_id
 from penstock.core.job import Draft, Job, Outcome, OutcomeKind, Verdict
 from penstock.engines.engine import Engine
-from penstock.engines.records import Ask, Exchange, Filter, Sighting, WorkerInfo
+from penstock.engines.records import Ask, Exchange, Filter, Receipt, Sighting, WorkerInfo
+from penstock.errors import EngineBusy, ItemContested
 
 Answer = TypeVar("Answer")
 
@@ -39,6 +40,17 @@ def about(instant: float) -> Any:
 def draft(id: str | None = None, **fields: Any) -> Draft:
     """A job as its caller describes it."""
     return Draft(id=id or new_id(), task=fields.pop("task", TASK), **fields)
+
+
+async def uncontested(
+    enqueue: Callable[[Sequence[Draft]], Awaitable[list[Receipt]]], drafts: Sequence[Draft]
+) -> list[Receipt]:
+    """Enqueue as soon as no open transaction has an id or a unique key of theirs."""
+    while True:
+        try:
+            return await enqueue(drafts)
+        except ItemContested:
+            await asyncio.sleep(0)
 
 
 async def put(engine: Engine, id: str | None = None, **fields: Any) -> str:
@@ -97,6 +109,17 @@ async def running(engine: Engine, id: str | None = None, **fields: Any) -> Job:
     queue = fields.pop("queue", None) or f"only-{new_id()}"
     await put(engine, id, queue=queue, **fields)
     return await claim_one(engine, queue)
+
+
+async def told(engine: Engine, job: Job, kind: str, **fields: Any) -> Verdict:
+    """Settle a job, as often as it takes while somebody else has its row or its key."""
+    while True:
+        try:
+            verdict = await settle(engine, job, kind, **fields)
+        except EngineBusy:
+            continue
+        if verdict is not Verdict.LATER:
+            return verdict
 
 
 def outcome(job: Job, kind: OutcomeKind | str, **fields: Any) -> Outcome:

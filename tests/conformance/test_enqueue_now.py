@@ -149,11 +149,10 @@ async def test_many_threads_at_once_store_each_job_once(store):
         answers = await asyncio.gather(*calls)
 
     stored = [receipt for share in answers for receipt in share if receipt is not None]
-    if stored:
-        assert all(receipt.created for receipt in stored)
-        assert {receipt.id for receipt in stored} == {job.id for job in jobs}
+    assert all(receipt.created for receipt in stored)
     found = await engine.get([job.id for job in jobs])
-    assert sum(job is not None for job in found) == len(stored)
+    # None: it did not happen. A store may know a shorter way only while few come at once.
+    assert {receipt.id for receipt in stored} == {job.id for job in found if job is not None}
 
 
 async def test_each_thread_keeps_its_order(store, enqueued):

@@ -20,6 +20,8 @@ from conformance.steps import (
     settle,
     standing_still,
     stored,
+    told,
+    uncontested,
 )
 from penstock.core.job import Hold, State, Verdict
 from penstock.engines.records import Filter, QueueSettings
@@ -211,9 +213,12 @@ async def test_of_two_who_run_one_key_at_once_the_later_is_superseded_once(store
     for number in range(10):
         key = f"key-{number}"
         job = await running(one, unique=key, unique_until="start")
-        _, (receipt,) = await at_once(
-            number, settle(one, job, "retry", delay=60), other.enqueue([draft(unique=key)])
+        verdict, (receipt,) = await at_once(
+            number,
+            told(one, job, "retry", delay=60),
+            uncontested(other.enqueue, [draft(unique=key)]),
         )
+        assert verdict is Verdict.DONE
         state = (await stored(one, job.id)).state
         assert state is (State.CANCELLED if receipt.created else State.SCHEDULED)
 
@@ -275,9 +280,11 @@ async def test_nothing_is_lost_or_run_twice_when_everybody_works(store):
         outcomes: tuple = ()
         while True:
             answer = await engine.exchange(ask(worker, "race", want=4, outcomes=outcomes))
-            assert set(answer.verdicts) <= {Verdict.DONE}
+            assert set(answer.verdicts) <= {Verdict.DONE, Verdict.LATER}
             ran.extend((job.id, job.attempt) for job in answer.jobs)
-            outcomes = tuple(
+            told = zip(outcomes, answer.verdicts, strict=True)
+            later = tuple(each for each, verdict in told if verdict is Verdict.LATER)
+            outcomes = later + tuple(
                 outcome(job, "succeeded" if job.attempt > 1 else "retry") for job in answer.jobs
             )
             if not outcomes and len(ran) >= 2 * total:

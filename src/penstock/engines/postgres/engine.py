@@ -30,6 +30,7 @@ from penstock.engines.postgres.glance import glance
 from penstock.engines.postgres.handle import PostgresHandle
 from penstock.engines.postgres.jobs import PostgresJobs
 from penstock.engines.postgres.rows import Row
+from penstock.engines.postgres.schema import placed
 from penstock.engines.postgres.troubles import (
     KNOWN_ID,
     LOCKED,
@@ -64,7 +65,7 @@ from penstock.engines.records import (
     reasons,
 )
 from penstock.engines.storable import check_drafts, check_outcomes, check_reports
-from penstock.errors import EngineUnavailable, LeaseLost
+from penstock.errors import EngineBusy, EngineClosed, EngineUnavailable, LeaseLost
 
 PUT_PLAIN = "SELECT penstock.put_plain(%s, %s, %s, %s, %s, %s, %s)"
 PUT = "SELECT * FROM penstock.put(%s)"
@@ -90,6 +91,27 @@ class PostgresEngine(PostgresHandle):
             # They may be stored: whoever sends them again has to ask.
             self._doubted_at = max(self._doubted_at, self.clock.now())
             raise
+
+    def enqueue_now(self, draft: Draft, timeout: float | None) -> Receipt | None:
+        check_drafts(self.traits.name, (draft,))
+        counter = self._counter
+        if counter is None:
+            raise EngineClosed(self.traits.name)
+        with named_errors(self.traits.name):
+            plain = to_plain((draft,), self._doubted_at)
+            if plain is None:
+                return None
+            wake = placed(f"SELECT penstock.wake('{WORK}')", self._schema)
+            sql = placed(PUT_PLAIN, self._schema)
+            try:
+                rows = counter.call(sql, plain, wake, self._instant(), timeout)
+            except BaseException as error:
+                self._doubted_at = max(self._doubted_at, self.clock.now())
+                # The other way says what is wrong, or finds that it went well all the same.
+                if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.DataError):
+                    return None
+                raise
+        return None if rows is None else Receipt(draft.id, True)
 
     async def _put(self, drafts: Sequence[Draft]) -> list[Receipt]:
         plain = to_plain(drafts, self._doubted_at)
@@ -139,9 +161,7 @@ class PostgresEngine(PostgresHandle):
         step = partial(PostgresJobs.exchange, ask=ask, overruled=overruled, rest=rest)
         try:
             verdicts, rows = await self._write(ANY, partial(step, is_patient=True))
-        except EngineUnavailable as error:
-            if not _says(error, LOCKED):
-                raise
+        except EngineBusy:
             verdicts, rows = await self._write(ANY, partial(step, is_patient=False))
         given = self._given(ask, rows, ranges)
         assert given is not None, "nothing was left to be settled"

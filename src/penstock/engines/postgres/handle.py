@@ -20,12 +20,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
 
 from penstock.clock import Clock, SystemClock
 from penstock.core.finding import Finding
 from penstock.engines.engine import Engine
 from penstock.engines.postgres import schema as schemas
 from penstock.engines.postgres.bounds import Bounds
+from penstock.engines.postgres.counter import Counter
 from penstock.engines.postgres.jobs import PostgresJobs
 from penstock.engines.postgres.link import Link, connect
 from penstock.engines.postgres.links import Links
@@ -78,6 +81,7 @@ class PostgresHandle(Engine):
         self._turn = asyncio.Lock()
         self._links: Links | None = None
         self._watch: Watch | None = None
+        self._counter: Counter | None = None
         self._bounds = Bounds(self.clock)
         self._places: dict[str, str] = {}
         self._doubted_at = math.inf
@@ -100,6 +104,9 @@ class PostgresHandle(Engine):
                 await links.close()
                 raise
             self._links = links
+            self._counter = Counter(
+                self._dsn, conninfo_to_dict(self._dsn), self.traits.name, self._connect_timeout
+            )
             self._bounds.forget()
             self._doubted_at = self.clock.now()
             self._watch = Watch(
@@ -120,8 +127,11 @@ class PostgresHandle(Engine):
         async with self._turn:
             links, self._links = self._links, None
             watch, self._watch = self._watch, None
+            counter, self._counter = self._counter, None
             if self._pid != os.getpid():
                 return
+            if counter is not None:
+                await asyncio.to_thread(counter.close)
             try:
                 if watch is not None:
                     await watch.close()
@@ -199,7 +209,7 @@ class PostgresHandle(Engine):
             async with turn(link, self._schema, WRITE, self._instant()) as it:
                 return await step(PostgresJobs(it), *args, **kwargs)
 
-        return await self._repeated(attempt, wakes)
+        return await self._repeated(attempt, wakes, (*REPEATED, errors.LockNotAvailable))
 
     async def _read(
         self,
@@ -215,16 +225,6 @@ class PostgresHandle(Engine):
 
         return await self._repeated(attempt, "")
 
-    async def _glimpse(
-        self,
-        step: Callable[Concatenate[PostgresViews, Rest], Awaitable[Result]],
-        *args: Rest.args,
-        **kwargs: Rest.kwargs,
-    ) -> Result:
-        """Run a step that is one statement and only reads, in one round trip."""
-
-        async def attempt(link: Link) -> Result:
-            alone = Alone(link, self._schema, self._instant())
     async def _seek(
         self,
         step: Callable[Concatenate[PostgresViews, Rest], Awaitable[Result]],
@@ -239,11 +239,26 @@ class PostgresHandle(Engine):
 
         return await self._repeated(attempt, "")
 
+    async def _glimpse(
+        self,
+        step: Callable[Concatenate[PostgresViews, Rest], Awaitable[Result]],
+        *args: Rest.args,
+        **kwargs: Rest.kwargs,
+    ) -> Result:
+        """Run a step that is one statement and only reads, in one round trip."""
+
+        async def attempt(link: Link) -> Result:
+            alone = Alone(link, self._schema, self._instant())
             return await step(PostgresViews(alone), *args, **kwargs)
 
         return await self._repeated(attempt, "")
 
-    async def _repeated(self, attempt: Callable[[Link], Awaitable[Result]], wakes: str) -> Result:
+    async def _repeated(
+        self,
+        attempt: Callable[[Link], Awaitable[Result]],
+        wakes: str,
+        repeated: tuple[type[psycopg.Error], ...] = REPEATED,
+    ) -> Result:
         """Try until nobody is in the way; all that is repeated was rolled back."""
         tries = 0
         with named_errors(self.traits.name):
@@ -252,7 +267,7 @@ class PostgresHandle(Engine):
                 async with self._opened().use() as link:
                     try:
                         result = await attempt(link)
-                    except REPEATED:
+                    except repeated:
                         if tries >= TRIES:
                             raise
                         continue

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
+from psycopg import errors
 
 from penstock.core import life
 from penstock.core.job import (
@@ -29,7 +30,7 @@ from penstock.engines.postgres.entry import BETWEEN
 from penstock.engines.postgres.rows import Row, can_be, json_text, to_job
 from penstock.engines.postgres.steps import KeyContested, PostgresSteps
 from penstock.engines.records import ANY_PRIORITY, Ask, Report, WorkerInfo
-from penstock.errors import LeaseLost
+from penstock.errors import EngineBusy, LeaseLost
 
 EXCHANGE: Final = (
     "SELECT * FROM penstock.exchange(%s, %s, %s, %s, %s, %s, %s, %s::text[], %s, %s, %s::text[],"
@@ -197,8 +198,8 @@ class PostgresWork(PostgresSteps):
     ) -> tuple[list[Verdict], list[Row]]:
         """Settle every outcome of a turn, one by one; then the ``rest`` of the turn.
 
-        On failure: if ``is_patient``, what says that a row was locked for too long; otherwise such
-        a row is skipped.
+        On failure: if ``is_patient``, ``EngineBusy`` when a row was locked for too long; otherwise
+        such a row is skipped.
         """
         lock = "lock_patiently" if is_patient else "lock"
         verdicts = await self._settle_all(ask, overruled, lock)
@@ -210,7 +211,10 @@ class PostgresWork(PostgresSteps):
         # One order for all who lock many rows, so that nobody waits in a circle.
         ids = sorted({each.job for each in ask.outcomes if can_be(each.job)})
         await self._begin(ask)
-        locked = {row[18]: row for row in await self._ask(lock, (ids,))}
+        try:
+            locked = {row[18]: row for row in await self._ask(lock, (ids,))}
+        except errors.LockNotAvailable as error:
+            raise EngineBusy("postgresql", "a job is locked by somebody else") from error
         verdicts = []
         for outcome in ask.outcomes:
             row = locked.get(outcome.job)
