@@ -17,6 +17,7 @@ import asyncio
 import math
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import psycopg
@@ -130,14 +131,14 @@ class PostgresHandle(Engine):
             counter, self._counter = self._counter, None
             if self._pid != os.getpid():
                 return
-            if counter is not None:
-                await asyncio.to_thread(counter.close)
-            try:
-                if watch is not None:
-                    await watch.close()
-            finally:
+            # Whoever is cancelled here has closed the rest all the same.
+            async with AsyncExitStack() as parts:
                 if links is not None:
-                    await links.close()
+                    parts.push_async_callback(links.close)
+                if watch is not None:
+                    parts.push_async_callback(watch.close)
+                if counter is not None:
+                    await asyncio.to_thread(counter.close)
 
     async def migrate(self) -> int:
         with named_errors(self.traits.name):
