@@ -207,11 +207,8 @@ async def test_a_role_that_may_not_enter(store: Store, role: str) -> None:
 
 async def test_a_role_that_lacks_a_right(store: Store, role: str) -> None:
     store.run(
-        f"GRANT USAGE ON SCHEMA penstock TO {role}",
-        f"GRANT ALL ON ALL TABLES IN SCHEMA penstock TO {role}",
-        f"GRANT ALL ON ALL FUNCTIONS IN SCHEMA penstock TO {role}",
+        f"SELECT penstock.allow('{role}', 'work')",
         f"REVOKE DELETE ON penstock.live FROM {role}",
-        "REVOKE EXECUTE ON FUNCTION penstock.wake FROM PUBLIC",
         f"REVOKE EXECUTE ON FUNCTION penstock.wake FROM {role}",
     )
     text = "role stranger lacks DELETE on live, EXECUTE on wake"
@@ -220,11 +217,7 @@ async def test_a_role_that_lacks_a_right(store: Store, role: str) -> None:
 
 
 async def test_a_role_that_owns_nothing_is_told_what_that_costs(store: Store, role: str) -> None:
-    store.run(
-        f"GRANT USAGE ON SCHEMA penstock TO {role}",
-        f"GRANT ALL ON ALL TABLES IN SCHEMA penstock TO {role}",
-        f"GRANT ALL ON ALL FUNCTIONS IN SCHEMA penstock TO {role}",
-    )
+    store.run(f"SELECT penstock.allow('{role}', 'work')")
     ((level, text, step),) = await store.told("permissions", role=role)
     assert level == "note"
     assert "old jobs are deleted one by one, for the tables are postgres's" in text
@@ -235,8 +228,7 @@ async def test_a_role_that_owns_nothing_is_told_what_that_costs(store: Store, ro
 
 async def test_a_role_that_may_only_read(store: Store, role: str) -> None:
     store.run(
-        f"GRANT USAGE ON SCHEMA penstock TO {role}",
-        f"GRANT SELECT ON ALL TABLES IN SCHEMA penstock TO {role}",
+        f"SELECT penstock.allow('{role}', 'read')",
         f"ALTER ROLE {role} SET default_transaction_read_only = on",
     )
     step = "ALTER ROLE stranger RESET default_transaction_read_only"

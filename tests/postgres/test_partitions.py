@@ -208,6 +208,14 @@ async def test_many_who_miss_the_same_day_all_get_it(admin: Admin, clock: FakeCl
         assert {(await stored(one, job.id)).state for _, job in jobs} == {State.SUCCEEDED}
 
 
+async def test_a_job_that_cannot_run_is_put_aside_on_a_day_that_nobody_made(
+    engine: PostgresEngine, admin: Admin
+) -> None:
+    admin.drop_days()
+    admin.run("INSERT INTO penstock.job (id, task, payload) VALUES ('odd', 'work', 'no object')")
+    assert (await stored(engine, "odd")).state is State.FAILED
+
+
 # --- which days go, and how ---------------------------------------------------------------------
 
 
@@ -249,6 +257,24 @@ async def test_a_day_with_many_jobs_goes_as_a_whole(
     assert name not in admin.tables()
     assert await stored(engine, kept.id) == kept
     assert await engine.prune(WEEK, 10) == Pruned()
+
+
+@pytest.mark.usefixtures("small_is_big")
+async def test_a_store_in_another_schema_keeps_its_own_days(
+    engine: PostgresEngine, admin: Admin, clock: FakeClock
+) -> None:
+    at = clock.now() - 9 * DAY
+    admin.end_many(at)
+    other = PostgresEngine(admin.url, clock, schema="other_jobs", follows_clock=True)
+    await other.open()
+    try:
+        admin.run("SELECT other_jobs.make_day(%s)", at)
+        admin.run(ENDED.replace("penstock.", "other_jobs."), at=at, many=2000)
+        assert (await other.prune(WEEK, 10)).jobs == 2000
+    finally:
+        await other.close()
+    assert admin.run("SELECT count(*) FROM other_jobs.history") == [(0,)]
+    assert admin.run("SELECT count(*) FROM penstock.history") == [(3000,)]
 
 
 @pytest.mark.usefixtures("small_is_big")
@@ -446,12 +472,8 @@ async def test_a_role_that_owns_nothing_deletes_row_by_row(
     role = "prunes_only"
     ((at,),) = admin.run("SELECT penstock.now() - %s", 9 * DAY)
     admin.end_many(at, many=3000)
-    admin.run(
-        f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA penstock TO {role};"
-        f"GRANT ALL ON ALL TABLES IN SCHEMA penstock TO {role};"
-        f"GRANT ALL ON ALL FUNCTIONS IN SCHEMA penstock TO {role};"
-        f"REVOKE ALL ON penstock.{admin.day(at)} FROM {role}"
-    )
+    admin.run(f"CREATE ROLE {role} LOGIN; SELECT penstock.allow('{role}', 'work')")
+    admin.run(f"REVOKE ALL ON penstock.{admin.day(at)} FROM {role}")
     try:
         async with opened(admin.url.replace("postgres@", f"{role}@"), None) as other:
             assert [(await other.prune(WEEK, 2000)).jobs for _ in range(3)] == [2000, 1000, 0]

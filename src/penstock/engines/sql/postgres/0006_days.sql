@@ -48,10 +48,11 @@ END $$;
 
 -- The days there are, the oldest first, from `begins_at` until before `ends_at`. `jobs` is what the
 -- statistics guess; null: nothing was gathered yet. `place` is 'in' the history, 'leaving' it if that was
--- not brought to its end, or 'out' if only the table is left; one that a person took out is not ours.
+-- not brought to its end, or 'out' if only the table is left; one that a person took out is not ours. To
+-- ask for a size waits for who drops that day just now.
 CREATE FUNCTION penstock.days()
 RETURNS TABLE (name text, begins_at double precision, ends_at double precision, bytes bigint, jobs bigint,
-               place text, is_ours boolean) LANGUAGE sql STABLE AS $$
+               place text, is_ours boolean) LANGUAGE sql STABLE SET lock_timeout = '5s' AS $$
   SELECT quote_ident(day.relname), coalesce(bound.begins_at, '-infinity'), coalesce(bound.ends_at, 'infinity'),
          coalesce(pg_relation_size(day.oid), 0), CASE WHEN day.reltuples >= 0 THEN day.reltuples::bigint END,
          CASE WHEN part.inhdetachpending THEN 'leaving' WHEN part.inhrelid IS NULL THEN 'out' ELSE 'in' END,
@@ -74,7 +75,7 @@ $$;
 CREATE FUNCTION penstock.prune_day(from_ double precision, to_ double precision, limit_ bigint)
 RETURNS bigint LANGUAGE plpgsql
 SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off SET enable_indexscan = off
-SET enable_bitmapscan = on AS $$
+SET enable_bitmapscan = on SET lock_timeout = '5s' AS $$
 DECLARE
   tids_ tid[];
   rows_ bigint;
