@@ -7,7 +7,7 @@ import os
 import pytest
 
 from penstock import Penstock
-from penstock.errors import BadOption, MissingDriver, MissingEngine, UnknownScheme
+from penstock.errors import BadDuration, BadOption, MissingDriver, MissingEngine, UnknownScheme
 from penstock.url import Url, hidden, parse
 
 
@@ -20,7 +20,19 @@ from penstock.url import Url, hidden, parse
         ("sqlite:////tmp/a%20b.db", "sqlite", "/tmp/a b.db", {}),
         ("sqlite:////tmp/j.db?synchronous=full", "sqlite", "/tmp/j.db", {"synchronous": "full"}),
         ("SQLite:////tmp/j.db", "sqlite", "/tmp/j.db", {}),
-        ("postgres://u:p@host/db", "postgresql", "", {}),
+        ("postgres://u:p@host/db", "postgresql", "postgresql://u:p@host/db", {}),
+        (
+            "postgresql:///shop?schema=a%20b&sslmode=require&connections=2&application_name=x",
+            "postgresql",
+            "postgresql:///shop?sslmode=require&application_name=x",
+            {"schema": "a b", "connections": "2"},
+        ),
+        (
+            "postgresql:///shop?listen=false",
+            "postgresql",
+            "postgresql:///shop",
+            {"listen": "false"},
+        ),
         ("rediss://host", "redis", "", {}),
     ],
 )
@@ -115,6 +127,22 @@ def test_a_file_can_be_as_safe_as_a_power_cut_asks(tmp_path):
             BadOption,
             "password='***': a sqlite URL has no such option; it has synchronous, busy_timeout",
         ),
+        (
+            "postgresql:///shop?connections=none",
+            BadOption,
+            "connections='none': give a whole number from 1 to 1000",
+        ),
+        (
+            "postgresql:///shop?transactions=0",
+            BadOption,
+            "transactions='0': give a whole number from 1 to 1000",
+        ),
+        ("postgresql:///shop?listen=no", BadOption, "listen='no': give 'true' or 'false'"),
+        (
+            "postgresql:///shop?connect_timeout=soon",
+            BadDuration,
+            "'soon' is no duration: connect_timeout has no number at 'soon'",
+        ),
         ("memory://?x=1", BadOption, "x='1': a memory URL has no such option; it has none"),
         (7, BadOption, "url=7: give text such as 'sqlite:///jobs.db'"),
     ],
@@ -147,13 +175,13 @@ def test_an_engine_without_its_driver_says_what_to_install(monkeypatch, text, dr
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("scheme", ["postgresql", "redis"])
-def test_an_engine_that_this_version_has_not_is_named(monkeypatch, scheme):
+def test_an_engine_that_this_version_has_not_is_named(monkeypatch):
     monkeypatch.setattr("penstock.stores.find_spec", lambda name: name)
     with pytest.raises(MissingEngine) as caught:
-        Penstock(f"{scheme}://me:secret@host/db")
+        Penstock("redis://me:secret@host/db")
     assert str(caught.value) == (
-        f"this version of Penstock has no engine for {scheme}://; it has memory://, sqlite:///"
+        "this version of Penstock has no engine for redis://; "
+        "it has memory://, sqlite:///, postgresql://"
     )
 
 

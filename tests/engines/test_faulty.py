@@ -38,7 +38,7 @@ def test_every_verb_of_the_contract_passes_through_the_script():
     """No verb is left to the base class, where it would dodge the faults."""
     verbs = {name for name, _ in inspect.getmembers(Engine, inspect.isfunction) if name[0] != "_"}
 
-    assert verbs == VERBS | {"enqueue_now", "enqueue_soon"}
+    assert verbs == VERBS | {"enqueue_now", "enqueue_soon", "polls"}
     assert verbs <= vars(Faulty).keys()
 
 
@@ -47,6 +47,17 @@ async def test_nobody_gets_past_the_script(faulty):
     assert faulty.enqueue_now(draft("a"), None) is None
     assert faulty.enqueue_soon(draft("a"), print) is None
     assert await stored(faulty) == []
+
+
+async def test_who_wants_to_hear_of_polling_hears_it_from_the_engine_inside(faulty):
+    heard: list[str | None] = []
+    faulty.polls = heard.append
+
+    faulty.inner.polls("nobody listens")
+    faulty.inner.polls(None)
+
+    assert heard == ["nobody listens", None]
+    assert faulty.polls == faulty.inner.polls
 
 
 async def test_without_faults_it_is_the_engine_inside(faulty):

@@ -124,6 +124,15 @@ class Faulty(Engine):
         """Every call in the order they came in, also those that failed."""
         return self._script.calls
 
+    @property
+    def polls(self) -> Callable[[str | None], object]:
+        """Who hears that the engine inside polls."""
+        return self.inner.polls
+
+    @polls.setter
+    def polls(self, hears: Callable[[str | None], object]) -> None:
+        self.inner.polls = hears
+
     # --- what a test does ----------------------------------------------------------------------
 
     def fail(
