@@ -27,10 +27,20 @@ def no_thread_is_left() -> Iterator[None]:
             assert not thread.is_alive(), thread
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def url(request, tmp_path) -> str:
     """The URL of an empty store."""
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
+    match request.param:
+        case "memory":
+            return "memory://"
+        case "sqlite":
+            return f"sqlite:///{tmp_path}/jobs.db"
+        case _:
+            from servers.emptied import emptied
+
+            database = emptied()
+            database.empty()
+            return database.url
 
 
 @pytest.fixture

@@ -71,6 +71,12 @@ class Store:
         return list(await asked)
 
 
+@pytest.fixture(params=["memory", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty store where nothing is to be said of the store itself, and time is ours."""
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
+
+
 @pytest.fixture
 async def store(url: str, clock: FakeClock) -> AsyncIterator[Store]:
     store = Store(url, clock)

@@ -16,6 +16,7 @@ import pytest
 from conformance.steps import bury, claim_one, settle
 from penstock.core.job import Draft, ErrorRecord, Hold, Job
 from penstock.engines.engine import Engine
+from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import Ask, QueueSettings, Report, WorkerInfo
 from penstock.explain import Code, Explanation, explain
 from penstock.explain.words import argument, near, span
@@ -29,6 +30,8 @@ START = "start a worker: penstock worker MODULE:APP --queues mail"
 async def engine(url: str, clock: FakeClock) -> AsyncIterator[Engine]:
     """A handle on an empty store that nobody serves."""
     engine = connect(url, clock)
+    if isinstance(engine, PostgresEngine):
+        engine = PostgresEngine(url, clock, follows_clock=True)
     await engine.open()
     yield engine
     await engine.close()
