@@ -92,12 +92,14 @@ class Penstock(Operations):
         self.url = parse(self.settings.url)
         self.bus = Bus()
         clock = clock or SystemClock()
-        connect = partial(observed, connector(self.url, clock), self.bus)
+        wait = self.settings.wait_for_store
+        connect = partial(observed, connector(self.url, clock), self.bus, wait)
         self._source = Source(Place(connect, clock))
         self._facade = Facade(
             self._source.connect,
             str(self.url),
             partial(borrowed, self._source, borrower(self.url)),
+            wait,
         )
         self._tasks: dict[str, Sender[..., Any]] = {}
         self._specs: dict[str, Spec] = {}

@@ -13,19 +13,30 @@ from penstock.core.job import Draft, Job
 from penstock.engines.batcher import Batcher
 from penstock.engines.engine import Engine
 from penstock.engines.records import Receipt
-from penstock.errors import EngineClosed, EngineTimeout, ItemContested, JobGone, ResultTimeout
+from penstock.errors import (
+    EngineClosed,
+    EngineTimeout,
+    EngineUnavailable,
+    ItemContested,
+    JobGone,
+    ResultTimeout,
+)
 from penstock.watch import Watcher
 
 PAUSE: Final = 0.2
-"""Seconds before jobs are tried again of which one is contested."""
+"""Seconds before something is tried again: jobs of which one is contested, or to open the store."""
 
 
 class Client:
     """One handle on the store, opened by its first use."""
 
-    def __init__(self, connect: Callable[[], Engine], tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, connect: Callable[[], Engine], tasks: asyncio.TaskGroup, wait: float = 0.0
+    ) -> None:
+        """``wait`` is how long to try to open a store that is away."""
         self._connect = connect
         self._tasks = tasks
+        self._wait = wait
         self._engine: Engine | None = None
         self._opening: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -59,7 +70,7 @@ class Client:
 
     async def _open(self) -> None:
         engine = self._connect()
-        await engine.open()
+        await self._opened_at_last(engine)
         self._batcher: Batcher[Draft, Receipt] = Batcher(
             engine.enqueue,
             max_items=engine.traits.max_batch,
@@ -70,6 +81,16 @@ class Client:
         )
         self._watcher = Watcher(engine, self._tasks)
         self._engine = engine
+
+    async def _opened_at_last(self, engine: Engine) -> None:
+        deadline = engine.clock.monotonic() + self._wait
+        while True:
+            try:
+                return await engine.open()
+            except EngineUnavailable:
+                if engine.clock.monotonic() >= deadline:
+                    raise
+            await engine.clock.sleep(PAUSE)
 
     def _opened(self, opening: asyncio.Task[None]) -> None:
         self._opening = None

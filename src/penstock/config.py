@@ -35,6 +35,8 @@ class Settings:
     """How long an id that a caller gave cannot be used for another job."""
     enqueue_timeout: float = 30.0
     """How long an enqueue may wait for the store."""
+    wait_for_store: float = 0.0
+    """How long an enqueue is tried again while the store is away."""
     lease: float = 15.0
     """How long a worker that shows no sign of life keeps its jobs."""
     drain: float = 30.0
@@ -57,6 +59,7 @@ class SettingsGiven(TypedDict, total=False):
     keep_finished: float | str | timedelta | None
     remember: float | str | timedelta | None
     enqueue_timeout: float | str | timedelta | None
+    wait_for_store: float | str | timedelta | None
     lease: float | str | timedelta | None
     drain: float | str | timedelta | None
     concurrency: int | None
@@ -66,8 +69,10 @@ class SettingsGiven(TypedDict, total=False):
 
 
 _COUNTS: Final = frozenset({"max_payload", "max_result", "concurrency", "threads", "children"})
-_DURATIONS: Final = frozenset({"keep_finished", "remember", "enqueue_timeout", "lease", "drain"})
-_MAY_BE_ZERO: Final = frozenset({"keep_finished", "drain"})
+_DURATIONS: Final = frozenset(
+    {"keep_finished", "remember", "enqueue_timeout", "wait_for_store", "lease", "drain"}
+)
+_MAY_BE_ZERO: Final = frozenset({"keep_finished", "drain", "wait_for_store"})
 
 
 def load(

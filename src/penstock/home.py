@@ -112,10 +112,11 @@ class Home:
     tasks: asyncio.TaskGroup | None = None
     """Owns all that runs on the loop; None once it is too late to begin anything."""
 
-    def __init__(self, connect: Callable[[], Engine]) -> None:
+    def __init__(self, connect: Callable[[], Engine], wait: float = 0.0) -> None:
         self.gone: Future[None] = Future()
         self._pid = os.getpid()
         self._connect = connect
+        self._wait = wait
         self._leaving = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self.mailbox = Mailbox(self._loop)
@@ -165,7 +166,7 @@ class Home:
 
     async def _live(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            self.client = Client(self._connect, tasks)
+            self.client = Client(self._connect, tasks, self._wait)
             self.tasks = tasks
             await self._leaving.wait()
             self.tasks = None

@@ -37,9 +37,9 @@ def connect(url: str, clock: Clock) -> Engine:
     return connector(parse(url), clock)()
 
 
-def observed(connect: Callable[[], Engine], bus: Bus) -> Engine:
+def observed(connect: Callable[[], Engine], bus: Bus, outlast: float = 0.0) -> Engine:
     """A new handle that tells ``bus`` what happens, and has patience."""
-    return Observed(connect(), bus)
+    return Observed(connect(), bus, outlast=outlast)
 
 
 def connector(url: Url, clock: Clock) -> Callable[[], Engine]:
@@ -128,18 +128,6 @@ def borrower(url: Url) -> Callable[[object], Borrowed]:
     return refuse
 
 
-def _check(url: Url, known: tuple[str, ...]) -> None:
-    for name, value in url.options.items():
-        if name not in known:
-            why = f"a {url.scheme} URL has no such option; it has {', '.join(known) or 'none'}"
-            raise BadOption(name, hidden(f"?{name}={value}").partition("=")[2], why)
-
-
-def _whole(text: str, *, name: str) -> int:
-    if text.isascii() and text.isdigit() and 0 < int(text) <= 1000:
-        return int(text)
-    raise BadOption(name, text, "give a whole number from 1 to 1000")
-
 def effects(url: Url) -> Effects:
     """Where transactional tasks of an app write; ``BadOption`` if its store has no such place."""
     if url.scheme != "postgresql":
@@ -160,6 +148,18 @@ def effects(url: Url) -> Effects:
 def _transactions(url: Url) -> int:
     return _whole(url.options.get("transactions", "10"), name="transactions")
 
+
+def _check(url: Url, known: tuple[str, ...]) -> None:
+    for name, value in url.options.items():
+        if name not in known:
+            why = f"a {url.scheme} URL has no such option; it has {', '.join(known) or 'none'}"
+            raise BadOption(name, hidden(f"?{name}={value}").partition("=")[2], why)
+
+
+def _whole(text: str, *, name: str) -> int:
+    if text.isascii() and text.isdigit() and 0 < int(text) <= 1000:
+        return int(text)
+    raise BadOption(name, text, "give a whole number from 1 to 1000")
 
 
 def _flag(text: str, *, name: str) -> bool:

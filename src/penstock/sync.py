@@ -43,9 +43,15 @@ class Facade:
     _mailboxes: dict[asyncio.AbstractEventLoop, Mailbox]
 
     def __init__(
-        self, connect: Callable[[], Engine], name: str, borrow: Borrow = lambda _: None
+        self,
+        connect: Callable[[], Engine],
+        name: str,
+        borrow: Borrow = lambda _: None,
+        wait: float = 0.0,
     ) -> None:
+        """``wait`` is how long to try to open a store that is away."""
         self._connect = connect
+        self._wait = wait
         self._name = name
         self._borrow = borrow
         self.forget()
@@ -219,7 +225,7 @@ class Facade:
         with self._lock:
             if self._home is None:
                 try:
-                    home = Home(self._connect)
+                    home = Home(self._connect, self._wait)
                 except RuntimeError as error:  # no thread can be started any more
                     raise EngineClosed(self._name) from error
                 if self._home is None:

@@ -531,6 +531,26 @@ async def test_an_enqueue_fails_within_seconds_while_the_server_is_away(
         server.start()
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_an_enqueue_waits_for_the_server_if_the_app_is_told_to(
+    server: Postgres, url: str, is_open: bool
+) -> None:
+    async with Penstock(url, wait_for_store=PATIENCE, enqueue_timeout=PATIENCE) as app:
+        faults: asyncio.Queue[Faulted] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        app.on(Faulted, lambda fault: loop.call_soon_threadsafe(faults.put_nowait, fault))
+        if is_open:
+            await app.aenqueue("work", {})
+        server.stop()
+        enqueuing = asyncio.create_task(app.aenqueue("work", {}))
+        # Five tries are what everybody has.
+        for _ in range(6):
+            fault = await faults.get()
+            assert fault.delay is not None or not is_open
+        server.start()
+        assert (await (await enqueuing).astatus()).state is State.READY
+
+
 @pytest.mark.parametrize("is_running", [False, True])
 async def test_a_worker_stops_in_time_though_the_server_is_away(
     server: Postgres, bench: Bench, is_running: bool

@@ -80,8 +80,9 @@ class Observed(Engine):
 
     Each try may take ``timeout`` seconds, and the sleeping verbs (``wait``, ``listen``,
     ``results``) as much longer as they were asked to sleep; then it ends in ``EngineTimeout``.
-    A repeated verb is tried ``tries`` times in all; the waits between double from about
-    ``backoff`` up to ``max_backoff`` seconds, each shortened by up to half at random.
+    A repeated verb is tried ``tries`` times in all, ``enqueue`` also as often as it takes to
+    ``outlast`` so many seconds; the waits between double from about ``backoff`` up to
+    ``max_backoff`` seconds, each shortened by up to half at random.
     """
 
     def __init__(
@@ -93,12 +94,14 @@ class Observed(Engine):
         tries: int = 5,
         backoff: float = 0.1,
         max_backoff: float = 2.0,
+        outlast: float = 0.0,
     ) -> None:
         self.inner = inner
         self.bus = bus
         self.traits = inner.traits
         self.clock = inner.clock
         self._timeout = timeout
+        self._outlast = outlast
         self._tell = Narrator(bus, inner.clock)
         inner.polls = self._tell.polling
         self._patience = Patience(
@@ -143,10 +146,16 @@ class Observed(Engine):
         return await self._run(verb, rest, timeout + self._timeout, again=True)
 
     async def _run(
-        self, verb: str, call: Callable[[], Awaitable[Result]], limit: float | None, *, again: bool
+        self,
+        verb: str,
+        call: Callable[[], Awaitable[Result]],
+        limit: float | None,
+        *,
+        again: bool,
+        outlast: float = 0.0,
     ) -> Result:
         try:
-            return await self._patience.run(verb, call, limit, again=again)
+            return await self._patience.run(verb, call, limit, again=again, outlast=outlast)
         except LeaseLost as error:
             self._tell.lost(error.worker, verb)
             raise
@@ -185,7 +194,9 @@ class Observed(Engine):
             tried += 1
             return await self.inner.enqueue(drafts)
 
-        receipts = await self._safely("enqueue", store)
+        receipts = await self._run(
+            "enqueue", store, self._timeout, again=True, outlast=self._outlast
+        )
         if tried > 1:
             receipts = _ours(drafts, receipts)
         self._tell.enqueued(drafts, receipts)

@@ -51,19 +51,27 @@ class Patience:
         self._is_over = False
 
     async def run(
-        self, verb: str, call: Callable[[], Awaitable[Answer]], limit: float | None, *, again: bool
+        self,
+        verb: str,
+        call: Callable[[], Awaitable[Answer]],
+        limit: float | None,
+        *,
+        again: bool,
+        outlast: float = 0.0,
     ) -> Answer:
-        """Call. With ``again``, after ``EngineUnavailable`` call again after an ever longer wait.
+        """Call. With ``again``, after ``EngineUnavailable`` call again after an ever longer wait;
+        ``outlast`` is for how many seconds at least.
 
         On failure: the last try's error; ``EngineTimeout`` if it took more than ``limit`` seconds.
         """
-        tried = 0
+        tried, patient_until = 0, self._clock.monotonic() + outlast
         while True:
             tried += 1
             try:
                 return await self._limited(verb, call, limit)
             except EngineUnavailable as error:
-                delay = self._delay(tried) if again and tried < self._tries else None
+                is_last = tried >= self._tries and self._clock.monotonic() >= patient_until
+                delay = self._delay(tried) if again and not is_last else None
                 self._complain(verb, error, tried, delay)
                 if delay is None:
                     raise
@@ -81,7 +89,7 @@ class Patience:
             await asyncio.wait([self._watcher])
 
     def _delay(self, tried: int) -> float:
-        longest = min(self._backoff * 2.0 ** (tried - 1), self._max_backoff)
+        longest = min(self._backoff * 2.0 ** min(tried - 1, 30), self._max_backoff)
         return longest * (0.5 + random.random() / 2)
 
     async def _limited(
