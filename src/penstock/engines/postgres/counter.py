@@ -63,13 +63,12 @@ class Counter:
         self._last = (0, 0.0)
 
     def close(self) -> None:
-        """Let the connection go; whoever comes later goes to the loop."""
+        """Let the connection go, or leave that to who uses it; whoever comes later goes to the
+        loop. Waits for nobody.
+        """
         self._is_open = False
-        if self._pid == os.getpid() and self._lock.acquire(timeout=self._timeout):
-            try:
-                self._drop()
-            finally:
-                self._lock.release()
+        if self._pid == os.getpid():
+            self._tidy()
 
     def call(
         self, sql: str, values: Row, wake: str, instant: float | None, timeout: float | None
@@ -90,6 +89,16 @@ class Counter:
             if self._connection is not None and not self._is_at_rest(self._connection):
                 self._drop()
             self._lock.release()
+            if not self._is_open:
+                self._tidy()
+
+    def _tidy(self) -> None:
+        """Let the connection go, unless somebody is there: they look once more when they leave."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._drop()
+            finally:
+                self._lock.release()
 
     def _is_crowded(self) -> bool:
         """Another thread was here a moment ago, so that two will meet: sharing costs both less."""

@@ -138,7 +138,7 @@ class PostgresHandle(Engine):
                 if watch is not None:
                     parts.push_async_callback(watch.close)
                 if counter is not None:
-                    await asyncio.to_thread(counter.close)
+                    counter.close()
 
     async def migrate(self) -> int:
         with named_errors(self.traits.name):
