@@ -15,7 +15,7 @@ from msgspec.structs import replace as copied
 from penstock.clock import SystemClock
 from penstock.config import Settings
 from penstock.context import CURRENT
-from penstock.core.ids import new_id
+from penstock.core.ids import new_id, new_ids
 from penstock.core.job import Draft
 from penstock.core.spec import Spec
 from penstock.options import Options, checked
@@ -61,7 +61,8 @@ def drafter(task: str, options: Options, settings: Settings) -> Callable[[bytes]
     first, at = draft(task, b"", options, settings), SystemClock.now()
     if options.id is not None:
         return lambda payload: copied(first, payload=payload)
-    return lambda payload: copied(first, id=new_id(at), payload=payload)
+    ids = new_ids(at)
+    return lambda payload: copied(first, id=next(ids), payload=payload)
 
 
 def draft(task: str, payload: bytes, options: Options, settings: Settings) -> Draft:

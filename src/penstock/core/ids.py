@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 
 class _Chance:
@@ -26,7 +28,15 @@ class _Chance:
             self._begin()
         return self._random.getrandbits(64)
 
+    def digits(self) -> str:
+        """As many for many ids at once."""
+        if self._pid != os.getpid():
+            self._begin()
+        return self._random.randbytes(8 * _AT_ONCE).hex()
 
+
+_AT_ONCE: Final = 256
+_LENGTH: Final = 26
 _chance = _Chance()
 
 
@@ -39,12 +49,27 @@ def new_id(at: float = 0.0) -> str:
     return f"{int(at * 100) & 0xFFFFFFFFFF:010x}{_chance.number():016x}"
 
 
+def new_ids(at: float) -> Iterator[str]:
+    """Return any number of ids, each as ``new_id`` makes it."""
+    start = f"{int(at * 100) & 0xFFFFFFFFFF:010x}"
+    while True:
+        digits = _chance.digits()
+        yield from [start + digits[index : index + 16] for index in range(0, len(digits), 16)]
+
+
 def made_at(id: str) -> float:
     """When an id may have been made, at the earliest: 0, unless it looks like one of ours."""
-    if len(id) != 26:
-        return 0.0
+    return all_made_at([id])
+
+
+def all_made_at(ids: Sequence[str]) -> float:
+    """When the first of some ids may have been made, at the earliest."""
+    digits = "".join(ids)
     try:
-        int(id, 16)
+        is_ours = len(bytes.fromhex(digits)) == _LENGTH // 2 * len(ids) and digits.islower()
     except ValueError:
         return 0.0
-    return int(id[:10], 16) / 100
+    # Without capitals, the order of the texts is that of the numbers.
+    if not (is_ours or digits.isdigit()) or set(map(len, ids)) != {_LENGTH}:
+        return 0.0
+    return int(min(ids)[:10], 16) / 100

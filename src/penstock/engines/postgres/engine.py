@@ -81,7 +81,6 @@ class PostgresEngine(PostgresHandle):
     # --- in ------------------------------------------------------------------------------------
 
     async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        check_drafts(self.traits.name, drafts)
         if not drafts:
             return []
         try:
@@ -93,12 +92,11 @@ class PostgresEngine(PostgresHandle):
             raise
 
     def enqueue_now(self, draft: Draft, timeout: float | None) -> Receipt | None:
-        check_drafts(self.traits.name, (draft,))
         counter = self._counter
         if counter is None:
             raise EngineClosed(self.traits.name)
         with named_errors(self.traits.name):
-            plain = to_plain((draft,), self._doubted_at)
+            plain = to_plain(self.traits.name, (draft,), self._doubted_at)
             if plain is None:
                 return None
             wake = placed(f"SELECT penstock.wake('{WORK}')", self._schema)
@@ -114,7 +112,7 @@ class PostgresEngine(PostgresHandle):
         return None if rows is None else Receipt(draft.id, True)
 
     async def _put(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        plain = to_plain(drafts, self._doubted_at)
+        plain = to_plain(self.traits.name, drafts, self._doubted_at)
         if plain is not None:
             try:
                 await self._call(PUT_PLAIN, plain, wakes=WORK)
@@ -122,6 +120,7 @@ class PostgresEngine(PostgresHandle):
             except EngineUnavailable as error:
                 if not any(_says(error, state) for state in (KNOWN_ID, SAME_ID, LOCKED)):
                     raise
+        check_drafts(self.traits.name, drafts)
         return to_receipts(await self._call(PUT, (to_json(drafts),), wakes=WORK))
 
     # --- work ----------------------------------------------------------------------------------

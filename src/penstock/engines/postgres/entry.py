@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Final
 
-from penstock.core.ids import made_at
+from penstock.core.ids import all_made_at, made_at
 from penstock.core.job import Draft
 from penstock.engines.plain import is_plain
 from penstock.engines.postgres.rows import Row, json_text
 from penstock.engines.records import Receipt
+from penstock.engines.storable import check_drafts
 
 BETWEEN: Final = "\x1f"
 """Stands between the items of a list: no JSON text and no id that we make has it."""
+_OWN: Final = ("id", "payload")
 
 
-def to_plain(drafts: Sequence[Draft], doubted_at: float) -> Row | None:
+_KIND: Final = attrgetter(*(each for each in Draft.__struct_fields__ if each not in _OWN))
+"""All that jobs of one kind have in common."""
+
+
+def to_plain(name: str, drafts: Sequence[Draft], doubted_at: float) -> Row | None:
     """The parameters of ``penstock.put_plain``; None: they are not plain, or of several kinds.
 
     ``doubted_at`` is when this handle last sent jobs without knowing what became of them: ids that
-    were made after it are sent for the first time.
+    were made after it are sent for the first time. On failure: ``ItemRefused``, as any job.
     """
     first = drafts[0]
-    kind = (first.task, first.queue, first.priority, first.enqueued_by)
-    ids, payloads = [], []
-    for draft in drafts:
-        if (draft.task, draft.queue, draft.priority, draft.enqueued_by) != kind or not is_plain(
-            draft
-        ):
-            return None
-        ids.append(draft.id)
-        payloads.append(draft.payload)
+    if not is_plain(first) or not all(map(_KIND(first).__eq__, map(_KIND, drafts))):
+        return None
+    check_drafts(name, (first,))
+    ids = [draft.id for draft in drafts]
+    payloads = [draft.payload for draft in drafts]
     try:
         all_payloads = b"\x1f".join(payloads).decode()
     except UnicodeDecodeError:
@@ -42,11 +45,13 @@ def to_plain(drafts: Sequence[Draft], doubted_at: float) -> Row | None:
         all_payloads.count(BETWEEN) != count
         or all_ids.count(BETWEEN) != count
         or "\0" in all_payloads
+        or "\0" in all_ids
         or not all(payloads)
         or not all(ids)
     ):
         return None
-    since = min(map(made_at, ids))
+    since = all_made_at(ids)
+    kind = (first.task, first.queue, first.priority, first.enqueued_by)
     return all_ids, all_payloads, *kind, None if since > doubted_at else since
 
 
