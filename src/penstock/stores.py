@@ -22,10 +22,9 @@ from penstock.errors import (
     WrongProcess,
 )
 from penstock.events import Bus
-from penstock.url import Url, hidden, parse
+from penstock.url import POSTGRES, Url, hidden, parse
 
 PRESENT = ("memory://", "sqlite:///", "postgresql://")
-POSTGRES = ("schema", "connections", "transactions", "connect_timeout", "listen")
 _DRIVERS = {"postgresql": ("psycopg", "postgres"), "redis": ("redis", "redis")}
 
 # Stores in memory are shared by their name within one process; a forked child starts without.
@@ -81,16 +80,18 @@ def connector(url: Url, clock: Clock) -> Callable[[], Engine]:
     if find_spec(driver) is None:
         raise MissingDriver(f"{url.scheme}://", extra)
     if url.scheme == "postgresql":
+        from penstock.engines.postgres.address import check_address
         from penstock.engines.postgres.engine import PostgresEngine
+        from penstock.engines.postgres.schema import check_name
 
-        _check(url, POSTGRES)
+        check_address(url.location, str(url), POSTGRES)
         _transactions(url)
         options = url.options
         return partial(
             PostgresEngine,
             url.location,
             clock,
-            schema=options.get("schema", "penstock"),
+            schema=check_name(options.get("schema", "penstock")),
             connections=_whole(options.get("connections", "4"), name="connections"),
             connect_timeout=seconds(options.get("connect_timeout", 5.0), name="connect_timeout"),
             listens=_flag(options["listen"], name="listen") if "listen" in options else None,

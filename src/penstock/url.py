@@ -25,7 +25,7 @@ _SCHEMES: Final[Mapping[str, str]] = MappingProxyType(
         "rediss": "redis",
     }
 )
-_OURS: Final = ("schema", "connections", "transactions", "connect_timeout", "listen")
+POSTGRES: Final = ("schema", "connections", "transactions", "connect_timeout", "listen")
 """Options of a PostgreSQL URL that are for Penstock; all others are for the driver."""
 _SECRET: Final = re.compile(r"(?i)([?&][^=&]*(?:pass|pwd|secret|token)[^=&]*=)[^&#]*")
 
@@ -76,8 +76,8 @@ def _postgresql(text: str) -> Url:
     """The URL of a server: our options are taken out, the rest is for its driver."""
     location, mark, query = text.partition("?")
     given = [item.partition("=") for item in query.split("&") if item]
-    ours = {name: unquote(value) for name, _, value in given if name in _OURS}
-    theirs = "&".join("".join(item) for item in given if item[0] not in _OURS)
+    ours = {name: unquote(value) for name, _, value in given if name in POSTGRES}
+    theirs = "&".join("".join(item) for item in given if item[0] not in POSTGRES)
     _, _, rest = location.partition("://")
     return Url("postgresql", f"postgresql://{rest}{mark and theirs and '?'}{theirs}", ours, text)
 

@@ -143,6 +143,18 @@ def test_a_file_can_be_as_safe_as_a_power_cut_asks(tmp_path):
             BadDuration,
             "'soon' is no duration: connect_timeout has no number at 'soon'",
         ),
+        (
+            "postgresql:///shop?schema=pg_jobs",
+            BadOption,
+            "schema='pg_jobs': names with pg_ are PostgreSQL's own; give another",
+        ),
+        (
+            "postgresql://me:secret@host/shop?conections=2",
+            BadOption,
+            "url='postgresql://me:***@host/shop?conections=2': invalid URI query parameter "
+            "'conections'; a URL may have schema, connections, transactions, connect_timeout, "
+            "listen, and the options of libpq",
+        ),
         ("memory://?x=1", BadOption, "x='1': a memory URL has no such option; it has none"),
         (7, BadOption, "url=7: give text such as 'sqlite:///jobs.db'"),
     ],
@@ -151,6 +163,24 @@ def test_a_url_that_names_no_store_is_refused(text, kind, message):
     with pytest.raises(kind) as caught:
         Penstock(text)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("password", "why"),
+    [
+        ("se%cret", "it cannot be read (invalid percent-encoded token)"),
+        ("sec/ret", "its port is no number"),
+        ("se@cret", "its host has an '@'"),
+    ],
+)
+def test_a_password_that_was_not_escaped_is_said_but_not_shown(password, why):
+    with pytest.raises(BadOption) as caught:
+        Penstock(f"postgresql://me:{password}@host/db")
+    assert str(caught.value) == (
+        f"url='postgresql://me:***@host/db': {why}; "
+        "in a user or a password, write : / ? # @ % as %3A %2F %3F %23 %40 %25"
+    )
+    assert caught.value.__cause__ is None
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,8 @@ async def test_a_server_that_is_not_there_is_not_asked_for_more() -> None:
     url = f"postgresql://postgres@127.0.0.1:{free_port()}/shop"
     store, jobs = (await examine(lambda: PostgresEngine(url), EXPECTED, watch=0))[1:]
     assert (store.check, store.level) == ("store", Level.ERROR)
-    assert store.text.startswith("the server cannot be reached: connection failed")
+    assert store.text.startswith("the server cannot be reached: connection to server at ")
+    assert store.text.endswith(" failed: Connection refused")
     assert store.next_step is not None
     assert store.next_step.startswith("check the address, that the server runs")
     assert jobs.text.startswith("jobs and workers were not looked at")
@@ -147,7 +148,8 @@ async def test_who_or_what_does_not_exist_is_said(
     url = f"postgresql://{address.format(port=server.port)}"
     (found,) = await PostgresEngine(url).checkup()
     assert (found.check, found.level) == ("store", Level.ERROR)
-    assert "does not exist" in found.text
+    assert found.text.startswith("the server does not let us in: connection to server at ")
+    assert found.text.endswith("does not exist")
     assert (found.next_step or "").startswith(step)
 
 

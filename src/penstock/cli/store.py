@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Iterator
@@ -12,9 +13,11 @@ from typing import Annotated
 import typer
 
 from penstock.app import Penstock
+from penstock.clock import SystemClock
 from penstock.config import PREFIX, Settings
 from penstock.errors import BadOption, StoreMissing
 from penstock.locate import locate
+from penstock.stores import connect
 
 Url = Annotated[
     str | None,
@@ -33,11 +36,11 @@ def opened(url: str | None) -> Iterator[Penstock]:
     """An app without tasks on a store that exists; closed when the block ends.
 
     On failure: ``StoreMissing``, or ``BadOption`` for a store that is in another process's memory.
-    The store is reached by the first call, which raises an ``EngineError`` if it cannot be.
+    The store is reached at the latest by the first call, which raises an ``EngineError`` if it
+    cannot be.
     """
     with shared(url) as app:
-        if app.url.scheme == "sqlite":
-            _check_file(app.url.location, url)
+        asyncio.run(check_made(app, url))
         yield app
 
 
@@ -62,8 +65,24 @@ def check_shared(app: Penstock) -> None:
         raise BadOption("url", str(app.url), why)
 
 
+async def check_made(app: Penstock, url: str | None) -> None:
+    """Opening would make the store: whoever only looks must not."""
+    match app.url.scheme:
+        case "sqlite":
+            _check_file(app.url.location, url)
+        case "postgresql":
+            await _check_schema(app, url)
+
+
+async def _check_schema(app: Penstock, url: str | None) -> None:
+    found = (await connect(app.url.text, SystemClock()).schema()).found
+    if not found:
+        schema = app.url.options.get("schema", "penstock")
+        why = f"the database has no schema {schema!r} with one"
+        raise StoreMissing(str(app.url), why, _source(url))
+
+
 def _check_file(path: str, url: str | None) -> None:
-    """Opening would make the file: whoever only looks must not."""
     try:
         known = os.stat(path)
     except FileNotFoundError:

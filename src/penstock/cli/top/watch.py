@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.cli.store import opened
+from penstock.cli.store import check_made, shared
 from penstock.cli.top.view import View, seen
 from penstock.clock import Clock
 from penstock.engines.engine import Engine
@@ -80,7 +80,8 @@ class Watch:
 
     async def _reached(self) -> Engine:
         if self._engine is None:
-            with opened(self._url) as app:
+            with shared(self._url) as app:
+                await check_made(app, self._url)
                 self._store = str(app.url)
                 engine = connect(app.url.text, self._clock)
             await engine.open()

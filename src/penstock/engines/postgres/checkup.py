@@ -16,6 +16,7 @@ from penstock.engines.postgres import schema as schemas
 from penstock.engines.postgres import soundness, vitals
 from penstock.engines.postgres.link import Link
 from penstock.engines.postgres.probe import Probe
+from penstock.engines.postgres.troubles import line
 from penstock.errors import EngineCorrupt, EngineError, SchemaMismatch
 
 OLDEST: Final = 140_000
@@ -66,9 +67,10 @@ async def _inside(
 
 def unreachable(error: BaseException) -> Finding:
     """Nothing else can be said."""
-    text = " ".join(str(error).split())
+    text = line(error)
     step = next((step for sign, step in _CAUSES if sign in text), _STEP)
-    text = f"the server cannot be reached: {text}"
+    what = "does not let us in" if step is not _STEP else "cannot be reached"
+    text = f"the server {what}: {text}"
     return Finding(check="store", level=Level.ERROR, text=text, next_step=step)
 
 

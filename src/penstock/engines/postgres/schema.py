@@ -23,10 +23,12 @@ OLDEST: Final = 14
 
 
 def check_name(schema: str) -> str:
-    """Refuse a schema name that would have to be quoted."""
+    """Refuse a schema name that would have to be quoted, or is the server's."""
     if not _PLAIN.fullmatch(schema):
         why = "give a lower case name of letters, digits and underscores, at most 41 of them"
         raise BadOption("schema", schema, why)
+    if schema.startswith("pg_"):
+        raise BadOption("schema", schema, "names with pg_ are PostgreSQL's own; give another")
     return schema
 
 

@@ -88,7 +88,7 @@ def named_errors(name: str) -> Iterator[None]:
     except PenstockError:
         raise
     except (UnicodeEncodeError, OverflowError, psycopg.DataError) as error:
-        raise ItemRefused(name, _text(error)) from error
+        raise ItemRefused(name, line(error)) from error
     except psycopg.Error as error:
         raise named(error, name) from error
     except OSError as error:
@@ -101,8 +101,8 @@ def named(error: psycopg.Error, name: str) -> EngineError:
     """The contract's error for one of the driver's."""
     state = error.sqlstate or ""
     if state == CONTESTED:
-        return ItemContested(name, error.diag.message_primary or _text(error), _index(error))
-    text = _text(error)
+        return ItemContested(name, error.diag.message_primary or line(error), _index(error))
+    text = line(error)
     if state == "25006":
         return EngineReadOnly(name, text, "name the primary server in the URL")
     kind: Any = _BY_STATE.get(state) or _BY_CLASS.get(state[:2]) or _at_the_door(state, text)
@@ -121,7 +121,8 @@ def _index(error: psycopg.Error) -> int | None:
     return None if detail is None else int(detail)
 
 
-def _text(error: BaseException) -> str:
-    """One line of what it says."""
-    text = " ".join(str(error).split()).removeprefix("connection failed: ")
+def line(error: BaseException) -> str:
+    """One line of what it says, without the questions that libpq asks back."""
+    told = [each for each in str(error).splitlines() if not each.lstrip().startswith("Is the ")]
+    text = " ".join(" ".join(told).split()).removeprefix("connection failed: ")
     return text or type(error).__name__
