@@ -31,7 +31,7 @@ GRACE: Final = 5.0
 """Seconds beyond its timeout that a silent transaction stays open on the server."""
 PATIENCE: Final = 600.0
 """Seconds to look for a server that did not answer a COMMIT."""
-ENDED: Final = "PS003"
+ENDED: Final = "PS004"
 """``succeed`` found itself in another transaction."""
 
 RESET: Final = (

@@ -603,8 +603,10 @@ DECLARE
   contended_ boolean := false;
   keys_      text[];
   owners_    text[];
-  due_       double precision;
-  cancels_   text[];
+  is_old_    boolean;
+  is_due_    boolean;
+  is_decided_ boolean;
+  lowest_    bigint;
 BEGIN
   -- Held until the end: nobody buries a worker in the middle of its turn. A lock on its row would have
   -- to be written, and a turn that changes nothing would cost a commit.
@@ -665,29 +667,35 @@ BEGIN
     END IF;
   END IF;
 
-  IF EXISTS (SELECT FROM penstock.live WHERE expires_at <= now_ AND expires_at IS NOT NULL
-                AND state IN ('scheduled', 'ready')) THEN
+  -- What is rarely so, asked at once.
+  SELECT EXISTS (SELECT FROM penstock.live WHERE expires_at <= now_ AND expires_at IS NOT NULL
+                    AND state IN ('scheduled', 'ready')),
+         EXISTS (SELECT FROM penstock.live WHERE state = 'scheduled' AND run_at <= now_)
+         OR EXISTS (SELECT FROM penstock.live WHERE hold_until IS NOT NULL AND hold_until <= now_),
+         EXISTS (SELECT FROM penstock.queue),
+         (SELECT last_value + is_called::integer FROM penstock.lowered)
+    INTO is_old_, is_due_, is_decided_, lowest_;
+  IF is_old_ THEN
     PERFORM penstock.expire(now_, 500);
   END IF;
   -- One promoter at a time, so that tickets are in the order of the instants.
-  IF (EXISTS (SELECT FROM penstock.live WHERE state = 'scheduled' AND run_at <= now_)
-      OR EXISTS (SELECT FROM penstock.live WHERE hold_until IS NOT NULL AND hold_until <= now_))
-     AND penstock.await_queue('') THEN
+  IF is_due_ AND penstock.await_queue('') THEN
     PERFORM penstock.promote(now_, 500);
   END IF;
-  IF EXISTS (SELECT FROM penstock.queue WHERE fair) THEN
+  IF is_decided_ THEN
     PERFORM penstock.place_all(20000, true);
   END IF;
 
   IF want_ > 0 AND queues_ <> '{}' THEN
-    IF lowered_ <> (SELECT last_value + is_called::integer FROM penstock.lowered) THEN
+    IF lowered_ <> lowest_ THEN
       -- A job with an old ticket is ready: look from the start of every line.
       SELECT array_agg(number), array_agg(-9223372036854775808), array_agg('-Infinity'::double precision),
              array_agg(-9223372036854775808), array_agg(9223372036854775807)
         INTO range_queue_, from_priority_, from_place_, from_seq_, to_priority_
         FROM generate_series(1, cardinality(queues_)) AS number;
     END IF;
-    IF cardinality(queues_) = 1 AND NOT EXISTS (SELECT FROM penstock.queue WHERE name = queues_[1]) THEN
+    IF cardinality(queues_) = 1
+       AND NOT (is_decided_ AND EXISTS (SELECT FROM penstock.queue WHERE name = queues_[1])) THEN
       -- The usual case, without a detour: one queue about which nothing was decided.
       SELECT array_agg(head.tid ORDER BY head.number) FILTER (WHERE head.number <= slots_ OR NOT head.once),
              bool_or(head.number > slots_ AND head.once), bool_or(head.starts_unique)
@@ -761,21 +769,21 @@ BEGIN
     END IF;
   END IF;
 
-  SELECT min(next.at) INTO due_ FROM unnest(queues_) AS mine (queue) CROSS JOIN LATERAL (
-    -- A range of one, so that only the index of this queue has the order asked for.
-    (SELECT run_at AS at FROM penstock.live
-      WHERE state = 'scheduled' AND queue BETWEEN mine.queue AND mine.queue
-      ORDER BY queue, run_at LIMIT 1)
-    UNION ALL
-    (SELECT hold_until FROM penstock.live
-      WHERE hold_until IS NOT NULL AND queue BETWEEN mine.queue AND mine.queue
-      ORDER BY queue, hold_until LIMIT 1)) AS next;
-  SELECT array_agg(id ORDER BY id) INTO cancels_ FROM penstock.live
-   WHERE worker = worker_ AND state = 'running' AND cancel_reason IS NOT NULL;
-  RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    json_build_object('now', now_, 'due', due_, 'cancels', cancels_, 'passed', coalesce(passed_, false),
-                      'contended', contended_, 'fair', fair_,
-                      'lowered', (SELECT last_value + is_called::integer FROM penstock.lowered)))::penstock.taken;
+  RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, json_build_object(
+    'now', now_,
+    'due', (SELECT min(next.at) FROM unnest(queues_) AS mine (queue) CROSS JOIN LATERAL (
+              -- A range of one, so that only the index of this queue has the order asked for.
+              (SELECT run_at AS at FROM penstock.live
+                WHERE state = 'scheduled' AND queue BETWEEN mine.queue AND mine.queue
+                ORDER BY queue, run_at LIMIT 1)
+              UNION ALL
+              (SELECT hold_until FROM penstock.live
+                WHERE hold_until IS NOT NULL AND queue BETWEEN mine.queue AND mine.queue
+                ORDER BY queue, hold_until LIMIT 1)) AS next),
+    'cancels', (SELECT array_agg(id ORDER BY id) FROM penstock.live
+                 WHERE worker = worker_ AND state = 'running' AND cancel_reason IS NOT NULL),
+    'passed', coalesce(passed_, false), 'contended', contended_, 'fair', fair_,
+    'lowered', (SELECT last_value + is_called::integer FROM penstock.lowered)))::penstock.taken;
 END $$;
 
 -- --- wake-up (law 11) -------------------------------------------------------------------------------

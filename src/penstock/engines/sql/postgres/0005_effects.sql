@@ -12,7 +12,7 @@ DECLARE
   key_ text;
 BEGIN
   IF mark_ IS DISTINCT FROM current_setting('penstock_effect.mark', true) THEN
-    RAISE EXCEPTION USING ERRCODE = 'PS003', MESSAGE = 'the transaction is not the one that was begun';
+    RAISE EXCEPTION USING ERRCODE = 'PS004', MESSAGE = 'the transaction is not the one that was begun';
   END IF;
   -- Held until the end: nobody buries a worker in the middle of its settlement.
   PERFORM FROM penstock.worker WHERE id = worker_ FOR KEY SHARE;
