@@ -719,12 +719,11 @@ class EngineCorrupt(EngineError):
 
     engine: str
     why: str
+    step: str = "move it away and restore a backup, or name another file"
+    """What to do about it."""
 
     def __str__(self) -> str:
-        return (
-            f"{self.engine} is damaged or no Penstock store: {self.why}; "
-            "move it away and restore a backup, or name another file"
-        )
+        return f"{self.engine} is damaged or no Penstock store: {self.why}; {self.step}"
 
 
 class EngineClosed(EngineError):

@@ -93,3 +93,14 @@ def test_a_database_that_is_not_there_is_said_in_a_sentence(
         'database "none_such" does not exist; correct the user, the password or the database in '
         "the URL, or let this one in\n"
     )
+
+
+def test_a_schema_of_another_program_is_no_store(shell: Shell, postgres_url: str) -> None:
+    with quick().connect(postgres_url.rpartition("/")[2]) as connection:
+        connection.execute("CREATE SCHEMA penstock CREATE TABLE live (x integer)")
+    refused = shell("jobs", "list", "--url", postgres_url)
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err == (
+        "Error: postgresql is damaged or no Penstock store: schema 'penstock' holds tables of "
+        "another program; name another schema: ?schema=NAME\n"
+    )

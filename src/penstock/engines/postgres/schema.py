@@ -101,7 +101,8 @@ async def version(link: Link, schema: str, name: str) -> int:
         case [False, False]:
             found = 0
         case _:
-            raise EngineCorrupt(name, f"schema {schema!r} holds tables of another program")
+            why = f"schema {schema!r} holds tables of another program"
+            raise EngineCorrupt(name, why, "name another schema: ?schema=NAME")
     if found > newest():
         raise SchemaMismatch(name, found, newest())
     return int(found)

@@ -38,7 +38,6 @@ LOCKED: Final = "55P03"
 """A row was locked for longer than we wait."""
 
 _BY_STATE: Final[dict[str, type[EngineError]]] = {
-    "25006": EngineReadOnly,  # read only transaction: a standby, or told so
     "28000": EngineRefused,
     "28P01": EngineRefused,
     "3D000": EngineRefused,  # no such database
@@ -48,8 +47,6 @@ _BY_STATE: Final[dict[str, type[EngineError]]] = {
     "55P03": EngineBusy,  # lock not available within lock_timeout
     "57014": EngineTimeout,  # cancelled, by statement_timeout or by a person
     "54000": ItemRefused,  # some limit of the program, such as an index row that is too large
-    "XX001": EngineCorrupt,
-    "XX002": EngineCorrupt,
 }
 _BY_CLASS: Final[dict[str, type[EngineError]]] = {"22": ItemRefused, "54": ItemRefused}
 
@@ -103,8 +100,10 @@ def named(error: psycopg.Error, name: str) -> EngineError:
     if state == CONTESTED:
         return ItemContested(name, error.diag.message_primary or line(error), _index(error))
     text = line(error)
-    if state == "25006":
+    if state == "25006":  # read only transaction: a standby, or told so
         return EngineReadOnly(name, text, "name the primary server in the URL")
+    if state in ("XX001", "XX002"):  # data or an index is corrupted
+        return EngineCorrupt(name, text, "ask penstock doctor --thorough, and restore a backup")
     kind: Any = _BY_STATE.get(state) or _BY_CLASS.get(state[:2]) or _at_the_door(state, text)
     found: EngineError = kind(name, text)
     return found
