@@ -22,15 +22,20 @@ from penstock.core.job import Job, State, Verdict
 from penstock.engines.engine import Engine
 from penstock.engines.records import Cell, Filter, QueueSettings, Report, WorkerInfo
 from penstock.testing.clock import FakeClock
+from servers.messages import Message, runs
 
 
 class Deed:
     """One call that writes. Whatever became of it, ``check`` holds after ``again``."""
 
-    commits: ClassVar[str] = "commit"
-    """What is in the SQL whose arrival makes it happen."""
+    sql: ClassVar[str] = ""
+    """What is in its one statement; empty: it has several, and a COMMIT."""
     is_repeated: ClassVar[bool] = True
     """It may be done again without a look, and ``Observed`` does."""
+
+    def commits(self, message: Message) -> bool:
+        """It happens when this one arrives."""
+        return runs(self.sql)(message) if self.sql else message.sql == "COMMIT"
 
     async def prepare(self, engine: Engine, clock: FakeClock) -> None:
         """Make what it needs."""
@@ -52,7 +57,7 @@ class Deed:
 
 
 class Enqueue(Deed):
-    commits = "put_plain"
+    sql = "put_plain"
     fields: ClassVar[dict[str, Any]] = {}
 
     async def act(self, engine: Engine) -> None:
@@ -67,12 +72,12 @@ class Enqueue(Deed):
 class EnqueueNamed(Enqueue):
     """With ids that a person gave, which the ledger keeps."""
 
-    commits = "penstock.put("
+    sql = "penstock.put("
     fields: ClassVar[dict[str, Any]] = {"remember": 60.0}
 
 
 class EnqueueUnique(Deed):
-    commits = "penstock.put("
+    sql = "penstock.put("
 
     async def act(self, engine: Engine) -> None:
         (receipt,) = await engine.enqueue([draft("a", unique="key", remember=60.0)])
@@ -107,7 +112,7 @@ class Leave(Deed):
 
 
 class Beat(Deed):
-    commits = "beat = beat + 1"
+    sql = "beat = beat + 1"
 
     async def prepare(self, engine: Engine, clock: FakeClock) -> None:
         self.worker = await joined(engine)
@@ -123,7 +128,7 @@ class Beat(Deed):
 class Exchange(Deed):
     """Settle one job and claim the next."""
 
-    commits = "penstock.exchange"
+    sql = "penstock.exchange"
     is_repeated = False
     end: ClassVar[dict[str, Any]] = {"kind": "succeeded", "result": b"1"}
     state: ClassVar[State] = State.SUCCEEDED
@@ -154,7 +159,7 @@ class Exchange(Deed):
 class ExchangeSlowly(Exchange):
     """The same with an outcome that takes several statements."""
 
-    commits = "commit"
+    sql = ""
     end: ClassVar[dict[str, Any]] = {"kind": "retry", "delay": 60.0, "reason": "again"}
     state = State.SCHEDULED
     failures = 1
@@ -177,7 +182,7 @@ class Settle(Exchange):
 
 
 class SettleSlowly(Settle):
-    commits = "commit"
+    sql = ""
     end = ExchangeSlowly.end
     state = ExchangeSlowly.state
     failures = ExchangeSlowly.failures

@@ -95,7 +95,7 @@ async def test_a_deed_that_is_cut_off_happened_or_did_not_and_ends_right_when_do
     deed = kind()
     await deed.prepare(direct, clock)
     before = image(url)
-    fault = cut(proxy, runs(deed.commits))
+    fault = cut(proxy, deed.commits)
     with pytest.raises(EngineUnavailable):
         await deed.act(frail)
     assert fault.has_happened
@@ -114,7 +114,7 @@ async def test_whoever_is_patient_does_not_even_notice_unless_they_have_to_look(
     await deed.prepare(direct, clock)
     inner = PostgresEngine(proxy.url(url), clock, follows_clock=True)
     async with opened(Observed(inner, Bus(), backoff=0.0)) as patient:
-        fault = cut(proxy, runs(deed.commits))
+        fault = cut(proxy, deed.commits)
         if deed.is_repeated:
             await deed.act(patient)
         else:
