@@ -8,14 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
 
 from penstock import Penstock
-from penstock.engines.file_gate import FileGate
 from penstock.errors import EngineBusy
+from processes.doors import shut
 
 TESTS = Path(__file__).parent.parent
 PATIENCE = 60.0
@@ -38,12 +38,7 @@ class Supervised:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "penstock", "worker", module, *options],
                 cwd=place,
-                env={
-                    **os.environ,
-                    "SHOP_PLACE": str(place),
-                    "PYTHONPATH": str(TESTS),
-                    **environment,
-                },
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -90,9 +85,16 @@ class Supervised:
 class Shop:
     """A place with a store, the workers that serve it, and the traces they leave."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, url: str) -> None:
         self.place = place
-        self.url = f"sqlite:///{place}/jobs.db"
+        self.url = url
+        self.environment = {
+            **os.environ,
+            "SHOP_PLACE": str(place),
+            "SHOP_URL": url,
+            "PYTHONPATH": str(TESTS),
+        }
+        """Of every process that serves it."""
         self.app = Penstock(self.url)
         self._workers: list[subprocess.Popen[bytes]] = []
         self._supervised: list[Supervised] = []
@@ -100,18 +102,13 @@ class Shop:
     def worker(
         self, *, concurrency: int = 10, lease: float = 2.0, busy: float = 10, lose: int = 0
     ) -> subprocess.Popen[bytes]:
-        """Start a worker process."""
-        environment = {
-            **os.environ,
-            "SHOP_PLACE": str(self.place),
-            "SHOP_BUSY": str(busy),
-            "PYTHONPATH": str(TESTS),
-        }
+        """Start a worker process; ``busy`` is how long it waits for a file that others write to."""
+        url = f"{self.url}?busy_timeout={busy}" if self.url.startswith("sqlite") else self.url
         log = open(self.place / f"worker-{len(self._workers)}.log", "wb")
         with log:
             worker = subprocess.Popen(
                 [sys.executable, "-m", "processes.serve", str(concurrency), str(lease), str(lose)],
-                env=environment,
+                env={**self.environment, "SHOP_URL": url},
                 stdout=log,
                 stderr=log,
             )
@@ -122,7 +119,8 @@ class Shop:
         self, *options: str, module: str = "processes.shop:app", **environment: str
     ) -> Supervised:
         """Start ``penstock worker`` as a person would."""
-        supervised = Supervised(self.place, len(self._supervised), module, options, environment)
+        number, whole = len(self._supervised), {**self.environment, **environment}
+        supervised = Supervised(self.place, number, module, options, whole)
         self._supervised.append(supervised)
         return supervised
 
@@ -165,21 +163,23 @@ class Shop:
 
         self.until(ended, "the end")
 
+    def shut(self, timeout: float = 10.0) -> AbstractContextManager[None]:
+        """Keep everybody from writing to the store."""
+        return shut(self.url, self.app.clock, timeout)
+
     def freeze(self, worker: subprocess.Popen[bytes]) -> None:
         """Stop a process at a moment when it has no lock on the store."""
-        gate = FileGate(f"{self.place}/jobs.db", "test", self.app.clock)
 
         def is_frozen() -> bool:
             worker.send_signal(signal.SIGSTOP)
             try:
-                with gate.writing(1.0):
+                with self.shut(1.0):
                     return True
             except EngineBusy:
                 worker.send_signal(signal.SIGCONT)
                 return False
 
         self.until(is_frozen, "a moment without a lock")
-        gate.close()
 
     def logs(self) -> str:
         """What the workers said."""
@@ -199,8 +199,16 @@ class Shop:
         self.app.close()
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    shop = Shop(tmp_path)
+@pytest.fixture(params=["sqlite", "postgres"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path}/jobs.db"
+    else:
+        url = request.getfixturevalue("postgres_url")
+    shop = Shop(tmp_path, url)
     yield shop
     shop.close()
+
+
+any_store = pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
+"""For tests where it makes no difference which one it is."""

@@ -15,7 +15,7 @@ from penstock.events import Stale
 PLACE = Path(os.environ["SHOP_PLACE"])
 """Where the traces are: ``trace`` has a line per event, a file ``go`` lets waiting handlers end."""
 
-app = Penstock(f"sqlite:///{PLACE}/jobs.db?busy_timeout={os.environ.get('SHOP_BUSY', '10')}")
+app = Penstock(os.environ["SHOP_URL"])
 
 
 GREED: list[bytearray] = []

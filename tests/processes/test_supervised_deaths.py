@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.job import State
-from processes.conftest import Shop
+from processes.conftest import Shop, any_store
 
 KILLS = 30
 
@@ -73,6 +73,7 @@ def module(place: Path, name: str, text: str) -> str:
     return f"{name}:app"
 
 
+@any_store
 def test_a_process_that_dies_before_it_works_is_started_five_times_then_never(shop: Shop) -> None:
     name = module(shop.place, "dying", "import os\nos._exit(3)\n")
     worker = shop.supervisor(module=name)
@@ -86,6 +87,7 @@ def test_a_process_that_dies_before_it_works_is_started_five_times_then_never(sh
     assert "starts again in 8s" not in said
 
 
+@any_store
 def test_an_application_that_does_not_load_is_not_tried_twice(shop: Shop) -> None:
     name = module(shop.place, "broken", "import nowhere_to_be_found\n")
     worker = shop.supervisor(module=name)

@@ -11,7 +11,7 @@ import sys
 import termios
 
 from penstock.core.job import State
-from processes.conftest import TESTS, Shop, Supervised
+from processes.conftest import Shop, Supervised, any_store
 
 
 def write(shop: Shop, answer: str) -> None:
@@ -78,6 +78,7 @@ def test_sighup_brings_new_code_and_code_that_does_not_load_changes_nothing(shop
     assert shop.app.enqueue("yard.ask", {}).result(timeout=60) == "new, at last"
 
 
+@any_store
 def test_a_change_of_the_code_replaces_the_processes_in_development(shop: Shop) -> None:
     (shop.place / "yard.py").write_text("import this is not Python\n")
     worker = shop.supervisor("--reload", module="yard:app")
@@ -110,6 +111,7 @@ def test_a_process_is_replaced_after_so_many_jobs(shop: Shop) -> None:
     shop.until(lambda: shop.pids() and not before & shop.pids(), "its successor")
 
 
+@any_store
 def test_a_process_is_replaced_when_it_has_too_much_memory(shop: Shop) -> None:
     worker = shop.supervisor("--max-memory", "150MB")
     shop.until(lambda: is_ready(worker), "the process")
@@ -121,6 +123,7 @@ def test_a_process_is_replaced_when_it_has_too_much_memory(shop: Shop) -> None:
     assert shop.app.job(greedy).status().attempt == 1
 
 
+@any_store
 def test_sighup_without_a_terminal_that_was_there_means_stop(shop: Shop) -> None:
     """As when the window is closed in which the worker was started."""
     master, slave = pty.openpty()
@@ -137,7 +140,7 @@ def test_sighup_without_a_terminal_that_was_there_means_stop(shop: Shop) -> None
             stdout=file,
             stderr=file,
             cwd=shop.place,
-            env={**os.environ, "SHOP_PLACE": str(shop.place), "PYTHONPATH": str(TESTS)},
+            env=shop.environment,
         )
     os.close(slave)
     try:
@@ -151,6 +154,7 @@ def test_sighup_without_a_terminal_that_was_there_means_stop(shop: Shop) -> None
     assert "stopping (the terminal is gone)" in log.read_text()
 
 
+@any_store
 def test_systemd_hears_how_it_goes(shop: Shop) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(shop.place / "notify"))

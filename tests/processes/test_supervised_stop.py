@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.job import State
-from processes.conftest import Shop
+from processes.conftest import Shop, any_store
 
 STOPS = [signal.SIGTERM, signal.SIGINT]
 
@@ -129,6 +129,7 @@ def test_processes_whose_supervisor_is_killed_drain_and_end(shop: Shop) -> None:
     assert_each_ran_once(shop, 4)
 
 
+@any_store
 def test_a_process_that_still_loads_ends_with_its_supervisor(shop: Shop) -> None:
     (shop.place / "endless.py").write_text(
         "import os, pathlib, threading\n"
@@ -161,7 +162,7 @@ def test_until_empty_ends_all_processes_when_nothing_is_left(shop: Shop) -> None
 
 def test_a_status_line_comes_when_asked_for(shop: Shop) -> None:
     worker = shop.supervisor("--processes", "2", "--queues", "default,mail")
-    ready = "penstock worker ready: 2 processes, queues default,mail, sqlite:///"
+    ready = f"penstock worker ready: 2 processes, queues default,mail, {shop.url}"
     shop.until(lambda: ready in worker.text(), "the ready line")
     shop.until_ended(shop.enqueue("quick", 7))
 
