@@ -29,6 +29,10 @@ class Payment(Base):
     number: Mapped[int] = mapped_column(primary_key=True)
 
 
+class OwnCursor(psycopg.ServerCursor[Any]):
+    pass
+
+
 class Bank:
     """An app, and what its tasks have written as others see it."""
 
@@ -383,6 +387,38 @@ def test_nothing_of_a_session_is_left_for_the_next_attempt(bank: Bank) -> None:
     ours, *rest = first.result(timeout=0)
     assert rest[1:] == [False, 0]
     assert second.result(timeout=0) == [ours, *rest]
+
+
+def test_names_that_an_attempt_has_given_are_free_for_the_next(bank: Bank) -> None:
+    @bank.task()
+    def pay(number: int, db: psycopg.Connection[Any] = INJECTED) -> Any:
+        db.execute("PREPARE ours AS SELECT 1")
+        db.execute("DECLARE ours CURSOR WITH HOLD FOR SELECT 1")
+        (pid,) = db.execute("SELECT pg_backend_pid()").fetchone() or (0,)
+        return pid
+
+    handles = pay.enqueue_many([(number,) for number in range(2)])
+    bank.app.run_worker(until_empty=True, leads=False, threads=1)
+
+    first, second = (handle.result(timeout=0) for handle in handles)
+    assert first == second
+
+
+def test_what_an_attempt_decides_about_its_connection_is_its_own(bank: Bank) -> None:
+    @bank.task()
+    def pay(number: int, db: psycopg.Connection[Any] = INJECTED) -> Any:
+        seen = [db.cursor_factory.__name__, db.server_cursor_factory.__name__, db.prepare_threshold]
+        db.cursor_factory = psycopg.ClientCursor
+        db.server_cursor_factory = OwnCursor
+        db.prepare_threshold = 0 if number else None
+        db.execute("SELECT 1")
+        return seen
+
+    handles = pay.enqueue_many([(number,) for number in range(3)])
+    bank.app.run_worker(until_empty=True, leads=False, threads=1)
+
+    fresh = ["Cursor", "ServerCursor", None]
+    assert [handle.result(timeout=0) for handle in handles] == [fresh] * 3
 
 
 def test_a_handler_may_become_somebody_who_must_not_settle(bank: Bank) -> None:

@@ -35,8 +35,8 @@ ENDED: Final = "PS004"
 """``succeed`` found itself in another transaction."""
 
 RESET: Final = (
-    "RESET SESSION AUTHORIZATION; RESET ALL; UNLISTEN *; DISCARD TEMP;"
-    " SELECT pg_catalog.pg_advisory_unlock_all(); "
+    "RESET SESSION AUTHORIZATION; RESET ALL; UNLISTEN *; CLOSE ALL; DEALLOCATE ALL;"
+    " DISCARD SEQUENCES; DISCARD TEMP; SELECT pg_catalog.pg_advisory_unlock_all(); "
 )
 LIMITS: Final = (
     "SELECT (1000 * extract(epoch FROM current_setting('statement_timeout')::interval))::bigint,"

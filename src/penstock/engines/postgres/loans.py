@@ -35,6 +35,6 @@ class Plain(Loan):
         pass  # there is no session
 
     async def finish(self, *, keeps: bool) -> None:
-        self.wire.renew()
-        if not keeps or not self._shelf.keep(self.wire):
+        is_as_new = self.wire.renew()
+        if not (keeps and is_as_new and self._shelf.keep(self.wire)):
             await self.wire.close()

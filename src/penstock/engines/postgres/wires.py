@@ -23,6 +23,8 @@ class Wire(ABC):
     """One connection, outside autocommit mode."""
 
     connection: Any
+    cursors: type
+    server_cursors: type
 
     @property
     def status(self) -> TransactionStatus:
@@ -49,13 +51,20 @@ class Wire(ABC):
     async def close(self) -> None:
         """Close it, at once."""
 
-    def renew(self) -> None:
-        """Let the next user find it as the first one did."""
+    def renew(self) -> bool:
+        """Let the next user find it as the first one did; False: that cannot be done."""
         self.connection.row_factory = tuple_row
+        self.connection.cursor_factory = self.cursors
+        self.connection.server_cursor_factory = self.server_cursors
+        # The driver remembers what it has prepared, and nobody can tell it to forget.
+        return self.connection.prepare_threshold is None
 
 
 class Blocking(Wire):
     """One for sync handlers."""
+
+    cursors = psycopg.Cursor
+    server_cursors = psycopg.ServerCursor
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
@@ -88,6 +97,9 @@ class Blocking(Wire):
 
 class Awaited(Wire):
     """One for async handlers. Belongs to a loop."""
+
+    cursors = psycopg.AsyncCursor
+    server_cursors = psycopg.AsyncServerCursor
 
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self.connection = connection
