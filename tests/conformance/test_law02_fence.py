@@ -203,6 +203,16 @@ async def test_what_has_begun_is_marked_inside_the_fence_only(engine):
     assert (await stored(engine, mine.id)).started
 
 
+async def test_what_has_begun_is_marked_whatever_its_id_looks_like(engine):
+    """Else one that is rescued would pass for one that never started, and run once too often."""
+    worker = await joined(engine)
+    ids = [await put(engine, id) for id in ("a\x1fb", "c,d", 'e"{f}', "g\nh", "i")]
+    jobs = (await engine.exchange(ask(worker, want=5, slots=0))).jobs
+    begun = tuple((job.id, job.attempt) for job in jobs)
+    await engine.exchange(ask(worker, want=0, begun=begun))
+    assert [(await stored(engine, id)).started for id in ids] == [True] * 5
+
+
 async def _prefetched(engine):
     """A job that waits in its worker's hands."""
     id = await put(engine, queue=(queue := f"only-{await joined(engine)}"))

@@ -40,7 +40,7 @@ from penstock.engines.postgres.troubles import (
 )
 from penstock.engines.postgres.views import PostgresViews
 from penstock.engines.postgres.watch import ANY, DONE, NEWS, ORDERS, WORK
-from penstock.engines.postgres.work import EXCHANGE, Header, is_quick, to_claimed, to_exchange
+from penstock.engines.postgres.work import EXCHANGE, Header, is_one_call, to_claimed, to_exchange
 from penstock.engines.records import (
     Ask,
     Cell,
@@ -150,7 +150,7 @@ class PostgresEngine(PostgresHandle):
         return replace(given, verdicts=tuple(verdicts))
 
     async def _turn_of(self, ask: Ask, wakes: str) -> Exchange:
-        if all(map(is_quick, ask.outcomes)):
+        if is_one_call(ask):
             quick = await self._quick_turn(ask, wakes)
             if quick is not None:
                 return quick

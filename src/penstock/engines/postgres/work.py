@@ -80,6 +80,11 @@ _header = msgspec.json.Decoder(Header)
 _rest = msgspec.json.Decoder(_Rest)
 
 
+def is_one_call(ask: Ask) -> bool:
+    """All that is told in this turn can be told to ``penstock.exchange``."""
+    return all(map(is_quick, ask.outcomes)) and not any(BETWEEN in id for id, _ in ask.begun)
+
+
 def is_quick(outcome: Outcome) -> bool:
     """It can be settled by ``penstock.exchange``: a success whose result is a plain text."""
     result = outcome.result
@@ -118,7 +123,7 @@ def to_exchange(
             b"\x1f".join([each.result or b"" for each in outcomes]).decode(),
         )
     begun: tuple[str | None, ...] = (None, None)
-    known = [each for each in ask.begun if can_be(each[0])]
+    known = [each for each in ask.begun if can_be(each[0]) and BETWEEN not in each[0]]
     if known:
         begun = BETWEEN.join(id for id, _ in known), ",".join(str(attempt) for _, attempt in known)
     queues = [queue for queue in ask.queues if can_be(queue)]
