@@ -14,6 +14,7 @@ from docs.pages import DOCS
 from penstock import Handle, Penstock, context, errors, events
 from penstock.config import Settings
 from penstock.core.job import TRANSITIONS, Change, Hold, OutcomeKind, State
+from penstock.url import POSTGRES
 
 REFERENCE = DOCS / "reference"
 LIFE = DOCS / "explanation/life-of-a-job.md"
@@ -32,6 +33,12 @@ def test_every_setting_is_in_the_reference() -> None:
     page = (REFERENCE / "configuration.md").read_text()
     for field in fields(Settings):
         assert f"| `{field.name}` | `PENSTOCK_{field.name.upper()}` |" in page
+
+
+def test_every_option_of_a_url_is_in_the_reference() -> None:
+    shown = "\n".join(row[0] for row in rows(REFERENCE / "configuration.md", "URLs"))
+    for option in ("synchronous", "busy_timeout", *POSTGRES):
+        assert f"?{option}=" in shown
 
 
 def classes(module: object, kind: type) -> set[type]:
