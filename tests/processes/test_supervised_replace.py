@@ -129,7 +129,9 @@ def test_sighup_without_a_terminal_that_was_there_means_stop(shop: Shop) -> None
     master, slave = pty.openpty()
     log = shop.place / "terminal.log"
     code = (
-        "import fcntl, os, sys, termios\n"
+        "import fcntl, os, signal, sys, termios\n"
+        # Whoever runs the tests under nohup does not mean this worker, which would go on.
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         "os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
         "os.execv(sys.executable, [sys.executable, '-m', 'penstock', 'worker', *sys.argv[1:]])\n"
     )
