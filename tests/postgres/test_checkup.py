@@ -197,14 +197,33 @@ async def test_a_schema_that_is_older_or_newer(store: Store) -> None:
     assert await store.told("schema") == [("error", text, step)]
 
 
+@pytest.mark.parametrize(
+    ("drop", "part"),
+    [
+        ("FUNCTION penstock.days", "function days"),
+        ("FUNCTION penstock.put_plain", "function put_plain"),
+        ("TABLE penstock.cell", "table cell"),
+        ("TABLE penstock.history", "table history"),
+        ("SEQUENCE penstock.lowered", "sequence lowered"),
+        ("TRIGGER insert_job ON penstock.job", "trigger insert_job"),
+    ],
+)
+async def test_a_store_that_lacks_a_part(store: Store, drop: str, part: str) -> None:
+    store.run(f"DROP {drop} CASCADE")
+    told = await store.told("schema")
+    text = f"{part} is missing in schema penstock, though its version has it"
+    step = "restore it from a backup, or move the jobs that matter to a new schema"
+    assert ("error", text, step) in told
+
+
 # --- who may ------------------------------------------------------------------------------------
 
 
 async def test_a_role_that_may_not_enter(store: Store, role: str) -> None:
     ((level, text, step),) = await store.told("permissions", role=role)
     assert level == "error"
-    assert "permission denied for schema penstock" in text
-    assert step == "as the owner of the schema: SELECT penstock.allow('?', 'work')"
+    assert text.startswith("role stranger lacks a right: permission denied for schema penstock")
+    assert step == "as the owner of the schema: SELECT penstock.allow('stranger', 'work')"
 
 
 async def test_a_role_that_lacks_a_right(store: Store, role: str) -> None:

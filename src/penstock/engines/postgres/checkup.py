@@ -12,8 +12,8 @@ from typing import Final
 import psycopg
 
 from penstock.core.finding import Finding, Level
+from penstock.engines.postgres import parts, soundness, vitals
 from penstock.engines.postgres import schema as schemas
-from penstock.engines.postgres import soundness, vitals
 from penstock.engines.postgres.link import Link
 from penstock.engines.postgres.probe import Probe
 from penstock.engines.postgres.troubles import line
@@ -104,12 +104,15 @@ async def _store(probe: Probe) -> list[Finding]:
         return [Finding(check="store", level=Level.ERROR, text=error.why, next_step=step)]
     except SchemaMismatch as error:
         found, is_there = error.found, True
-    except psycopg.Error as error:
-        return [_denied(schema, [" ".join(str(error).split())], "?")]
+    except psycopg.errors.InsufficientPrivilege as error:
+        ((*_, role, _),) = await probe.rows("server")
+        return [_denied(schema, [f"a right: {line(error)}"], role)]
     if not is_there:
         text = f"there is no schema {schema!r} with a store in this database"
         step = "correct the URL; penstock migrate makes a new store"
         return [Finding(check="store", level=Level.ERROR, text=text, next_step=step)]
+    if found == newest and (lacking := await parts.missing(probe)):
+        return list(lacking)
     return [_schema(found, newest), *(await _rights(probe) if found == newest else ())]
 
 
