@@ -124,7 +124,12 @@ BEGIN
     -- taken must not wait for its end.
     IF EXISTS (SELECT FROM penstock.live WHERE live.id = draft.id)
        OR (draft.remember > 0 AND EXISTS (
-             SELECT FROM penstock.ledger WHERE ledger.id = draft.id AND ledger.until > now_)) THEN
+             SELECT FROM penstock.ledger WHERE ledger.id = draft.id AND ledger.until > now_))
+       -- Who has its key already was stored before, and its window must go on as it is.
+       OR (EXISTS (SELECT FROM penstock.unique_key AS mine
+                    WHERE mine.key = draft.unique AND mine.owner = draft.id)
+           AND EXISTS (SELECT FROM penstock.history WHERE history.id = draft.id
+                          AND history.finished_at >= least(draft.since, now_) - 86400)) THEN
       RETURN QUERY VALUES (draft.id, false, 'id');
       CONTINUE;
     END IF;
@@ -165,7 +170,10 @@ BEGIN
       IF FOUND THEN
         DELETE FROM penstock.live AS job WHERE job.entry = ticket_ AND job.id = draft.id;
       END IF;
-      DELETE FROM penstock.unique_key WHERE unique_key.key = draft.unique AND unique_key.owner = draft.id;
+      -- If the same draft was stored at this moment by another way, the key is that job's.
+      DELETE FROM penstock.unique_key WHERE unique_key.key = draft.unique AND unique_key.owner = draft.id
+         AND NOT EXISTS (SELECT FROM penstock.live AS job
+                          WHERE job.id = draft.id AND job.unique_key = draft.unique);
       RETURN QUERY VALUES (draft.id, false, 'id');
       CONTINUE;
     END IF;
@@ -234,7 +242,8 @@ EXCEPTION WHEN lock_not_available THEN
   is_contested_ := true;
 END $$;
 
--- The life of these jobs needs their keys no longer; their windows may.
+-- The life of these jobs needs their keys no longer; their windows may. A key that nobody holds may be
+-- taken by an open transaction just now, whose end no job waits for: it is left alone.
 CREATE FUNCTION penstock.give_back(keys_ text[], owners_ text[], now_ double precision)
 RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off AS $$
@@ -244,8 +253,10 @@ BEGIN
   END IF;
   UPDATE penstock.unique_key AS mine SET held = false
     FROM (SELECT * FROM unnest(keys_, owners_) AS given (key, owner) ORDER BY given.key) AS given
-   WHERE mine.key = given.key AND mine.owner = given.owner;
-  DELETE FROM penstock.unique_key WHERE key = ANY (keys_) AND NOT held AND until <= now_;
+   WHERE mine.key = given.key AND mine.owner = given.owner AND mine.held;
+  DELETE FROM penstock.unique_key WHERE key = ANY (ARRAY(
+    SELECT key FROM penstock.unique_key WHERE key = ANY (keys_) AND NOT held AND until <= now_
+       FOR UPDATE SKIP LOCKED));
 END $$;
 
 -- --- what falls due ---------------------------------------------------------------------------------
