@@ -514,6 +514,9 @@ BEGIN
           is_contended_ := true;
           CONTINUE;
         END IF;
+        -- Whoever had the lock may have decided otherwise.
+        SELECT * INTO decided FROM penstock.queue WHERE name = queues_[number_];
+        CONTINUE WHEN decided.paused;
         IF decided.most IS NOT NULL THEN
           room_ := least(want_, decided.most - (
             SELECT count(*) FROM penstock.live WHERE state = 'running' AND queue = queues_[number_]));
