@@ -154,9 +154,11 @@ class PostgresEngine(PostgresHandle):
             quick = await self._quick_turn(ask, wakes)
             if quick is not None:
                 return quick
+        for each in ask.outcomes:
+            self._places.pop(each.job, None)
         overruled: dict[str, Job] = {}
         ranges = self._ranges(ask)
-        rest = to_exchange(ask, (), ranges, self._places)
+        rest = to_exchange(replace(ask, begun=()), (), ranges, self._places)
         step = partial(PostgresJobs.exchange, ask=ask, overruled=overruled, rest=rest)
         try:
             verdicts, rows = await self._write(ANY, partial(step, is_patient=True))

@@ -207,6 +207,7 @@ class PostgresWork(PostgresSteps):
         such a row is skipped.
         """
         lock = "lock_patiently" if is_patient else "lock"
+        overruled.clear()
         verdicts = await self._settle_all(ask, overruled, lock)
         return verdicts, await self.turn.rows(EXCHANGE, rest)
 

@@ -27,8 +27,11 @@ SELECT * FROM penstock.history WHERE id = %s::text
 SELECT 1 FROM penstock.live WHERE id = %s::text
 
 -- name: begin_attempt
-UPDATE penstock.live SET started = true
- WHERE id = %s::text AND attempt = %s::integer AND worker = %s::text AND state = 'running'
+-- One that somebody else has just now keeps no outcome waiting.
+UPDATE penstock.live SET started = true WHERE id = (
+  SELECT id FROM penstock.live
+   WHERE id = %s::text AND attempt = %s::integer AND worker = %s::text AND state = 'running'
+     FOR UPDATE SKIP LOCKED)
 
 -- name: save
 -- Write back everything that can change in a job's life.
