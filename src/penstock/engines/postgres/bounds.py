@@ -67,7 +67,8 @@ class Bounds:
             # Everything up to a priority, then that priority from its bound on, and so forth.
             after = (FIRST, float("-inf"), FIRST)
             for priority, ticket in sorted(self._begins.get(queue, {}).items()):
-                parts.append((number, *after, priority - 1))
+                if priority > FIRST:
+                    parts.append((number, *after, priority - 1))
                 parts.append((number, priority, *ticket, priority))
                 after = (priority, float("inf"), ANY_PRIORITY)
             parts.append((number, *after, ANY_PRIORITY))

@@ -29,7 +29,7 @@ from penstock.engines.postgres.entry import to_json, to_plain, to_receipts
 from penstock.engines.postgres.glance import glance
 from penstock.engines.postgres.handle import PostgresHandle
 from penstock.engines.postgres.jobs import PostgresJobs
-from penstock.engines.postgres.rows import Row
+from penstock.engines.postgres.rows import Row, texts
 from penstock.engines.postgres.schema import placed
 from penstock.engines.postgres.troubles import (
     KNOWN_ID,
@@ -188,7 +188,8 @@ class PostgresEngine(PostgresHandle):
         return self._given(ask, rows, ranges)
 
     def _ranges(self, ask: Ask) -> Ranges | None:
-        return self._bounds.ranges(ask.queues) if ask.want > 0 and ask.queues else None
+        queues = texts(ask.queues)
+        return self._bounds.ranges(queues) if ask.want > 0 and queues else None
 
     def _given(self, ask: Ask, rows: Sequence[Row], ranges: Ranges | None) -> Exchange | None:
         header, jobs = to_claimed(rows, ask.worker, self._places)

@@ -90,6 +90,7 @@ def is_quick(outcome: Outcome) -> bool:
     result = outcome.result
     return (
         outcome.kind is OutcomeKind.SUCCEEDED
+        and outcome.job != ""
         and can_be(outcome.job)
         and BETWEEN not in outcome.job
         and (result is None or (0 < len(result) <= _LARGE and _is_text(result)))
