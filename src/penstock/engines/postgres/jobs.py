@@ -15,7 +15,7 @@ from penstock.core import life
 from penstock.core.job import Hold, Job, State
 from penstock.engines.postgres.filters import conditions
 from penstock.engines.postgres.partitions import Day, sort_out, to_days
-from penstock.engines.postgres.rows import can_be, json_text, to_job, to_jobs, to_record
+from penstock.engines.postgres.rows import can_be, json_text, texts, to_job, to_jobs, to_record
 from penstock.engines.postgres.schema import DAYS_AHEAD
 from penstock.engines.postgres.steps import KeyContested
 from penstock.engines.postgres.work import PostgresWork
@@ -41,6 +41,7 @@ class PostgresJobs(PostgresWork):
 
     async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
         """See the contract."""
+        await self._lock_all(ids)
         return [await self._cancel(id, reason) for id in ids]
 
     async def _cancel(self, id: str, reason: str) -> Control:
@@ -55,6 +56,7 @@ class PostgresJobs(PostgresWork):
 
     async def retry(self, ids: Sequence[str]) -> list[Control]:
         """See the contract."""
+        await self._lock_all(ids)
         return [await self._retry(id) for id in ids]
 
     async def _retry(self, id: str) -> Control:
@@ -211,6 +213,12 @@ class PostgresJobs(PostgresWork):
         return Cell(value, version + 1) if await self._change(statement, values) else None
 
     # --- shared --------------------------------------------------------------------------------
+
+    async def _lock_all(self, ids: Sequence[str]) -> None:
+        """Lock jobs in one order for everybody, so that nobody waits in a circle."""
+        if len(ids) > 1:
+            for statement in ("lock_patiently", "lock_all_ended"):
+                await self._ask(statement, (texts(ids),))
 
     async def _locked(self, id: str) -> Job | None:
         """A job that nobody else changes until this ends; live, or else ended."""

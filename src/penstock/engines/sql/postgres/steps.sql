@@ -20,6 +20,9 @@ SELECT * FROM penstock.live WHERE id = %s::text FOR UPDATE
 -- name: lock_ended
 SELECT * FROM penstock.history WHERE id = %s::text FOR UPDATE
 
+-- name: lock_all_ended
+SELECT id FROM penstock.history WHERE id = ANY(%s::text[]) ORDER BY id FOR UPDATE
+
 -- name: ended
 SELECT * FROM penstock.history WHERE id = %s::text
 

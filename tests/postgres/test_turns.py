@@ -1,0 +1,230 @@
+"""Turns that meet what is odd: ids and priorities at the edge, keys and rows that others have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from conformance.steps import (
+    ask,
+    claim_one,
+    draft,
+    enqueue_jobs,
+    joined,
+    outcome,
+    put,
+    send,
+    settle,
+    stored,
+)
+from penstock.core.job import Draft, State, Verdict
+from penstock.engines.postgres.engine import PostgresEngine
+from penstock.engines.postgres.entry import to_json
+from penstock.engines.records import QueueSettings
+from penstock.errors import EngineBusy
+from penstock.testing.clock import FakeClock
+from servers.emptied import emptied
+
+LEAST = -(1 << 63)
+PATIENCE = 60.0
+"""Real seconds after which something counts as never coming."""
+
+
+@pytest.fixture
+async def engine(clock: FakeClock) -> AsyncIterator[PostgresEngine]:
+    database = emptied()
+    database.empty()
+    engine = PostgresEngine(database.url, clock, follows_clock=True)
+    await engine.open()
+    yield engine
+    await engine.close()
+    assert database.left_open() == []
+
+
+@pytest.fixture
+async def connection(engine: PostgresEngine) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    """Somebody else's, whose clock is the engine's."""
+    async with await psycopg.AsyncConnection.connect(emptied().url) as connection:
+        await connection.execute(f"SET penstock_clock.now = '{await engine.now()!r}'")
+        await connection.commit()
+        yield connection
+
+
+async def until(sql: str, *values: object) -> None:
+    """Return when the server says so."""
+    async with (
+        asyncio.timeout(PATIENCE),
+        await psycopg.AsyncConnection.connect(emptied().url, autocommit=True) as watcher,
+    ):
+        while not await (await watcher.execute(sql.encode(), values)).fetchall():
+            pass
+
+
+# --- ids and priorities --------------------------------------------------------------------------
+
+
+async def test_a_job_whose_id_is_empty_ends_as_any_other(engine: PostgresEngine) -> None:
+    await engine.enqueue([Draft(id="", task="work")])
+    job = await claim_one(engine)
+    assert await settle(engine, job, "succeeded") is Verdict.DONE
+    assert (await stored(engine, "")).state is State.SUCCEEDED
+
+
+async def test_what_has_begun_is_marked_whatever_its_id(engine: PostgresEngine) -> None:
+    ids = ["", "a\x1fb", "c"]
+    for id in ids:
+        await engine.enqueue([Draft(id=id, task="work")])
+    worker = await joined(engine)
+    jobs = (await engine.exchange(ask(worker, want=3, slots=0))).jobs
+    await send(engine, worker, begun=tuple((job.id, job.attempt) for job in jobs))
+    assert [(await stored(engine, id)).started for id in ids] == [True] * 3
+
+
+async def test_the_most_urgent_number_of_all_is_a_priority(engine: PostgresEngine) -> None:
+    await enqueue_jobs(engine, 2, priority=LEAST)
+    worker = await joined(engine)
+    for _ in range(2):
+        await claim_one(engine, worker=worker)
+
+
+async def test_a_queue_that_cannot_be_takes_no_other_ones_turn(engine: PostgresEngine) -> None:
+    worker = await joined(engine)
+    first = await put(engine, queue="c")
+    await enqueue_jobs(engine, 3, queue="b")
+    queues = ("a\0", "b", "c")
+    assert (await claim_one(engine, *queues, worker=worker)).queue == "b"
+    assert (await engine.exchange(ask(worker, *queues, want=2))).jobs[1].id == first
+    assert await engine.exchange(ask(worker, "a\0")) is not None
+
+
+async def test_of_jobs_that_have_ended_nothing_is_kept(engine: PostgresEngine) -> None:
+    """A worker lives for months."""
+    worker = await joined(engine)
+    for kind, fields in (
+        ("succeeded", {"result": b"x" * 5000}),
+        ("failed", {}),
+        ("retry", {"delay": 60.0}),
+        ("succeeded", {}),
+    ):
+        await put(engine)
+        job = await claim_one(engine, worker=worker)
+        await settle(engine, job, kind, **fields)
+    assert engine._places == {}
+
+
+# --- unique keys ---------------------------------------------------------------------------------
+
+
+async def test_a_repeated_id_leaves_the_window_of_its_key_alone(engine: PostgresEngine) -> None:
+    mine = draft(unique="k", unique_for=60.0)
+    await engine.enqueue([mine])
+    await settle(engine, await claim_one(engine), "succeeded")
+    (again,) = await engine.enqueue([mine])
+    assert again.because == "id"
+    (other,) = await engine.enqueue([draft(unique="k", unique_for=60.0)])
+    assert (other.id, other.because) == (mine.id, "unique")
+
+
+async def test_an_id_sent_twice_at_once_leaves_the_key_with_its_job(
+    engine: PostgresEngine, connection: psycopg.AsyncConnection[Any]
+) -> None:
+    """The first one commits while the second one waits for its key."""
+    mine = draft(unique="k")
+    await connection.execute("SELECT * FROM penstock.put(%s)", (to_json([mine]),))
+    async with await psycopg.AsyncConnection.connect(emptied().url) as second:
+        await second.execute(f"SET penstock_clock.now = '{await engine.now()!r}'")
+        sent = asyncio.create_task(
+            second.execute("SELECT * FROM penstock.put(%s, true)", (to_json([mine]),))
+        )
+        pid = second.info.backend_pid
+        await until("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid = %s", pid)
+        await connection.commit()
+        assert await (await sent).fetchall() == [(mine.id, False, "id")]
+        await second.commit()
+    (other,) = await engine.enqueue([draft(unique="k")])
+    assert (other.id, other.because) == (mine.id, "unique")
+
+
+async def test_who_takes_a_key_that_is_free_again_keeps_nobody_from_ending(
+    engine: PostgresEngine, clock: FakeClock, connection: psycopg.AsyncConnection[Any]
+) -> None:
+    worker = await joined(engine)
+    await put(engine, unique="k", unique_until="start", unique_for=60.0)
+    job = await claim_one(engine, worker=worker)
+    await put(engine)
+    beside = await claim_one(engine, worker=worker)
+    clock.advance(100.0)
+    taking = draft(unique="k")
+    await connection.execute(f"SET penstock_clock.now = '{await engine.now()!r}'")
+    cursor = await connection.execute(
+        "SELECT created FROM penstock.put(%s, true)", (to_json([taking]),)
+    )
+    assert await cursor.fetchall() == [(True,)]
+    told = await send(engine, worker, outcome(job, "succeeded"), outcome(beside, "succeeded"))
+    assert told.verdicts == (Verdict.DONE, Verdict.DONE)
+    await connection.commit()
+    (other,) = await engine.enqueue([draft(unique="k")])
+    assert other.id == taking.id
+
+
+# --- orders that cross ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["cancel", "retry"])
+async def test_many_are_locked_in_one_order(
+    engine: PostgresEngine, connection: psycopg.AsyncConnection[Any], verb: str
+) -> None:
+    """Whoever waits for one has none that another, who goes the other way, waits for."""
+    for id in ("a", "b"):
+        await put(engine, id)
+    if verb == "retry":
+        await engine.cancel(["a", "b"], "for now")
+    table = "live" if verb == "cancel" else "history"
+    lock = f"SELECT id FROM penstock.{table} WHERE id = %s FOR UPDATE NOWAIT".encode()
+    await connection.execute(lock, ("a",))
+    ids = ["b", "a"]
+    verbs = {"cancel": lambda: engine.cancel(ids, "both"), "retry": lambda: engine.retry(ids)}
+    task = asyncio.create_task(verbs[verb]())
+    await until(
+        "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%FOR UPDATE'"
+    )
+    async with await psycopg.AsyncConnection.connect(emptied().url) as third:
+        assert await (await third.execute(lock, ("b",))).fetchall() == [("b",)]
+    await connection.rollback()
+    try:
+        assert [(each.id, each.changed) for each in await task] == [("b", True), ("a", True)]
+    except EngineBusy:
+        pass  # this machine was too slow to let go in time
+
+
+async def test_what_was_decided_before_the_lock_was_given_counts(
+    engine: PostgresEngine, connection: psycopg.AsyncConnection[Any]
+) -> None:
+    await engine.set_queue("q", QueueSettings(max_running=5))
+    await enqueue_jobs(engine, 5, queue="q")
+    worker = await joined(engine)
+    await connection.execute(
+        "SELECT pg_advisory_xact_lock(hashtext('penstock.queue'), hashtext('q'))"
+    )
+    await connection.execute("UPDATE penstock.queue SET most = 1 WHERE name = 'q'")
+    turn = asyncio.create_task(engine.exchange(ask(worker, "q", want=5)))
+    await until("SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
+    await connection.commit()
+    assert len((await turn).jobs) <= 1
+
+
+async def test_what_has_begun_and_is_locked_keeps_no_outcome_waiting(
+    engine: PostgresEngine, connection: psycopg.AsyncConnection[Any]
+) -> None:
+    worker = await joined(engine)
+    await enqueue_jobs(engine, 2)
+    first, second = (await engine.exchange(ask(worker, want=2, slots=0))).jobs
+    await connection.execute("SELECT FROM penstock.live WHERE id = %s FOR UPDATE", (first.id,))
+    told = await send(
+        engine, worker, outcome(second, "succeeded"), begun=((first.id, first.attempt),)
+    )
+    assert told.verdicts == (Verdict.DONE,)
