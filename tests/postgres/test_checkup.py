@@ -183,7 +183,7 @@ async def test_tables_of_another_program(server: Postgres) -> None:
     with server.connect(name) as connection:
         connection.execute("CREATE SCHEMA penstock; CREATE TABLE penstock.live ()")
     found = await PostgresEngine(server.url(name)).checkup()
-    assert found[1].text == "schema 'penstock' holds tables of another program"
+    assert found[1].text == "schema 'penstock' holds tables or functions of another program"
 
 
 async def test_a_schema_that_is_older_or_newer(store: Store) -> None:

@@ -18,7 +18,13 @@ import pytest
 from conformance.steps import claim, put, stored
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.postgres.schema import check_server, newest, printed, scripts
-from penstock.errors import BadOption, EngineUnavailable, EngineUnsuitable, SchemaMismatch
+from penstock.errors import (
+    BadOption,
+    EngineCorrupt,
+    EngineUnavailable,
+    EngineUnsuitable,
+    SchemaMismatch,
+)
 from servers.postgres import quick
 
 PATIENCE = 60.0
@@ -307,6 +313,31 @@ def test_a_server_that_is_too_old_is_refused() -> None:
 def test_a_schema_that_would_have_to_be_quoted_is_refused(postgres_url: str, name: str) -> None:
     with pytest.raises(BadOption, match="schema"):
         PostgresEngine(postgres_url, schema=name)
+
+
+def test_the_schema_of_everybody_is_refused(postgres_url: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        PostgresEngine(postgres_url, schema="public")
+    assert str(caught.value) == (
+        "schema='public': it is everybody's, and rights are given to all of it; give the store a "
+        "schema of its own"
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["TABLE app.orders ()", "FUNCTION app.total() RETURNS integer LANGUAGE sql AS 'SELECT 1'"],
+)
+async def test_a_schema_in_which_others_live_is_left_alone(
+    admin: psycopg.Connection[Any], postgres_url: str, other: str
+) -> None:
+    """A worker's role would have all rights to their tables, and nobody any to their functions."""
+    admin.execute("CREATE SCHEMA app")
+    admin.execute(f"CREATE {other}".encode())
+    before = things(admin, "app")
+    with pytest.raises(EngineCorrupt, match="'app' holds tables or functions of another program"):
+        await opened(postgres_url, schema="app")
+    assert things(admin, "app") == before
 
 
 # --- two stores in one database -----------------------------------------------------------------

@@ -20,6 +20,12 @@ DAYS_AHEAD: Final = 7
 """Days of history that are made before they come."""
 OLDEST: Final = 14
 """The first version of PostgreSQL that has all we need."""
+IS_EMPTY: Final = (
+    "SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_namespace AS home WHERE nspname = %s AND ("
+    " EXISTS (SELECT FROM pg_catalog.pg_class WHERE relnamespace = home.oid)"
+    " OR EXISTS (SELECT FROM pg_catalog.pg_proc WHERE pronamespace = home.oid)))"
+)
+"""Nothing of others is in a schema: what rights we give and take there, all that is in it has."""
 
 
 def check_name(schema: str) -> str:
@@ -29,6 +35,9 @@ def check_name(schema: str) -> str:
         raise BadOption("schema", schema, why)
     if schema.startswith("pg_"):
         raise BadOption("schema", schema, "names with pg_ are PostgreSQL's own; give another")
+    if schema == "public":
+        why = "it is everybody's, and rights are given to all of it"
+        raise BadOption("schema", schema, f"{why}; give the store a schema of its own")
     return schema
 
 
@@ -98,10 +107,10 @@ async def version(link: Link, schema: str, name: str) -> int:
             ((found,),) = await link.rows(
                 f"SELECT coalesce(max(version), 0) FROM {schema}.migration"
             )
-        case [False, False]:
+        case [False, False] if await link.rows(IS_EMPTY, (schema,)) == [(True,)]:
             found = 0
         case _:
-            why = f"schema {schema!r} holds tables of another program"
+            why = f"schema {schema!r} holds tables or functions of another program"
             raise EngineCorrupt(name, why, "name another schema: ?schema=NAME")
     if found > newest():
         raise SchemaMismatch(name, found, newest())
