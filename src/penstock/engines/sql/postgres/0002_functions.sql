@@ -804,11 +804,15 @@ END $$;
 
 -- Say that somebody is about to sleep. It has to be committed before the last look. Sleep is real, so
 -- it is measured by the server's own clock, whatever a test says the time is.
-CREATE FUNCTION penstock.doze(id_ text, kind_ text, for_ double precision) RETURNS void LANGUAGE sql AS $$
+-- Nobody waits for it to be on disk: a server that is killed has forgotten all sleepers anyway.
+CREATE FUNCTION penstock.doze(id_ text, kind_ text, for_ double precision) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);
   INSERT INTO penstock.sleeper (id, kind, until)
   VALUES (id_, kind_, extract(epoch FROM pg_catalog.clock_timestamp()) + for_)
-  ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, until = excluded.until
-$$;
+  ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, until = excluded.until;
+END $$;
 
 -- Whether a job that has ended may have made room for another one: something waits in a queue that
 -- gives only so many at once.
@@ -844,6 +848,8 @@ BEGIN
     END IF;
   END IF;
   IF kind_ = 'any' OR kinds_ && ARRAY[kind_, 'any'] THEN
+    -- It says nothing that has to outlive the server.
+    PERFORM set_config('synchronous_commit', 'off', true);
     PERFORM pg_notify('penstock.wake', kind_);
     RETURN true;
   END IF;
