@@ -7,8 +7,8 @@ share commits.
 
 | if                                      | then                                                  |
 |-----------------------------------------|-------------------------------------------------------|
-| a caller is interrupted, or its time is | the connection is closed: the server rolls back, or   |
-| over                                    | has committed                                         |
+| a caller is interrupted, or its time is | the connection is closed, and abandoned: whoever uses |
+| over                                    | the handle next sees to it that the server ended it   |
 | the connection breaks                   | the caller goes to the loop and sends the same id     |
 |                                         | again, which is looked for first                      |
 | a signal handler, or a finaliser,       | it finds the counter taken, and goes to the loop      |
@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import psycopg
 from psycopg import errors, generators, pq, waiting
 
 from penstock.clock import SystemClock
-from penstock.engines.postgres.link import ALIVE, ISOLATION
+from penstock.engines.postgres.link import ALIVE, FIRST_QUESTION, ISOLATION, Backend
 from penstock.engines.postgres.rows import Row
 from penstock.errors import EngineTimeout
 
@@ -39,6 +39,7 @@ class _Connection(psycopg.Connection[Any]):
     """A connection whose caller does not wait for ever."""
 
     limit: float | None = None
+    backend: Backend
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         return waiting.wait(gen, self.pgconn.socket, interval=interval, timeout=self.limit)
@@ -47,8 +48,17 @@ class _Connection(psycopg.Connection[Any]):
 class Counter:
     """One handle's counter; any thread may come to it."""
 
-    def __init__(self, dsn: str, given: Mapping[str, object], name: str, timeout: float) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        given: Mapping[str, object],
+        name: str,
+        timeout: float,
+        abandon: Callable[[Backend], object],
+    ) -> None:
+        """``abandon`` is told of what may still be served when its caller has left."""
         self._dsn = dsn
+        self._abandon = abandon
         self._options: dict[str, Any] = {
             option: value for option, value in ALIVE.items() if option not in given
         }
@@ -87,6 +97,7 @@ class Counter:
             return self._call(sql, values, wake, instant, timeout)
         finally:
             if self._connection is not None and not self._is_at_rest(self._connection):
+                self._abandon(self._connection.backend)
                 self._drop()
             self._lock.release()
             if not self._is_open:
@@ -137,8 +148,7 @@ class Counter:
             **self._options,
         )
         try:
-            ask = "SELECT pg_backend_pid(), current_setting('default_transaction_isolation')"
-            ((pid, isolation),) = connection.execute(ask).fetchall()
+            ((pid, begun, isolation),) = connection.execute(FIRST_QUESTION).fetchall()
         except BaseException:
             connection.close()
             raise
@@ -147,6 +157,7 @@ class Counter:
             self._is_open = False
             connection.close()
             return None
+        connection.backend = Backend(pid, begun)
         self._connection, self._owes, self._instant = connection, False, None
         return connection
 

@@ -106,7 +106,11 @@ class PostgresHandle(Engine):
                 raise
             self._links = links
             self._counter = Counter(
-                self._dsn, conninfo_to_dict(self._dsn), self.traits.name, self._connect_timeout
+                self._dsn,
+                conninfo_to_dict(self._dsn),
+                self.traits.name,
+                self._connect_timeout,
+                links.abandon,
             )
             self._bounds.forget()
             self._doubted_at = self.clock.now()

@@ -84,6 +84,10 @@ class Links:
         finally:
             self._room.release()
 
+    def abandon(self, backend: Backend) -> None:
+        """Let the next caller end what was sent there before it happens. Any thread may call."""
+        self._abandoned.add(backend)
+
     async def close(self) -> None:
         """Close all; those who use one get an error. Idempotent."""
         if self._pid != os.getpid():
