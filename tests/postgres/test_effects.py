@@ -244,6 +244,27 @@ def test_the_rollback_of_a_session_is_found_out(bank: Bank) -> None:
     assert bank.payments == []
 
 
+def test_what_a_session_does_after_its_rollback_is_not_committed(bank: Bank) -> None:
+    """It has begun a transaction of its own, which the job does not end in."""
+
+    @bank.task(name="sync")
+    def pay(number: int, db: Session = INJECTED) -> None:
+        db.execute(NAMED, {"number": number})
+        db.rollback()
+        db.execute(NAMED, {"number": -number})
+
+    @bank.task(name="async")
+    async def apay(number: int, db: AsyncSession = INJECTED) -> None:
+        await db.execute(NAMED, {"number": number})
+        await db.rollback()
+        await db.execute(NAMED, {"number": -number})
+
+    for job in bank.run_all(pay.enqueue(7), apay.enqueue(8)):
+        assert job.state is State.FAILED
+        assert "TransactionEnded" in job.errors[-1].kind
+    assert bank.payments == []
+
+
 def test_what_a_session_has_not_sent_yet_is_committed_too(bank: Bank) -> None:
     @bank.task()
     def pay(number: int, db: Session = INJECTED) -> None:

@@ -197,7 +197,8 @@ class PostgresEffect(Effect):
     async def settle(self, result: bytes) -> bool:
         try:
             self._check()
-            await self._loan.flush()
+            if not await self._loan.flush():
+                raise TransactionEnded(self._job.task)
             if not await self._succeed(result):
                 await self._loan.wire.rollback()
                 return False

@@ -16,8 +16,8 @@ class Loan(ABC):
     session: Any = None
 
     @abstractmethod
-    async def flush(self) -> None:
-        """Send what a session has not sent yet."""
+    async def flush(self) -> bool:
+        """Send what a session has not sent yet; False: it is not in our transaction any more."""
 
     @abstractmethod
     async def finish(self, *, keeps: bool) -> None:
@@ -31,8 +31,8 @@ class Plain(Loan):
         self.wire = wire
         self._shelf = shelf
 
-    async def flush(self) -> None:
-        pass  # there is no session
+    async def flush(self) -> bool:
+        return True  # there is no session
 
     async def finish(self, *, keeps: bool) -> None:
         is_as_new = self.wire.renew()

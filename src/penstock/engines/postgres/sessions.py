@@ -2,6 +2,8 @@
 
 A session joins a transaction that is not its own: its ``commit`` only flushes, for the end of the
 transaction is the end of the job; its ``rollback`` is the handler's own end of it, and found out.
+What it does afterwards is in a transaction of its own, which nobody commits: there its ``commit``
+would.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any, Final
 
 import psycopg
 from sqlalchemy import Connection, Engine, create_engine
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncTransaction, create_async_engine
 
 from penstock.engines.postgres.loans import Loan
 from penstock.engines.postgres.shelf import KEPT, Sessions, Shelf
@@ -26,11 +28,14 @@ class _Lent(Loan):
         self._shelf = shelf
         self._connection = connection
         self.wire = Blocking(connection.connection.driver_connection)  # type: ignore[arg-type]
-        connection.begin()
+        self._transaction = connection.begin()
         self.session = kind(bind=connection, join_transaction_mode=_JOINED)
 
-    async def flush(self) -> None:
+    async def flush(self) -> bool:
+        if not self._transaction.is_active:
+            return False
         self.session.commit()
+        return True
 
     async def finish(self, *, keeps: bool) -> None:
         if not keeps or not self._shelf.is_used:
@@ -59,14 +64,18 @@ class BlockingSessions(Sessions):
 
 
 class _AwaitedLent(Loan):
-    def __init__(self, shelf: Shelf, connection: AsyncConnection, wire: Wire, kind: type) -> None:
+    def __init__(self, shelf: Shelf, transaction: AsyncTransaction, wire: Wire, kind: type) -> None:
         self._shelf = shelf
-        self._connection = connection
+        self._transaction = transaction
+        self._connection = connection = transaction.connection
         self.wire = wire
         self.session = kind(bind=connection, join_transaction_mode=_JOINED)
 
-    async def flush(self) -> None:
+    async def flush(self) -> bool:
+        if not self._transaction.is_active:
+            return False
         await self.session.commit()
+        return True
 
     async def finish(self, *, keeps: bool) -> None:
         if not keeps or not self._shelf.is_used:
@@ -95,12 +104,12 @@ class AwaitedSessions(Sessions):
         try:
             raw = await connection.get_raw_connection()
             wire = Awaited(raw.driver_connection)  # type: ignore[arg-type]
-            await connection.begin()
+            transaction = await connection.begin()
         except BaseException:
             await connection.invalidate()
             await connection.close()
             raise
-        return _AwaitedLent(shelf, connection, wire, kind)
+        return _AwaitedLent(shelf, transaction, wire, kind)
 
     async def close(self) -> None:
         await self._engine.dispose()
