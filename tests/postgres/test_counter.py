@@ -12,7 +12,7 @@ from penstock.core.ids import new_id
 from penstock.core.job import State, Verdict
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import Filter
-from penstock.errors import EngineTimeout
+from penstock.errors import EngineTimeout, EngineUnavailable
 from penstock.testing.clock import FakeClock
 from servers.emptied import emptied
 from servers.messages import runs
@@ -55,3 +55,22 @@ async def everybody_has_been_served(engine: PostgresEngine) -> None:
     ):
         while len(await (await watcher.execute(pids)).fetchall()) > 1:
             await engine.now()
+
+
+async def test_a_clock_that_was_set_back_forgets_no_doubt(clock: FakeClock) -> None:
+    """The id was made before, and sent after: when its reply was lost it is older than it says."""
+    database = emptied()
+    database.empty()
+    with Proxy(quick().port) as proxy:
+        engine = PostgresEngine(proxy.url(database.url), clock, follows_clock=True)
+        await engine.open()
+        clock.advance(100.0)
+        mine = draft(new_id(clock.now()))
+        clock.jump(-50.0)
+        proxy.cut_after(runs("put_plain"))
+        with pytest.raises(EngineUnavailable):
+            await engine.enqueue([mine])
+        assert await settle(engine, await claim_one(engine), "succeeded") is Verdict.DONE
+        (receipt,) = await engine.enqueue([mine])
+        assert receipt.because == "id"
+        await engine.close()

@@ -23,6 +23,7 @@ from typing import Final
 import psycopg
 from msgspec.structs import replace
 
+from penstock.core.ids import made_at
 from penstock.core.job import Draft, Job, State, Verdict
 from penstock.engines.postgres.bounds import Ranges
 from penstock.engines.postgres.entry import to_json, to_plain, to_receipts
@@ -87,8 +88,7 @@ class PostgresEngine(PostgresHandle):
             with named_errors(self.traits.name):
                 return await self._put(drafts)
         except BaseException:
-            # They may be stored: whoever sends them again has to ask.
-            self._doubted_at = max(self._doubted_at, self.clock.now())
+            self._doubt(drafts)
             raise
 
     def enqueue_now(self, draft: Draft, timeout: float | None) -> Receipt | None:
@@ -104,12 +104,19 @@ class PostgresEngine(PostgresHandle):
             try:
                 rows = counter.call(sql, plain, wake, self._instant(), timeout)
             except BaseException as error:
-                self._doubted_at = max(self._doubted_at, self.clock.now())
+                self._doubt((draft,))
                 # The other way says what is wrong, or finds that it went well all the same.
                 if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.DataError):
                     return None
                 raise
         return None if rows is None else Receipt(draft.id, True)
+
+    def _doubt(self, drafts: Sequence[Draft]) -> None:
+        """They may be stored: whoever sends them again has to ask, also if the clock was set back
+        since their ids were made.
+        """
+        made = max(made_at(draft.id) for draft in drafts)
+        self._doubted_at = max(self._doubted_at, self.clock.now(), made)
 
     async def _put(self, drafts: Sequence[Draft]) -> list[Receipt]:
         plain = to_plain(self.traits.name, drafts, self._doubted_at)
