@@ -224,6 +224,8 @@ class Proxy:
         life = self._loop.create_task(self._serve((reader, writer)))
         self._lives.add(life)
         life.add_done_callback(self._lives.discard)
+        # Not by the task itself: one that is cut before its first step has no chance to.
+        life.add_done_callback(lambda _: writer.transport.abort())
 
     async def _serve(self, client: _Side) -> None:
         try:
@@ -234,8 +236,6 @@ class Proxy:
                 server[1].transport.abort()
         except ConnectionError:
             pass  # no server: the client is cut, too
-        finally:
-            client[1].transport.abort()
 
     def __enter__(self) -> Self:
         self.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -198,3 +199,17 @@ async def test_an_asynchronous_client_is_cut_as_well(
         with pytest.raises(psycopg.OperationalError):
             await client.execute("INSERT INTO kept VALUES (1)")
     assert kept(direct) == [1]
+
+
+def test_who_is_cut_before_being_served_is_let_go(proxy: Proxy) -> None:
+    """The door has let a client in, and everything is cut before its task has begun."""
+    here, there = socket.socketpair()
+
+    async def cut_at_the_door() -> None:
+        proxy._welcome(*await asyncio.open_connection(sock=there))
+        await proxy._cut()
+
+    with closing(here):
+        here.settimeout(60)
+        proxy._call(cut_at_the_door())
+        assert here.recv(1) == b""
