@@ -101,6 +101,6 @@ def test_a_schema_of_another_program_is_no_store(shell: Shell, postgres_url: str
     refused = shell("jobs", "list", "--url", postgres_url)
     assert (refused.code, refused.out) == (1, "")
     assert refused.err == (
-        "Error: postgresql is damaged or no Penstock store: schema 'penstock' holds tables of "
-        "another program; name another schema: ?schema=NAME\n"
+        "Error: postgresql is damaged or no Penstock store: schema 'penstock' holds tables "
+        "or functions of another program; name another schema: ?schema=NAME\n"
     )
