@@ -410,6 +410,29 @@ async def test_what_was_interrupted_is_finished(
 
 
 @pytest.mark.usefixtures("small_is_big")
+async def test_a_clock_that_was_set_back_into_a_day_that_leaves_gets_a_new_one(
+    engine: PostgresEngine, admin: Admin, clock: FakeClock
+) -> None:
+    """Jobs end in that day as in any other, though it was never brought to its end."""
+    admin.end_many(clock.now() - 9 * DAY)
+    name = admin.day(clock.now() - 9 * DAY)
+    async with reader(admin):
+        detach = f"ALTER TABLE penstock.history DETACH PARTITION penstock.{name} CONCURRENTLY"
+        leader = await psycopg.AsyncConnection.connect(admin.url, autocommit=True)
+        detaching = asyncio.create_task(leader.execute(detach.encode()))
+        await has_left(admin, name)
+        admin.run("SELECT pg_terminate_backend(%s)", leader.info.backend_pid)
+        with pytest.raises(psycopg.OperationalError):
+            await detaching
+        await leader.close()
+    assert admin.days()[name] == "leaving"
+    clock.jump(-9 * DAY)
+    job = await finished(engine, "succeeded")
+    assert job.finished_at == clock.now()
+    assert f"{name}_2" in admin.tables()
+
+
+@pytest.mark.usefixtures("small_is_big")
 async def test_a_table_that_was_not_dropped_is_dropped_later(
     engine: PostgresEngine, admin: Admin, clock: FakeClock
 ) -> None:

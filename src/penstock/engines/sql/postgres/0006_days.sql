@@ -3,7 +3,8 @@
 
 -- Make the day of an instant. The partition is made beside the table and then attached: to create it in
 -- its place would lock out everybody who reads or settles. A table that a person has taken out of the
--- history keeps its name and its rows. The catalogue is read with a snapshot: what `to_regclass` says may
+-- history keeps its name and its rows. One that was to leave and has not left yet is in the way of a clock
+-- that was set back: it leaves first. The catalogue is read with a snapshot: what `to_regclass` says may
 -- be older than the lock.
 CREATE FUNCTION penstock.make_day(at_ double precision) RETURNS boolean LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
@@ -11,10 +12,14 @@ DECLARE
   day_     bigint  := floor(at_ / 86400);
   name_    text    := 'history_' || to_char(to_timestamp(day_ * 86400) AT TIME ZONE 'UTC', 'YYYYMMDD');
   taken_   integer := 0;
+  leaving_ text;
   is_there boolean;
 BEGIN
   FOR try_ IN 1..2 LOOP
-    SELECT count(*), bool_or(relispartition) INTO taken_, is_there FROM pg_class
+    SELECT count(*), bool_or(relispartition AND NOT inhdetachpending),
+           min(relname) FILTER (WHERE inhdetachpending)
+      INTO taken_, is_there, leaving_
+      FROM pg_class LEFT JOIN pg_inherits ON inhrelid = pg_class.oid
      WHERE relname IN (name_, name_ || '_2', name_ || '_3') AND relkind = 'r'
        AND relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'penstock.history'::regclass);
     IF is_there THEN
@@ -24,6 +29,9 @@ BEGIN
       PERFORM pg_advisory_xact_lock(hashtext('penstock.history'), 0);
     END IF;
   END LOOP;
+  IF leaving_ IS NOT NULL THEN
+    EXECUTE format('ALTER TABLE penstock.history DETACH PARTITION penstock.%I FINALIZE', leaving_);
+  END IF;
   IF taken_ > 0 THEN
     name_ := format('%s_%s', name_, taken_ + 1);
   END IF;
