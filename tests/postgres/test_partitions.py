@@ -352,6 +352,20 @@ async def has_left(admin: Admin, name: str) -> None:
             await asyncio.sleep(0.001)
 
 
+async def interrupt(admin: Admin, name: str) -> None:
+    """Kill a leader while it detaches a day."""
+    async with reader(admin):
+        detach = f"ALTER TABLE penstock.history DETACH PARTITION penstock.{name} CONCURRENTLY"
+        leader = await psycopg.AsyncConnection.connect(admin.url, autocommit=True)
+        detaching = asyncio.create_task(leader.execute(detach.encode()))
+        await has_left(admin, name)
+        admin.run("SELECT pg_terminate_backend(%s)", leader.info.backend_pid)
+        with pytest.raises(psycopg.OperationalError):
+            await detaching
+        await leader.close()
+    assert admin.days()[name] == "leaving"
+
+
 @pytest.mark.usefixtures("small_is_big", "hasty")
 async def test_a_long_reader_is_not_waited_for(
     engine: PostgresEngine, admin: Admin, clock: FakeClock
@@ -395,16 +409,7 @@ async def test_what_was_interrupted_is_finished(
     """A leader is killed in the middle of it."""
     admin.end_many(clock.now() - 9 * DAY)
     name = admin.day(clock.now() - 9 * DAY)
-    async with reader(admin):
-        detach = f"ALTER TABLE penstock.history DETACH PARTITION penstock.{name} CONCURRENTLY"
-        leader = await psycopg.AsyncConnection.connect(admin.url, autocommit=True)
-        detaching = asyncio.create_task(leader.execute(detach.encode()))
-        await has_left(admin, name)
-        admin.run("SELECT pg_terminate_backend(%s)", leader.info.backend_pid)
-        with pytest.raises(psycopg.OperationalError):
-            await detaching
-        await leader.close()
-    assert admin.days()[name] == "leaving"
+    await interrupt(admin, name)
     assert (await engine.prune(WEEK, 10)).jobs == 3000
     assert name not in admin.tables()
 
@@ -416,16 +421,7 @@ async def test_a_clock_that_was_set_back_into_a_day_that_leaves_gets_a_new_one(
     """Jobs end in that day as in any other, though it was never brought to its end."""
     admin.end_many(clock.now() - 9 * DAY)
     name = admin.day(clock.now() - 9 * DAY)
-    async with reader(admin):
-        detach = f"ALTER TABLE penstock.history DETACH PARTITION penstock.{name} CONCURRENTLY"
-        leader = await psycopg.AsyncConnection.connect(admin.url, autocommit=True)
-        detaching = asyncio.create_task(leader.execute(detach.encode()))
-        await has_left(admin, name)
-        admin.run("SELECT pg_terminate_backend(%s)", leader.info.backend_pid)
-        with pytest.raises(psycopg.OperationalError):
-            await detaching
-        await leader.close()
-    assert admin.days()[name] == "leaving"
+    await interrupt(admin, name)
     clock.jump(-9 * DAY)
     job = await finished(engine, "succeeded")
     assert job.finished_at == clock.now()

@@ -20,7 +20,7 @@ from penstock.core.ids import made_at
 from penstock.core.job import Hold, OutcomeKind, State, Verdict
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import Filter, QueueSettings
-from servers.emptied import emptied
+from servers.emptied import Emptied, emptied
 
 PATIENCE = 60.0
 """Real seconds after which something counts as never coming."""
@@ -456,7 +456,7 @@ async def test_an_instant_that_no_calendar_has_is_the_end_of_time(
 
 
 def plan(psql: psycopg.Connection[Any], query: str) -> list[dict[str, Any]]:
-    """The scans of a plan, but for days on which few jobs have ended: to read them all is cheap."""
+    """The scans of a plan, but for days on which no job has ended: those are all the same."""
     ((found,),) = psql.execute(f"EXPLAIN (FORMAT JSON) {query}".encode()).fetchall()
 
     def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -465,15 +465,26 @@ def plan(psql: psycopg.Connection[Any], query: str) -> list[dict[str, Any]]:
             yield from walk(below)
 
     scans = [node for node in walk(found[0]["Plan"]) if "Relation Name" in node]
-    sizes = "SELECT relname FROM pg_class WHERE reltuples > 1000"
+    sizes = "SELECT relname FROM pg_class WHERE pg_relation_size(oid) > 0"
     used = {name for (name,) in psql.execute(sizes).fetchall()}
     return [scan for scan in scans if scan["Relation Name"] in used]
 
 
 @pytest.fixture
-def crowded(psql: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
-    """A store with so many jobs that to read all of them would be dear."""
-    psql.execute(
+async def crowded() -> AsyncIterator[psycopg.Connection[Any]]:
+    """A store with so many jobs that to read all of them would be dear, and nothing of others."""
+    database = Emptied()
+    engine = PostgresEngine(database.url)
+    await engine.open()
+    await engine.close()
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        crowd(connection)
+        yield connection
+    database.close()
+
+
+def crowd(connection: psycopg.Connection[Any]) -> None:
+    connection.execute(
         """
         INSERT INTO penstock.live
           (entry, seq, priority, enqueued_at, id, task, queue, state, payload)
@@ -487,7 +498,6 @@ def crowded(psql: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
         ANALYZE penstock.live; ANALYZE penstock.history;
         """
     )
-    return psql
 
 
 def test_a_job_is_looked_up_by_the_indexes_of_the_ids(crowded: psycopg.Connection[Any]) -> None:
