@@ -9,7 +9,7 @@ would.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import psycopg
 from sqlalchemy import Connection, Engine, create_engine
@@ -27,7 +27,7 @@ class _Lent(Loan):
     def __init__(self, shelf: Shelf, connection: Connection, kind: type) -> None:
         self._shelf = shelf
         self._connection = connection
-        self.wire = Blocking(connection.connection.driver_connection)  # type: ignore[arg-type]
+        self.wire = Blocking(cast(Any, connection.connection.driver_connection))
         self._transaction = connection.begin()
         self.session = kind(bind=connection, join_transaction_mode=_JOINED)
 
@@ -103,7 +103,7 @@ class AwaitedSessions(Sessions):
         connection = await self._engine.connect()
         try:
             raw = await connection.get_raw_connection()
-            wire = Awaited(raw.driver_connection)  # type: ignore[arg-type]
+            wire = Awaited(cast(Any, raw.driver_connection))
             transaction = await connection.begin()
         except BaseException:
             await connection.invalidate()
