@@ -261,11 +261,22 @@ class TwoEngines(RuleBasedStateMachine):
         ids = [f"job-{number}" for number in numbers]
         self.both(lambda engine: engine.retry(ids))
 
-    @rule(queue=st.sampled_from(QUEUES), limit=st.integers(1, 3))
-    def purge(self, queue: str, limit: int) -> None:
+    @rule(queue=st.sampled_from(QUEUES), limit=st.integers(1, 3), calls=st.integers(1, 3))
+    def purge(self, queue: str, limit: int, calls: int) -> None:
         self.may_vanish = True
         which = Filter(queues=(queue,), states=(State.SCHEDULED, State.FAILED))
-        self.both(lambda engine: engine.purge(which, limit))
+
+        async def purge(engine: Engine) -> list[tuple[int, bool]]:
+            # A cursor is the store's own: it is followed, not compared.
+            gone, cursor = [], None
+            for _ in range(calls):
+                purged = await engine.purge(which, limit, cursor)
+                gone.append((purged.jobs, purged.cursor is None))
+                if (cursor := purged.cursor) is None:
+                    break
+            return gone
+
+        self.both(purge)
 
     @rule(
         queue=st.sampled_from(QUEUES),

@@ -429,6 +429,35 @@ async def test_a_clock_that_was_set_back_into_a_day_that_leaves_gets_a_new_one(
 
 
 @pytest.mark.usefixtures("small_is_big")
+async def test_a_day_that_another_leader_brings_to_its_end_meanwhile_is_made_anew(
+    engine: PostgresEngine, admin: Admin, clock: FakeClock
+) -> None:
+    admin.run("SELECT penstock.make_day(%s)", clock.now() - 10 * DAY)
+    admin.end_many(clock.now() - 9 * DAY)
+    name = admin.day(clock.now() - 9 * DAY)
+    await interrupt(admin, name)
+    clock.jump(-9 * DAY)
+    async with await psycopg.AsyncConnection.connect(admin.url) as other:
+        await other.execute(
+            f"ALTER TABLE penstock.history DETACH PARTITION penstock.{name} FINALIZE".encode()
+        )
+        await other.execute(f"DROP TABLE penstock.{name}".encode())
+        making = asyncio.create_task(engine.prune(WEEK, 10))
+        await waits_for_a_lock(admin)
+    await making
+    assert admin.day(clock.now()) == name
+
+
+async def waits_for_a_lock(admin: Admin) -> None:
+    """Wait until somebody stands behind a locked table."""
+    async with asyncio.timeout(60):
+        while not admin.run(
+            "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'penstock.history'::regclass"
+        ):
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.usefixtures("small_is_big")
 async def test_a_table_that_was_not_dropped_is_dropped_later(
     engine: PostgresEngine, admin: Admin, clock: FakeClock
 ) -> None:

@@ -9,18 +9,17 @@
 CREATE FUNCTION penstock.make_day(at_ double precision) RETURNS boolean LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
 DECLARE
-  day_     bigint  := floor(at_ / 86400);
-  name_    text    := 'history_' || to_char(to_timestamp(day_ * 86400) AT TIME ZONE 'UTC', 'YYYYMMDD');
-  taken_   integer := 0;
+  day_     bigint := floor(at_ / 86400);
+  name_    text   := 'history_' || to_char(to_timestamp(day_ * 86400) AT TIME ZONE 'UTC', 'YYYYMMDD');
+  names_   text[] := ARRAY[name_, name_ || '_2', name_ || '_3', name_ || '_4'];
   leaving_ text;
   is_there boolean;
 BEGIN
   FOR try_ IN 1..2 LOOP
-    SELECT count(*), bool_or(relispartition AND NOT inhdetachpending),
-           min(relname) FILTER (WHERE inhdetachpending)
-      INTO taken_, is_there, leaving_
+    SELECT bool_or(relispartition AND NOT inhdetachpending), min(relname) FILTER (WHERE inhdetachpending)
+      INTO is_there, leaving_
       FROM pg_class LEFT JOIN pg_inherits ON inhrelid = pg_class.oid
-     WHERE relname IN (name_, name_ || '_2', name_ || '_3') AND relkind = 'r'
+     WHERE relname = ANY (names_) AND relkind = 'r'
        AND relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'penstock.history'::regclass);
     IF is_there THEN
       RETURN false;
@@ -30,11 +29,16 @@ BEGIN
     END IF;
   END LOOP;
   IF leaving_ IS NOT NULL THEN
-    EXECUTE format('ALTER TABLE penstock.history DETACH PARTITION penstock.%I FINALIZE', leaving_);
+    BEGIN
+      EXECUTE format('ALTER TABLE penstock.history DETACH PARTITION penstock.%I FINALIZE', leaving_);
+    EXCEPTION WHEN undefined_table OR object_not_in_prerequisite_state THEN
+      NULL;  -- whoever began that has just brought it to its end
+    END;
   END IF;
-  IF taken_ > 0 THEN
-    name_ := format('%s_%s', name_, taken_ + 1);
-  END IF;
+  SELECT name INTO name_ FROM unnest(names_) WITH ORDINALITY AS free (name, nth)
+   WHERE NOT EXISTS (SELECT FROM pg_class WHERE relname = name AND relnamespace = (
+     SELECT relnamespace FROM pg_class WHERE oid = 'penstock.history'::regclass))
+   ORDER BY nth LIMIT 1;
   EXECUTE format('CREATE TABLE penstock.%I (LIKE penstock.history INCLUDING ALL)', name_);
   EXECUTE format('ALTER TABLE penstock.history ATTACH PARTITION penstock.%I FOR VALUES FROM (%s) TO (%s)',
                  name_, day_ * 86400, (day_ + 1) * 86400);
