@@ -32,6 +32,7 @@ from penstock.engines.batcher import halved
 from penstock.engines.engine import Engine
 from penstock.engines.records import Ask, Exchange, WorkerInfo
 from penstock.errors import ItemRefused
+from penstock.worker.attempt import Key
 from penstock.worker.blame import storable
 from penstock.worker.crew import Crew
 from penstock.worker.leases import Lease
@@ -51,6 +52,8 @@ class Exchanges:
         self._hands = tools.hands
         self._must_join = True
         self._is_uncertain = False
+        self.telling: frozenset[Key] = frozenset()
+        """The attempts of which the store is being told that they have begun."""
 
     @property
     def is_certain(self) -> bool:
@@ -82,12 +85,15 @@ class Exchanges:
         stats.exchanges += 1
         asked_at = clock.monotonic()
         self._is_uncertain = True
+        self.telling = frozenset(ask.begun)
         try:
             reply = await self._engine.exchange(ask)
         except ItemRefused:
             self._is_uncertain = False
             await self._halve(ask)
             return None
+        finally:
+            self.telling = frozenset()
         if ask.worker != self._lease.worker:
             return None  # the lease was lost meanwhile: what it says is for a worker that was
         self._is_uncertain = False
@@ -98,6 +104,21 @@ class Exchanges:
         now = clock.monotonic()
         self._crew.menu.appetite.exchanged(now, now - asked_at, kinds)
         return reply
+
+    async def settle(self, outcomes: tuple[Outcome, ...]) -> None:
+        """Make an exchange that settles and claims nothing; one that claims may be in flight.
+
+        On failure: any ``EngineError``; what was not answered has to be sent again.
+        """
+        self._tools.stats.exchanges += 1
+        ask = Ask(worker=self._lease.worker, outcomes=outcomes, told=self._hands.told)
+        try:
+            reply = await self._engine.exchange(ask)
+        except ItemRefused:
+            await self._halve(ask)
+            return
+        if ask.worker == self._lease.worker:
+            self._judged(ask, reply.verdicts)
 
     def _judged(self, ask: Ask, verdicts: Sequence[Verdict]) -> None:
         self._tools.journal.available()

@@ -6,7 +6,7 @@ for its outcome. That is what ``held`` is compared with after a lost reply (law 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -33,6 +33,7 @@ class Hands:
         self._monotonic = monotonic
         self._attempts: dict[Key, Attempt] = {}
         self._outcomes: dict[Key, Outcome] = {}
+        self._apart: dict[Key, Outcome] = {}
         self._told: set[str] = set()
         self._announced: Attempt | None = None
         self._taken = 0
@@ -40,12 +41,17 @@ class Hands:
     @property
     def is_empty(self) -> bool:
         """Nothing runs, waits or is to be settled."""
-        return not self._attempts and not self._outcomes
+        return not self._attempts and not self._outcomes and not self._apart
 
     @property
     def outcomes(self) -> int:
-        """How many outcomes are still to be settled."""
+        """How many outcomes are still to be sent."""
         return len(self._outcomes)
+
+    @property
+    def outcomes_apart(self) -> int:
+        """How many were set apart and not answered yet."""
+        return len(self._apart)
 
     def __iter__(self) -> Iterator[Attempt]:
         """The attempts that have not ended, whatever happens meanwhile."""
@@ -81,12 +87,17 @@ class Hands:
 
     def replace(self, outcome: Outcome, by: Outcome | None) -> None:
         """Say something else in place of an outcome, or nothing."""
-        if self._outcomes.pop((outcome.job, outcome.attempt), None) is not None and by is not None:
+        if self._forget(outcome) and by is not None:
             self.add(by)
 
     def is_waiting_for(self, outcomes: Sequence[Outcome]) -> bool:
         """One of these outcomes is still to be settled."""
         return any((outcome.job, outcome.attempt) in self._outcomes for outcome in outcomes)
+
+    def _forget(self, outcome: Outcome) -> bool:
+        key = outcome.job, outcome.attempt
+        known = self._outcomes.pop(key, None) or self._apart.pop(key, None)
+        return known is not None
 
     def find(self, ids: Iterable[str]) -> list[Attempt]:
         """The attempts of these jobs."""
@@ -98,6 +109,7 @@ class Hands:
         forgotten = list(self)
         self._attempts.clear()
         self._outcomes.clear()
+        self._apart.clear()
         self._told.clear()
         return forgotten
 
@@ -111,7 +123,9 @@ class Hands:
             [
                 job
                 for key, job in theirs.items()
-                if key not in self._attempts and key not in self._outcomes
+                if key not in self._attempts
+                and key not in self._outcomes
+                and key not in self._apart
             ],
             [attempt for key, attempt in self._attempts.items() if key not in theirs],
         )
@@ -127,9 +141,24 @@ class Hands:
         stale = 0
         for outcome, verdict in zip(outcomes, verdicts, strict=True):
             if verdict is not Verdict.LATER:
-                self._outcomes.pop((outcome.job, outcome.attempt), None)
+                self._forget(outcome)
                 stale += verdict is Verdict.STALE
         return stale
+
+    def set_apart(self, limit: int, but: Container[Key] = ()) -> tuple[Outcome, ...]:
+        """Take outcomes to be sent by themselves, the oldest first, without those of some
+        attempts. Until they are answered or brought back nobody else sends them.
+        """
+        chosen = islice((key for key in self._outcomes if key not in but), limit)
+        for key in list(chosen):
+            self._apart[key] = self._outcomes.pop(key)
+        return tuple(self._apart.values())
+
+    def bring_back(self) -> None:
+        """Let those that were set apart and not answered be sent again, before the others."""
+        if self._apart:
+            self._outcomes = {**self._apart, **self._outcomes}
+            self._apart = {}
 
     def begun(self) -> tuple[Key, ...]:
         """The attempts that have started, or are about to, and of which the store does not know."""

@@ -15,8 +15,10 @@ from penstock.worker.line import Line
 from penstock.worker.means import Means
 from penstock.worker.reserve import Reserve
 
-SLICE: Final = 0.005
-"""Seconds of handlers in a row after which a slot lets the rest of the loop run."""
+SLICE: Final = 0.001
+"""Seconds of handlers in a row after which a slot lets the rest of the loop run: the store can be
+at work on what has ended while the next handlers run.
+"""
 
 
 class Slots:
@@ -34,6 +36,7 @@ class Slots:
         self._running: set[Attempt] = set()
         self._idle: list[asyncio.Future[None]] = []
         self._is_spreading = False
+        self._is_pausing = False
         self._is_closed = False
 
     @property
@@ -116,7 +119,7 @@ class Slots:
                     await self._run(attempt, slot)
                 if (now := self._clock.monotonic()) - since > SLICE:
                     since = now
-                    await asyncio.sleep(0)
+                    await self._pause()
             except asyncio.CancelledError:
                 # A handler that cancelled its own task leaves that to the slot's next await.
                 if self._is_closed:
@@ -149,7 +152,18 @@ class Slots:
                 self._reserve.count(attempt.job.priority, -1)
         self._finished(attempt, outcome)
 
+    async def _pause(self) -> None:
+        self._is_pausing = True
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._is_pausing = False
+
     def _spread(self) -> None:
+        if self._is_pausing:
+            # The slot has not met a handler that waits: it goes on alone.
+            asyncio.get_running_loop().call_soon(self._spread)
+            return
         self._is_spreading = False
         self._wake(len(self._line))
 

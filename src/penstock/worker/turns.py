@@ -1,7 +1,7 @@
 """The worker's turns: what to ask the store, and when.
 
-One exchange is in flight at a time. It goes out as soon as the one before is answered and there is
-something to send or room to fill; there is no timer. Otherwise the worker sleeps until the store
+One exchange that claims is in flight at a time. It goes out as soon as the one before is answered
+and there is something to send or room to fill; there is no timer. Otherwise the worker sleeps until the store
 has something (``wait``) or until it has something itself (``wake``): an outcome, a free slot, a
 stop. While the store is away it is tried again for ever, at growing intervals.
 """
@@ -25,6 +25,7 @@ from penstock.worker.backoff import Backoff
 from penstock.worker.crew import Crew
 from penstock.worker.exchanges import Exchanges
 from penstock.worker.leases import Lease
+from penstock.worker.settler import Settler
 from penstock.worker.tools import Tools
 
 PACE: Final = 0.001
@@ -77,6 +78,8 @@ class Turns:
         self._poll = tools.settings.poll
         self._wake = wake
         self._queues = deque(tools.settings.queues)
+        self._most = engine.traits.max_batch
+        self._settler = Settler(exchanges, tools, self._most)
         self._backoff = Backoff()
         self._has_more = True
         """The last claim was answered in full: there may be more."""
@@ -88,7 +91,7 @@ class Turns:
         """Calls in a row that led to nothing."""
         self._scan_at = -inf
         self._scan_pause = SCAN_EVERY[0]
-        self._exchanged_at = -inf
+        self._asked_at = -inf
         self._flushed_at = -inf
         self._tidied_at = -inf
         self._forgot_at = -inf
@@ -100,8 +103,16 @@ class Turns:
 
     async def take(self) -> None:
         """Take turns until the crew drains and all is settled, also what a lost reply may hide."""
+        try:
+            await self._take()
+        finally:
+            await self._settler.end()
+
+    async def _take(self) -> None:
         while not (self._crew.is_draining and self._hands.is_empty and self._exchanges.is_certain):
             try:
+                if not self._exchanges.is_certain:
+                    await self._settler.pause()
                 await self._exchanges.clear_up()
                 await self._turn()
             except LeaseLost as error:
@@ -129,8 +140,9 @@ class Turns:
         has_use = (self._has_more and ask.want) or meal.passes_over
         if ask.outcomes or self._is_called or has_use or self._hands.is_announcing:
             await self._exchange(ask, meal)
-            # Slots that were woken run before this goes on: quick jobs are done by then.
-            await asyncio.sleep(0)
+            if not self._hands.outcomes:
+                # Slots that were woken run before this goes on: quick jobs are done by then.
+                await asyncio.sleep(0)
         elif self.ends_when_empty and self._hands.is_empty and await self._nothing_left(ask):
             self.is_empty.set()
             await self._wake.wait()
@@ -141,18 +153,21 @@ class Turns:
         """Right after an exchange, while no slot can run dry, let more outcomes come together."""
         if not self._crew.has_stock or self._crew.is_draining:
             return
-        left = self._exchanged_at + PACE - self._clock.monotonic()
+        left = self._asked_at + PACE - self._clock.monotonic()
         if left > 0:
             await self._clock.wait(self.hurry, left)
 
     def _ask(self, meal: Meal) -> Ask:
-        most = self._engine.traits.max_batch
+        most = self._most
+        # What is not settled yet is not forgotten: more of it than this means a slow store.
+        room = most - self._hands.outcomes_apart
+        is_apart = meal.want > 0 and self._engine.traits.is_parallel and self._settler.begin()
         return Ask(
             worker=self._lease.worker,
             queues=tuple(self._queues),
-            want=min(meal.want, most),
+            want=min(meal.want, room),
             slots=min(meal.slots, most),
-            outcomes=self._hands.outgoing(most),
+            outcomes=() if is_apart else self._hands.outgoing(most),
             begun=self._hands.begun(),
             avoid=self._crew.menu.avoid(meal),
             told=self._hands.told,
@@ -161,16 +176,15 @@ class Turns:
 
     async def _exchange(self, ask: Ask, meal: Meal) -> None:
         was_called, self._is_called = self._is_called, False
-        asked_at = self._clock.monotonic()
+        self._asked_at = self._clock.monotonic()
         self._queues.rotate(-1)
         reply = await self._exchanges.send(ask)
-        self._exchanged_at = self._clock.monotonic()
         if reply is None:
             self._has_more = True
             return
         if meal.passes_over:
             self._crew.menu.passed_over(meal, in_full=len(reply.jobs) >= ask.want)
-            self._scanned(asked_at, found=bool(reply.jobs))
+            self._scanned(found=bool(reply.jobs))
             return
         self._has_more = 0 < ask.want <= len(reply.jobs)
         got_something = bool(reply.jobs or reply.cancels or ask.outcomes)
@@ -178,11 +192,11 @@ class Turns:
         if ask.outcomes and not reply.jobs and self._hands.is_waiting_for(ask.outcomes):
             await self._clock.wait(self._wake, LOCKED)
 
-    def _scanned(self, asked_at: float, *, found: bool) -> None:
+    def _scanned(self, *, found: bool) -> None:
         shortest, longest = SCAN_EVERY
         self._scan_pause = shortest if found else min(longest, 2 * self._scan_pause)
         now = self._clock.monotonic()
-        share = min(self._poll, SCAN_SHARE * (now - asked_at))
+        share = min(self._poll, SCAN_SHARE * (now - self._asked_at))
         self._scan_at = now + max(self._scan_pause, share)
 
     # --- between exchanges ---------------------------------------------------------------------
@@ -243,7 +257,7 @@ class Turns:
 
     async def _flush(self) -> None:
         """Send the progress that handlers reported; only what cannot be stored is dropped."""
-        worker, most = self._lease.worker, self._engine.traits.max_batch
+        worker, most = self._lease.worker, self._most
 
         async def send(reports: Sequence[Report]) -> Sequence[Verdict]:
             return await self._engine.progress(worker, reports)

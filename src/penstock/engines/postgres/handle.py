@@ -70,7 +70,12 @@ class PostgresHandle(Engine):
         """
         self.clock = clock or SystemClock()
         self.traits = Traits(
-            name="postgresql", is_durable=True, is_shared=True, has_own_clock=True, max_batch=1000
+            name="postgresql",
+            is_durable=True,
+            is_shared=True,
+            has_own_clock=True,
+            max_batch=1000,
+            is_parallel=True,
         )
         self._dsn = dsn
         self._schema = schemas.check_name(schema)

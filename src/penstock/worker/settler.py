@@ -1,0 +1,82 @@
+"""Settling beside the claims, where a store does two things at a time.
+
+One exchange settles what has ended and claims what is next, one after the other. While a worker is
+busy, a store that serves several connections can do both at once: then what has ended goes in
+exchanges of its own, which claim nothing. A worker has one such exchange in flight at a time, and
+one that claims. Few outcomes are not worth it: they go with the next claim.
+
+| if                                      | then                                                  |
+|-----------------------------------------|-------------------------------------------------------|
+| the reply is lost, or the store is away | the outcomes go again, with the next claim; nothing   |
+|                                         | was claimed, so nothing else is unknown               |
+| a row is locked (``LATER``)             | the same                                              |
+| the lease is lost                       | all is dropped, as whoever notices it does            |
+| an attempt ended while the store is     | its outcome waits for that: the two would be in each  |
+| told that it has begun                  | other's way                                           |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from penstock.errors import EngineClosed, EngineError, LeaseLost
+from penstock.worker.exchanges import Exchanges
+from penstock.worker.tools import Tools
+
+LEAST: Final = 50
+"""Outcomes that are worth an exchange of their own."""
+
+
+class Settler:
+    """Takes outcomes out of the hands and settles them, as long as there are many."""
+
+    def __init__(self, exchanges: Exchanges, tools: Tools, most: int) -> None:
+        """``most`` is how many outcomes one exchange carries."""
+        self._exchanges = exchanges
+        self._hands = tools.hands
+        self._journal = tools.journal
+        self._wake = tools.wake
+        self._most = most
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """It settles, and will take what comes meanwhile."""
+        return self._task is not None
+
+    def begin(self) -> bool:
+        """Settle what there is, if that is enough; True: it does, with what comes meanwhile."""
+        if self._task is None and self._hands.outcomes >= LEAST:
+            self._task = asyncio.create_task(self._settle(), name="penstock settler")
+        return self._task is not None
+
+    async def end(self) -> None:
+        """Stop, if it must be before the reply. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+
+    async def pause(self) -> None:
+        """Wait until it settles nothing."""
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+
+    async def _settle(self) -> None:
+        hands = self._hands
+        try:
+            while hands.outcomes >= LEAST and not hands.outcomes_apart:
+                outcomes = hands.set_apart(self._most, self._exchanges.telling)
+                if not outcomes:
+                    break
+                await self._exchanges.settle(outcomes)
+        except LeaseLost as error:
+            self._exchanges.lose(error.worker)
+        except EngineClosed:
+            pass  # whoever claims says so
+        except EngineError as error:
+            self._journal.unavailable("exchange", error)
+        finally:
+            hands.bring_back()
+            self._task = None
+            self._wake()
