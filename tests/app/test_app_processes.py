@@ -533,7 +533,7 @@ def test_a_time_out_by_signal_is_the_callers_and_not_the_stores(script):
             os.kill(os.getpid(), signal.SIGALRM)
 
         counter = app._facade._home.opened.inner._counter
-        setattr(counter, "_step" if hasattr(counter, "_step") else "_call", slow)
+        setattr(counter, "_step" if hasattr(counter, "_step") else "_store", slow)
         try:
             task.enqueue()
         except TimeoutError as error:

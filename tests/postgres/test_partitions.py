@@ -450,10 +450,11 @@ async def test_a_day_that_another_leader_brings_to_its_end_meanwhile_is_made_ane
 
 async def waits_for_a_lock(admin: Admin) -> None:
     """Wait until somebody stands behind a locked table."""
+    who = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'penstock.history'::regclass"
     async with asyncio.timeout(60):
-        while not admin.run(
-            "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'penstock.history'::regclass"
-        ):
+        while True:
+            if admin.run(who):
+                return
             await asyncio.sleep(0.001)
 
 

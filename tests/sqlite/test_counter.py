@@ -17,6 +17,7 @@ from penstock.engines.file_gate import FileGate
 from penstock.engines.records import Filter, Receipt
 from penstock.engines.sqlite import SqliteEngine
 from penstock.engines.sqlite_counter import SqliteCounter
+from penstock.engines.visitor import Visitor
 from penstock.errors import EngineClosed, EngineReentered, EngineTimeout
 
 PATIENCE = 60.0
@@ -164,7 +165,7 @@ async def test_a_wait_in_line_ends_in_time(engine, monkeypatch):
 
 
 async def test_who_has_gone_delays_nobody_and_stores_nothing(engine, monkeypatch):
-    gone = sqlite_counter._Visitor(draft(), lambda *_: None)
+    gone = Visitor(draft(), lambda *_: None)
     gone.leave()
     counter_of(engine)._line.append(gone)
     job = draft()

@@ -38,7 +38,8 @@ from penstock.engines.file_gate import FileGate
 from penstock.engines.records import Receipt
 from penstock.engines.sqlite_link import SqliteLink
 from penstock.engines.sqlite_thread import SqliteThread
-from penstock.errors import EngineClosed, EngineReentered, EngineTimeout, ItemRefused
+from penstock.engines.visitor import Visitor, wait_for
+from penstock.errors import EngineClosed, EngineReentered, ItemRefused
 
 CROWD: Final = 0.002
 """Seconds between two callers who are taken for many."""
@@ -49,21 +50,6 @@ Step = Callable[[sqlite3.Connection, Sequence[Draft]], list[Receipt]]
 """Stores drafts in a transaction that has begun."""
 Store = Callable[[Sequence[Draft]], list[Receipt]]
 """Stores drafts in a transaction of its own."""
-
-
-class _Visitor:
-    """A caller in line, and where its answer goes."""
-
-    __slots__ = ("answer", "draft", "has_gone")
-
-    def __init__(self, draft: Draft, answer: Answer) -> None:
-        self.draft = draft
-        self.answer = answer
-        self.has_gone = False
-
-    def leave(self) -> None:
-        """Nobody waits for the answer any more."""
-        self.has_gone = True
 
 
 class SqliteCounter:
@@ -77,7 +63,7 @@ class SqliteCounter:
         self._thread = thread
         self._name = name
         self._step = step
-        self._line: deque[_Visitor] = deque()
+        self._line: deque[Visitor] = deque()
         self._is_taken = False  # a hint: only the lock of the link is sure
         self._is_closed = False
         self._last = (0, 0.0)
@@ -135,37 +121,20 @@ class SqliteCounter:
 
         On failure: what ``store`` raises, ``EngineTimeout``, ``EngineClosed``.
         """
-        answers: list[tuple[Receipt | None, Exception | None]] = []
-        served = threading.Lock()
-        served.acquire()
-
-        def answer(receipt: Receipt | None, error: Exception | None) -> None:
-            answers.append((receipt, error))
-            served.release()
-
-        visitor = _Visitor(draft, answer)
-        try:
-            self._enter(visitor, store)
-            if not served.acquire(timeout=-1 if timeout is None else timeout):
-                raise EngineTimeout(self._name, f"enqueue took longer than {timeout:g} s")
-        finally:
-            visitor.leave()
-        receipt, error = answers.pop()
-        if receipt is not None:
-            return receipt
-        assert error is not None
-        raise error
+        receipt = wait_for(draft, partial(self._enter, store), timeout, self._name)
+        assert receipt is not None
+        return receipt
 
     def hand_in(self, draft: Draft, answer: Answer, store: Store) -> Callable[[], None]:
         """Stand in line without waiting; returns what leaves it.
 
         On failure: ``EngineClosed``, here or as the answer.
         """
-        visitor = _Visitor(draft, answer)
-        self._enter(visitor, store)
+        visitor = Visitor(draft, answer)
+        self._enter(store, visitor)
         return visitor.leave
 
-    def _enter(self, visitor: _Visitor, store: Store) -> None:
+    def _enter(self, store: Store, visitor: Visitor) -> None:
         self._line.append(visitor)
         # Every caller calls: what is no longer in line costs the thread one look.
         self._thread.post(partial(self._take, store))
@@ -188,7 +157,7 @@ class SqliteCounter:
         return store(drafts) if receipts is None else receipts
 
 
-def _serve(batch: Sequence[_Visitor], store: Store) -> None:
+def _serve(batch: Sequence[Visitor], store: Store) -> None:
     """Store a batch; if it is refused its halves, until each culprit stands alone (law 10)."""
     try:
         receipts = store([visitor.draft for visitor in batch])

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from penstock.engines.engine import Engine
 from penstock.errors import EngineClosed, EngineError, LeaseLost
 from penstock.worker.exchanges import Exchanges
 from penstock.worker.tools import Tools
@@ -31,23 +32,18 @@ LEAST: Final = 50
 class Settler:
     """Takes outcomes out of the hands and settles them, as long as there are many."""
 
-    def __init__(self, exchanges: Exchanges, tools: Tools, most: int) -> None:
-        """``most`` is how many outcomes one exchange carries."""
+    def __init__(self, engine: Engine, exchanges: Exchanges, tools: Tools) -> None:
+        self._engine = engine
         self._exchanges = exchanges
         self._hands = tools.hands
         self._journal = tools.journal
         self._wake = tools.wake
-        self._most = most
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def is_busy(self) -> bool:
-        """It settles, and will take what comes meanwhile."""
-        return self._task is not None
 
     def begin(self) -> bool:
         """Settle what there is, if that is enough; True: it does, with what comes meanwhile."""
-        if self._task is None and self._hands.outcomes >= LEAST:
+        is_worth_it = self._engine.traits.is_parallel and self._hands.outcomes >= LEAST
+        if self._task is None and is_worth_it:
             self._task = asyncio.create_task(self._settle(), name="penstock settler")
         return self._task is not None
 
@@ -66,7 +62,8 @@ class Settler:
         hands = self._hands
         try:
             while hands.outcomes >= LEAST and not hands.outcomes_apart:
-                outcomes = hands.set_apart(self._most, self._exchanges.telling)
+                most = self._engine.traits.max_batch
+                outcomes = hands.set_apart(most, self._exchanges.telling)
                 if not outcomes:
                     break
                 await self._exchanges.settle(outcomes)

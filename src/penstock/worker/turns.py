@@ -1,9 +1,9 @@
 """The worker's turns: what to ask the store, and when.
 
 One exchange that claims is in flight at a time. It goes out as soon as the one before is answered
-and there is something to send or room to fill; there is no timer. Otherwise the worker sleeps until the store
-has something (``wait``) or until it has something itself (``wake``): an outcome, a free slot, a
-stop. While the store is away it is tried again for ever, at growing intervals.
+and there is something to send or room to fill; there is no timer. Otherwise the worker sleeps until
+the store has something (``wait``) or until it has something itself (``wake``): an outcome, a free
+slot, a stop. While the store is away it is tried again for ever, at growing intervals.
 """
 
 from __future__ import annotations
@@ -78,8 +78,7 @@ class Turns:
         self._poll = tools.settings.poll
         self._wake = wake
         self._queues = deque(tools.settings.queues)
-        self._most = engine.traits.max_batch
-        self._settler = Settler(exchanges, tools, self._most)
+        self._settler = Settler(engine, exchanges, tools)
         self._backoff = Backoff()
         self._has_more = True
         """The last claim was answered in full: there may be more."""
@@ -158,10 +157,10 @@ class Turns:
             await self._clock.wait(self.hurry, left)
 
     def _ask(self, meal: Meal) -> Ask:
-        most = self._most
+        most = self._engine.traits.max_batch
         # What is not settled yet is not forgotten: more of it than this means a slow store.
         room = most - self._hands.outcomes_apart
-        is_apart = meal.want > 0 and self._engine.traits.is_parallel and self._settler.begin()
+        is_apart = meal.want > 0 and self._settler.begin()
         return Ask(
             worker=self._lease.worker,
             queues=tuple(self._queues),
@@ -257,7 +256,7 @@ class Turns:
 
     async def _flush(self) -> None:
         """Send the progress that handlers reported; only what cannot be stored is dropped."""
-        worker, most = self._lease.worker, self._most
+        worker, most = self._lease.worker, self._engine.traits.max_batch
 
         async def send(reports: Sequence[Report]) -> Sequence[Verdict]:
             return await self._engine.progress(worker, reports)

@@ -4,20 +4,25 @@ A job that was claimed leaves an entry in the index until a vacuum removes it, a
 for the oldest transaction of the whole server. So whoever claimed up to a ticket begins after it
 the next time, per queue and priority. What may stand before a bound is found by *sweeps*, which
 begin at the start: when the line seems to end, at least every second, and as soon as somebody says
-that a job became ready with an old ticket (``penstock.lowered``).
+that a job became ready with an old ticket (``penstock.lowered``). The line seems to end all the
+time while workers keep up with what comes, so that sweeps which cost something are made seldom.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from penstock.clock import Clock
+from penstock.clock import Clock, SystemClock
 from penstock.core.job import Job
 from penstock.engines.records import ANY_PRIORITY
 
 SWEEP: Final = 1.0
 """Seconds after which a line is looked at from its start."""
+SHARE: Final = 20
+"""How many times its own duration there is no second sweep at the end of a line."""
+FEW: Final = 2_000
+"""Claimed jobs that leave nothing to walk worth mentioning."""
 MOST: Final = 8
 """Bounds that are kept of one queue; more priorities than that share the last ones' ranges."""
 FIRST: Final = -(1 << 63)
@@ -32,11 +37,13 @@ class Ticket(NamedTuple):
 
 class Ranges(NamedTuple):
     """The parts of the lines to look at, as ``penstock.exchange`` takes them: arrays of queue, from
-    priority, place and seq, to priority; and which state of ``penstock.lowered`` they rely on.
+    priority, place and seq, to priority; which state of ``penstock.lowered`` they rely on; and
+    whether all of every line is to be looked at if they give less than is wanted.
     """
 
     arrays: tuple[str, ...]
     lowered: int
+    sweeps: bool
 
 
 class Bounds:
@@ -46,17 +53,14 @@ class Bounds:
         self._clock = clock
         self._begins: dict[str, dict[int, Ticket]] = {}
         self._swept = float("-inf")
+        self._rests_until = float("-inf")
+        self._claimed = 0
         self._lowered = -1
 
     def forget(self) -> None:
         """Begin at the start of every line."""
         self._begins.clear()
         self._swept = self._clock.monotonic()
-
-    @property
-    def are_known(self) -> bool:
-        """The next look may miss what stands before a bound."""
-        return bool(self._begins)
 
     def ranges(self, queues: Iterable[str]) -> Ranges:
         """The ranges to look at; all of every line when it is time to sweep."""
@@ -74,20 +78,25 @@ class Bounds:
             parts.append((number, *after, ANY_PRIORITY))
         columns = zip(*parts, strict=True)
         arrays = ["{" + ",".join(map(_text, column)) + "}" for column in columns]
-        return Ranges(tuple(arrays), self._lowered)
+        may_rest = self._claimed > FEW and SystemClock.monotonic() < self._rests_until
+        return Ranges(tuple(arrays), self._lowered, bool(self._begins) and not may_rest)
 
-    def learn(self, jobs: Iterable[Job], lowered: int, *, is_fair: bool, is_short: bool) -> None:
+    def learn(
+        self, jobs: Sequence[Job], lowered: int, *, is_fair: bool, swept: float | None
+    ) -> None:
         """Raise the bounds to what was claimed, unless something was passed over or came back.
 
-        ``is_short`` says that the lines gave less than was wanted: then they end here, and there is
-        nothing to save by remembering where they begin.
+        ``swept`` is how many seconds it took to look from the start of the lines, if that was done.
         """
+        if swept is not None:
+            self._rests_until = SystemClock.monotonic() + min(SWEEP, SHARE * swept)
         if lowered != self._lowered:
             self._lowered = lowered
             self.forget()
-        if is_short or is_fair:
+        if is_fair:
             self._begins.clear()
             return
+        self._claimed += len(jobs)
         for job in jobs:
             begins = self._begins.setdefault(job.queue, {})
             if job.priority in begins or len(begins) < MOST:

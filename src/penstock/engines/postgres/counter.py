@@ -1,48 +1,87 @@
-"""The counter of a PostgreSQL store: where a thread that may block hands a job in by itself.
+"""The counter of a PostgreSQL store: where any thread hands a job in without the handle's loop.
 
-A hand-over to the handle's loop and back costs as much as storing a job. So whoever finds the
-counter free serves itself, on its own thread and a connection of the counter's own. Whoever does
-not goes to the loop, where all who come meanwhile share a commit: single callers save the way, many
-share commits.
+A hand-over to the loop and back costs as much as storing a job. So whoever may block and finds the
+counter free serves itself, on its own thread. Whoever does not, or may not block, stands in line,
+where a clerk takes all who stand there into one commit: single callers save the way, many share
+commits.
+
+Only what is usual is done here, jobs that are nothing special. Whatever goes wrong, and whatever is
+not usual, is left to the loop, which says what it is.
 
 | if                                      | then                                                  |
 |-----------------------------------------|-------------------------------------------------------|
 | a caller is interrupted, or its time is | the connection is closed, and abandoned: whoever uses |
 | over                                    | the handle next sees to it that the server ended it   |
-| the connection breaks                   | the caller goes to the loop and sends the same id     |
-|                                         | again, which is looked for first                      |
-| a signal handler, or a finaliser,       | it finds the counter taken, and goes to the loop      |
-| enqueues in the middle of an enqueue    |                                                       |
-| the process forks                       | the child has no connection, and opens one            |
+| one has left the line                   | its job is left out                                   |
+| one leaves while its job is being       | it may be stored; if its time was over, the           |
+| stored                                  | connection is abandoned as well                       |
+| the connection breaks                   | the callers go to the loop and send the same ids      |
+|                                         | again, which are looked for first                     |
+| a signal handler, or a finaliser,       | it finds its own thread at the counter, and goes to   |
+| enqueues in the middle of an enqueue    | the loop                                              |
+| the process forks                       | the child has no connection and no clerk, and gets    |
+|                                         | its own                                               |
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from queue import Empty, SimpleQueue
+from typing import Final
 
 import psycopg
-from psycopg import errors, generators, pq, waiting
+from psycopg import errors
 
 from penstock.clock import SystemClock
-from penstock.engines.postgres.link import ALIVE, FIRST_QUESTION, ISOLATION, Backend
-from penstock.engines.postgres.rows import Row
+from penstock.core.job import Draft
+from penstock.engines.engine import Answer
+from penstock.engines.plain import is_plain
+from penstock.engines.postgres.entry import kind_of, to_plain
+from penstock.engines.postgres.link import Backend
+from penstock.engines.postgres.schema import placed
+from penstock.engines.postgres.till import Statement, Till, open_till
+from penstock.engines.queries import statements
+from penstock.engines.records import Receipt
+from penstock.engines.visitor import Visitor, wait_for
 from penstock.errors import EngineTimeout
 
 CROWD: Final = 0.002
 """Seconds between two callers who are taken for many."""
+MOST: Final = 1000
+"""Jobs that are stored in one commit at most."""
+PATIENCE: Final = 1.0
+"""Seconds that the clerk waits for somebody who serves itself."""
 
 
-class _Connection(psycopg.Connection[Any]):
-    """A connection whose caller does not wait for ever."""
+class Window:
+    """What the counter has to know of its store."""
 
-    limit: float | None = None
-    backend: Backend
+    def __init__(
+        self,
+        name: str,
+        schema: str,
+        doubted_at: Callable[[], float],
+        doubt: Callable[[Sequence[Draft]], None],
+        instant: Callable[[], float | None],
+    ) -> None:
+        """``doubted_at`` and ``doubt`` are of the handle: since when nothing that it sent is in
+        doubt, and that something is now. ``instant`` is what a test says the time is.
+        """
+        self.name = name
+        self.doubted_at = doubted_at
+        self.doubt = doubt
+        self.instant = instant
+        self.put = _statement("put", schema)
+        self.put_one = _statement("put_one", schema)
+        self.wake = _statement("wake", schema)
 
-    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        return waiting.wait(gen, self.pgconn.socket, interval=interval, timeout=self.limit)
+
+def _statement(name: str, schema: str) -> Statement:
+    return Statement(name.encode(), placed(statements("postgres/counter.sql")[name], schema))
 
 
 class Counter:
@@ -52,56 +91,210 @@ class Counter:
         self,
         dsn: str,
         given: Mapping[str, object],
-        name: str,
         timeout: float,
+        window: Window,
         abandon: Callable[[Backend], object],
     ) -> None:
         """``abandon`` is told of what may still be served when its caller has left."""
-        self._dsn = dsn
+        self._open_till = partial(open_till, dsn, given, timeout)
+        self._window = window
         self._abandon = abandon
-        self._options: dict[str, Any] = {
-            option: value for option, value in ALIVE.items() if option not in given
-        }
-        self._name = name
-        self._timeout = timeout
-        self._lock = threading.Lock()
-        self._connection: _Connection | None = None
-        self._pid = os.getpid()
-        self._instant: float | None = None
-        self._owes = False
         self._is_open = True
+        self._renew()
+
+    def _renew(self) -> None:
+        """Be as new; what a fork copied is its parent's, and nothing of it is closed."""
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._line: SimpleQueue[Visitor | None] = SimpleQueue()
+        self._hiring = threading.RLock()
+        self._clerks: set[threading.Thread] = set()
+        """Threads that serve the line: none, or one; two if a hiring was interrupted."""
+        self._till: Till | None = None
+        self._is_taken = False  # a hint: only the lock is sure
+        self._user = 0
+        self._serving: set[Visitor] = set()
         self._last = (0, 0.0)
 
     def close(self) -> None:
         """Let the connection go, or leave that to who uses it; whoever comes later goes to the
-        loop. Waits for nobody.
+        loop. Waits for nobody who is being served.
         """
         self._is_open = False
         if self._pid == os.getpid():
+            self._line.put(None)
             self._tidy()
+            for clerk in list(self._clerks):
+                if not self._serving:
+                    clerk.join(PATIENCE)  # it has nothing to do but to go
 
-    def call(
-        self, sql: str, values: Row, wake: str, instant: float | None, timeout: float | None
-    ) -> list[Row] | None:
-        """Run one statement as a transaction of its own, and then ``wake``; None: somebody is in
-        the way, so go to the loop.
+    # --- who comes -----------------------------------------------------------------------------
 
-        On failure: what the driver raises, ``EngineTimeout``; both may have happened all the same.
+    def serve(self, draft: Draft, timeout: float | None) -> Receipt | None:
+        """Store a job while this thread waits; None: go to the loop, it may be stored.
+
+        On failure: ``ItemRefused``; ``EngineTimeout``, then it may be stored all the same.
         """
-        if self._pid != os.getpid():
-            # What a fork copied is its parent's: a new lock, and nothing is closed.
-            self._lock, self._connection, self._pid = threading.Lock(), None, os.getpid()
-        if not self._is_open or self._is_crowded() or not self._lock.acquire(blocking=False):
+        if not self._may_come(draft):
             return None
+        if not self._is_taken and not self._is_crowded():
+            return self._serve_oneself(draft, timeout)
+        entered: list[Visitor] = []
+
+        def enter(visitor: Visitor) -> None:
+            entered.append(visitor)
+            self._enter(visitor)
+
         try:
-            return self._call(sql, values, wake, instant, timeout)
+            return wait_for(draft, enter, timeout, self._window.name)
+        except BaseException:
+            for visitor in entered:
+                self._part_from(visitor)
+            raise
+
+    def hand_in(self, draft: Draft, answer: Answer) -> Callable[[], None] | None:
+        """Stand in line without waiting; returns what leaves it. None: go to the loop."""
+        if not self._may_come(draft):
+            return None
+        visitor = Visitor(draft, answer)
+        self._enter(visitor)
+        return partial(self._leave, visitor)
+
+    def _may_come(self, draft: Draft) -> bool:
+        if self._pid != os.getpid():
+            self._renew()
+        me = threading.get_ident()
+        is_here = me == self._user or any(clerk.ident == me for clerk in list(self._clerks))
+        return self._is_open and not is_here and is_plain(draft)
+
+    def _is_crowded(self) -> bool:
+        """Another thread was here a moment ago, so that two will meet: sharing costs both less."""
+        (before, at), me, now = self._last, threading.get_ident(), SystemClock.monotonic()
+        self._last = me, now
+        return before != me and now - at < CROWD
+
+    def _serve_oneself(self, draft: Draft, timeout: float | None) -> Receipt | None:
+        try:
+            with self._lock:
+                try:
+                    self._is_taken = True
+                    self._user = threading.get_ident()
+                    return Receipt(draft.id, True) if self._store((draft,), timeout) else None
+                finally:
+                    self._user = 0
+                    self._is_taken = False
         finally:
-            if self._connection is not None and not self._is_at_rest(self._connection):
-                self._abandon(self._connection.backend)
-                self._drop()
-            self._lock.release()
             if not self._is_open:
                 self._tidy()
+
+    # --- who stands in line --------------------------------------------------------------------
+
+    def _enter(self, visitor: Visitor) -> None:
+        self._line.put(visitor)
+        if not self._is_open:
+            self._line.put(None)
+        if self._clerks:
+            return
+        with self._hiring:
+            if self._clerks:
+                return
+            clerk = threading.Thread(
+                target=self._work, args=(self._line,), name="penstock-counter", daemon=True
+            )
+            try:
+                clerk.start()
+            except RuntimeError:  # no thread can be started any more
+                _turn_away(self._line)
+
+    def _leave(self, visitor: Visitor) -> None:
+        visitor.leave()
+        if visitor in self._serving:
+            self._window.doubt((visitor.draft,))
+
+    def _part_from(self, visitor: Visitor) -> None:
+        """A caller did not wait for its answer: what is on its way must not arrive later."""
+        self._leave(visitor)
+        till = self._till
+        if visitor in self._serving and till is not None:
+            self._abandon(till.backend)
+
+    def _work(self, line: SimpleQueue[Visitor | None]) -> None:
+        """Be the clerk."""
+        me = threading.current_thread()
+        self._clerks.add(me)
+        is_last = False
+        while not is_last:
+            batch, is_last = _taken(line, line.get())
+            self._serve_all([visitor for visitor in batch if not visitor.has_gone])
+            del batch
+        line.put(None)  # for another clerk, if there is one
+        self._clerks.discard(me)
+        self._tidy()
+        # Whoever found a clerk still there is not left behind.
+        _turn_away(line)
+
+    def _serve_all(self, batch: Sequence[Visitor]) -> None:
+        for _, some in groupby(batch, lambda visitor: kind_of(visitor.draft)):
+            group = list(some)
+            is_stored = self._serve_alike(group)
+            for visitor in group:
+                visitor.answer(Receipt(visitor.draft.id, True) if is_stored else None, None)
+
+    def _serve_alike(self, group: Sequence[Visitor]) -> bool:
+        if not self._lock.acquire(timeout=PATIENCE):
+            return False
+        try:
+            self._serving.update(group)
+            return self._store([visitor.draft for visitor in group], None)
+        except Exception:
+            return False
+        finally:
+            self._serving.difference_update(group)
+            self._lock.release()
+
+    # --- the store -----------------------------------------------------------------------------
+
+    def _store(self, drafts: Sequence[Draft], limit: float | None) -> bool:
+        """Store jobs of one kind in one commit, and wake who sleeps; False: go to the loop, they
+        may be stored. Called with the lock held.
+
+        On failure: ``ItemRefused``; ``EngineTimeout``, then they may be stored all the same.
+        """
+        window = self._window
+        plain = to_plain(window.name, drafts, window.doubted_at())
+        if plain is None or not self._is_open:
+            return False
+        try:
+            till = self._till or self._open_till()
+            if till is None:
+                # The loop knows what to do with a pooler.
+                self._is_open = False
+                return False
+            self._till = till
+            try:
+                till.set_clock(window.instant(), limit)
+                values = [None if each is None else str(each).encode() for each in plain]
+                if len(drafts) == 1 and plain[-1] is None:
+                    till.run(window.put_one, values[:-1], limit)
+                else:
+                    till.run(window.put, values, limit)
+                till.post(window.wake, limit)
+            except BaseException:
+                # Whatever it was in the middle of: nobody goes on from there.
+                if not till.is_at_rest:
+                    self._abandon(till.backend)
+                self._drop()
+                raise
+        except BaseException as error:
+            window.doubt(drafts)
+            if isinstance(error, errors._WaitTimeout):
+                why = f"enqueue took longer than {limit:g} s"
+                raise EngineTimeout(window.name, why) from error
+            # The other way says what is wrong, or finds that it went well all the same.
+            if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.DataError):
+                return False
+            raise
+        return True
 
     def _tidy(self) -> None:
         """Let the connection go, unless somebody is there: they look once more when they leave."""
@@ -111,68 +304,33 @@ class Counter:
             finally:
                 self._lock.release()
 
-    def _is_crowded(self) -> bool:
-        """Another thread was here a moment ago, so that two will meet: sharing costs both less."""
-        (before, at), me, now = self._last, threading.get_ident(), SystemClock.monotonic()
-        self._last = me, now
-        return before != me and now - at < CROWD
-
-    def _call(
-        self, sql: str, values: Row, wake: str, instant: float | None, timeout: float | None
-    ) -> list[Row] | None:
-        connection = self._connection or self._connect()
-        if connection is None:
-            return None
-        connection.limit = timeout
-        try:
-            self._settle_debts(connection)
-            if instant != self._instant:
-                connection.execute(f"SET penstock_clock.now = '{instant!r}'".encode())
-                self._instant = instant
-            cursor = connection.cursor(binary=True)
-            rows = cursor.execute(sql.encode(), values, prepare=True).fetchall()
-        except errors._WaitTimeout as error:
-            raise EngineTimeout(self._name, f"enqueue took longer than {timeout:g} s") from error
-        connection.pgconn.send_query(wake.encode())
-        connection.pgconn.flush()
-        self._owes = True
-        return rows
-
-    def _connect(self) -> _Connection | None:
-        connection = _Connection.connect(
-            self._dsn,
-            autocommit=True,
-            application_name="penstock",
-            connect_timeout=max(2, round(self._timeout)),
-            client_encoding="utf8",
-            **self._options,
-        )
-        try:
-            ((pid, begun, isolation),) = connection.execute(FIRST_QUESTION).fetchall()
-        except BaseException:
-            connection.close()
-            raise
-        if pid != connection.info.backend_pid or isolation != ISOLATION:
-            # A pooler is in between, or somebody has other plans: the loop knows what to do.
-            self._is_open = False
-            connection.close()
-            return None
-        connection.backend = Backend(pid, begun)
-        self._connection, self._owes, self._instant = connection, False, None
-        return connection
-
-    def _settle_debts(self, connection: _Connection) -> None:
-        """Read the reply to the wake-up before."""
-        if self._owes:
-            self._owes = False
-            connection.wait(generators.send(connection.pgconn))
-            connection.wait(generators.fetch_many(connection.pgconn))
-
-    def _is_at_rest(self, connection: _Connection) -> bool:
-        rest = pq.TransactionStatus.ACTIVE if self._owes else pq.TransactionStatus.IDLE
-        return connection.pgconn.transaction_status == rest
-
     def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        till, self._till = self._till, None
+        if till is not None:
+            till.close()
+
+
+def _taken(line: SimpleQueue[Visitor | None], first: Visitor | None) -> tuple[list[Visitor], bool]:
+    """Whoever stands in line now; True: and there is no more to come."""
+    batch: list[Visitor] = []
+    visitor = first
+    while visitor is not None:
+        batch.append(visitor)
+        if len(batch) >= MOST:
+            return batch, False
+        try:
+            visitor = line.get_nowait()
+        except Empty:
+            return batch, False
+    return batch, True
+
+
+def _turn_away(line: SimpleQueue[Visitor | None]) -> None:
+    """Send everybody to the loop."""
+    while not line.empty():
+        try:
+            visitor = line.get_nowait()
+        except Empty:
+            return
+        if visitor is not None:
+            visitor.answer(None, None)

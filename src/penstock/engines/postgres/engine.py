@@ -16,22 +16,21 @@ one commit (see ``sql/postgres/0002_functions.sql``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 import psycopg
 from msgspec.structs import replace
 
-from penstock.core.ids import made_at
 from penstock.core.job import Draft, Job, State, Verdict
+from penstock.engines.engine import Answer
 from penstock.engines.postgres.bounds import Ranges
 from penstock.engines.postgres.entry import to_json, to_plain, to_receipts
 from penstock.engines.postgres.glance import glance
 from penstock.engines.postgres.handle import PostgresHandle
 from penstock.engines.postgres.jobs import PostgresJobs
 from penstock.engines.postgres.rows import Row, texts
-from penstock.engines.postgres.schema import placed
 from penstock.engines.postgres.troubles import (
     KNOWN_ID,
     LOCKED,
@@ -41,7 +40,16 @@ from penstock.engines.postgres.troubles import (
 )
 from penstock.engines.postgres.views import PostgresViews
 from penstock.engines.postgres.watch import ANY, DONE, NEWS, ORDERS, WORK
-from penstock.engines.postgres.work import EXCHANGE, Header, is_one_call, to_claimed, to_exchange
+from penstock.engines.postgres.work import (
+    EXCHANGE,
+    NOTHING,
+    Done,
+    Header,
+    can_be_told,
+    to_claimed,
+    to_done,
+    to_exchange,
+)
 from penstock.engines.records import (
     Ask,
     Cell,
@@ -96,27 +104,12 @@ class PostgresEngine(PostgresHandle):
         if counter is None:
             raise EngineClosed(self.traits.name)
         with named_errors(self.traits.name):
-            plain = to_plain(self.traits.name, (draft,), self._doubted_at)
-            if plain is None:
-                return None
-            wake = placed(f"SELECT penstock.wake('{WORK}')", self._schema)
-            sql = placed(PUT_PLAIN, self._schema)
-            try:
-                rows = counter.call(sql, plain, wake, self._instant(), timeout)
-            except BaseException as error:
-                self._doubt((draft,))
-                # The other way says what is wrong, or finds that it went well all the same.
-                if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.DataError):
-                    return None
-                raise
-        return None if rows is None else Receipt(draft.id, True)
+            return counter.serve(draft, timeout)
 
-    def _doubt(self, drafts: Sequence[Draft]) -> None:
-        """They may be stored: whoever sends them again has to ask, also if the clock was set back
-        since their ids were made.
-        """
-        made = max(made_at(draft.id) for draft in drafts)
-        self._doubted_at = max(self._doubted_at, self.clock.now(), made)
+    def enqueue_soon(self, draft: Draft, answer: Answer) -> Callable[[], None] | None:
+        if self._counter is None:
+            raise EngineClosed(self.traits.name)
+        return self._counter.hand_in(draft, answer)
 
     async def _put(self, drafts: Sequence[Draft]) -> list[Receipt]:
         plain = to_plain(self.traits.name, drafts, self._doubted_at)
@@ -157,15 +150,16 @@ class PostgresEngine(PostgresHandle):
         return replace(given, verdicts=tuple(verdicts))
 
     async def _turn_of(self, ask: Ask, wakes: str) -> Exchange:
-        if is_one_call(ask):
-            quick = await self._quick_turn(ask, wakes)
+        done = to_done(ask.outcomes, self._places)
+        if done is not None and can_be_told(ask):
+            quick = await self._quick_turn(ask, done, wakes)
             if quick is not None:
                 return quick
         for each in ask.outcomes:
             self._places.pop(each.job, None)
         overruled: dict[str, Job] = {}
         ranges = self._ranges(ask)
-        rest = to_exchange(replace(ask, begun=()), (), ranges, self._places)
+        rest = to_exchange(replace(ask, begun=()), NOTHING, ranges)
         step = partial(PostgresJobs.exchange, ask=ask, overruled=overruled, rest=rest)
         try:
             verdicts, rows = await self._write(ANY, partial(step, is_patient=True))
@@ -180,10 +174,10 @@ class PostgresEngine(PostgresHandle):
             abandoned=reasons(overruled, State.FAILED),
         )
 
-    async def _quick_turn(self, ask: Ask, wakes: str) -> Exchange | None:
+    async def _quick_turn(self, ask: Ask, done: Done, wakes: str) -> Exchange | None:
         """The whole turn in one call; None: an outcome has to be looked at, nothing was claimed."""
         ranges = self._ranges(ask)
-        values = to_exchange(ask, ask.outcomes, ranges, self._places)
+        values = to_exchange(ask, done, ranges)
         try:
             rows = await self._call(EXCHANGE, values, wakes=wakes)
         except EngineUnavailable as error:
@@ -218,7 +212,7 @@ class PostgresEngine(PostgresHandle):
             () if passes_over else jobs,
             header.lowered,
             is_fair=header.fair,
-            is_short=len(jobs) < ask.want,
+            swept=header.swept,
         )
 
     async def held(self, worker: str) -> list[Job]:

@@ -19,7 +19,7 @@ BETWEEN: Final = "\x1f"
 _OWN: Final = ("id", "payload")
 
 
-_KIND: Final = attrgetter(*(each for each in Draft.__struct_fields__ if each not in _OWN))
+kind_of: Final = attrgetter(*(each for each in Draft.__struct_fields__ if each not in _OWN))
 """All that jobs of one kind have in common."""
 
 
@@ -30,7 +30,7 @@ def to_plain(name: str, drafts: Sequence[Draft], doubted_at: float) -> Row | Non
     were made after it are sent for the first time. On failure: ``ItemRefused``, as any job.
     """
     first = drafts[0]
-    if not is_plain(first) or not all(map(_KIND(first).__eq__, map(_KIND, drafts))):
+    if not is_plain(first) or not all(map(kind_of(first).__eq__, map(kind_of, drafts))):
         return None
     check_drafts(name, (first,))
     ids = [draft.id for draft in drafts]

@@ -26,10 +26,12 @@ from psycopg.conninfo import conninfo_to_dict
 
 from penstock.clock import Clock, SystemClock
 from penstock.core.finding import Finding
+from penstock.core.ids import made_at
+from penstock.core.job import Draft
 from penstock.engines.engine import Engine
 from penstock.engines.postgres import schema as schemas
 from penstock.engines.postgres.bounds import Bounds
-from penstock.engines.postgres.counter import Counter
+from penstock.engines.postgres.counter import Counter, Window
 from penstock.engines.postgres.jobs import PostgresJobs
 from penstock.engines.postgres.link import Link, connect
 from penstock.engines.postgres.links import Links
@@ -110,12 +112,15 @@ class PostgresHandle(Engine):
                 await links.close()
                 raise
             self._links = links
-            self._counter = Counter(
-                self._dsn,
-                conninfo_to_dict(self._dsn),
+            window = Window(
                 self.traits.name,
-                self._connect_timeout,
-                links.abandon,
+                self._schema,
+                lambda: self._doubted_at,
+                self._doubt,
+                self._instant,
+            )
+            self._counter = Counter(
+                self._dsn, conninfo_to_dict(self._dsn), self._connect_timeout, window, links.abandon
             )
             self._bounds.forget()
             self._doubted_at = self.clock.now()
@@ -194,6 +199,13 @@ class PostgresHandle(Engine):
         return self._watch
 
     # --- how a step runs -----------------------------------------------------------------------
+
+    def _doubt(self, drafts: Sequence[Draft]) -> None:
+        """They may be stored: whoever sends them again has to ask, also if the clock was set back
+        since their ids were made.
+        """
+        made = max(made_at(draft.id) for draft in drafts)
+        self._doubted_at = max(self._doubted_at, self.clock.now(), made)
 
     def _instant(self) -> float | None:
         return self.clock.now() if self._follows_clock else None

@@ -35,10 +35,14 @@ from penstock.errors import EngineBusy, LeaseLost
 EXCHANGE: Final = (
     "SELECT * FROM penstock.exchange(%s, %s, %s, %s, %s, %s, %s, %s::text[], %s, %s, %s::text[],"
     " %s, %s::bigint[], %s::bigint[], %s::double precision[], %s::bigint[], %s::bigint[],"
-    " %s)"
+    " %s, %s)"
 )
 _LARGE: Final = 2000
-"""Bytes of a result that goes with the others in one text."""
+"""Characters of a result that goes with the others in one text."""
+
+Done = tuple[str | None, str | None, str | None, str | None]
+"""Successes as ``penstock.exchange`` takes them: places, ids, attempts, results."""
+NOTHING: Final[Done] = (None, None, None, None)
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -54,6 +58,8 @@ class Header(msgspec.Struct, frozen=True):
     contended: bool = False
     fair: bool = False
     lowered: int = 0
+    swept: float | None = None
+    """Seconds it took to look from the start of the lines, if that was done."""
 
 
 class _Rest(msgspec.Struct, frozen=True, array_like=True):
@@ -80,49 +86,45 @@ _header = msgspec.json.Decoder(Header)
 _rest = msgspec.json.Decoder(_Rest)
 
 
-def is_one_call(ask: Ask) -> bool:
-    """All that is told in this turn can be told to ``penstock.exchange``."""
-    return all(map(is_quick, ask.outcomes)) and not any(BETWEEN in id for id, _ in ask.begun)
+def can_be_told(ask: Ask) -> bool:
+    """What has begun can be told to ``penstock.exchange``."""
+    return not any(BETWEEN in id for id, _ in ask.begun)
 
 
-def is_quick(outcome: Outcome) -> bool:
-    """It can be settled by ``penstock.exchange``: a success whose result is a plain text."""
-    result = outcome.result
-    return (
-        outcome.kind is OutcomeKind.SUCCEEDED
-        and outcome.job != ""
-        and can_be(outcome.job)
-        and BETWEEN not in outcome.job
-        and (result is None or (0 < len(result) <= _LARGE and _is_text(result)))
-    )
+def to_done(outcomes: Sequence[Outcome], places: dict[str, str]) -> Done | None:
+    """The first parameters of ``penstock.exchange``: successes whose results are plain texts; None:
+    there is something else among the outcomes.
 
-
-def _is_text(value: bytes) -> bool:
-    if b"\0" in value or b"\x1f" in value:
-        return False
-    if value.isascii():
-        return True
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def to_exchange(
-    ask: Ask, outcomes: Sequence[Outcome], ranges: Ranges | None, places: dict[str, str]
-) -> Row:
-    """The parameters of ``penstock.exchange``. ``places`` are those of the rows of jobs that were
-    claimed before, as far as they are known; each is of use once.
+    ``places`` are those of the rows of jobs that were claimed before, as far as they are known;
+    each is of use once.
     """
-    done: tuple[str | None, ...] = (None, None, None, None)
-    if outcomes:
-        done = (
-            BETWEEN.join([places.pop(each.job, "(0,0)") for each in outcomes]),
-            BETWEEN.join([each.job for each in outcomes]),
-            ",".join([str(each.attempt) for each in outcomes]),
-            b"\x1f".join([each.result or b"" for each in outcomes]).decode(),
-        )
+    if not outcomes:
+        return NOTHING
+    if any(each.kind is not OutcomeKind.SUCCEEDED for each in outcomes):
+        return None
+    ids = BETWEEN.join([each.job for each in outcomes])
+    some = [each.result for each in outcomes if each.result is not None]
+    try:
+        results = b"\x1f".join([each.result or b"" for each in outcomes]).decode()
+    except UnicodeDecodeError:
+        return None
+    count = len(outcomes) - 1
+    if (
+        ids.count(BETWEEN) != count
+        or results.count(BETWEEN) != count
+        or "\0" in ids
+        or "\0" in results
+        or not all(some)
+        or not all(each.job for each in outcomes)
+        or max(map(len, some), default=0) > _LARGE
+    ):
+        return None
+    tids = BETWEEN.join([places.pop(each.job, "(0,0)") for each in outcomes])
+    return tids, ids, ",".join([str(each.attempt) for each in outcomes]), results
+
+
+def to_exchange(ask: Ask, done: Done, ranges: Ranges | None) -> Row:
+    """The parameters of ``penstock.exchange``."""
     begun: tuple[str | None, ...] = (None, None)
     known = [each for each in ask.begun if can_be(each[0]) and BETWEEN not in each[0]]
     if known:
@@ -139,6 +141,7 @@ def to_exchange(
         ANY_PRIORITY if ask.least_urgent is None else ask.least_urgent,
         *(ranges.arrays if ranges else ("{}",) * 5),
         ranges.lowered if ranges else 0,
+        ranges.sweeps if ranges else False,
     )
 
 

@@ -78,6 +78,22 @@ BEGIN
   END IF;
 END $$;
 
+-- The same for one job whose id nobody can have sent before: there is next to nothing to plan, and to
+-- settle how would cost more than to do it.
+CREATE FUNCTION penstock.put_plain_one(
+  id_ text, payload_ text, task_ text, queue_ text, priority_ bigint, by_ text)
+RETURNS void LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
+DECLARE
+  ticket_ bigint := nextval('penstock.ticket');
+  hold_   text   := (SELECT 'unplaced' FROM penstock.queue WHERE name = queue_ AND fair);
+BEGIN
+  INSERT INTO penstock.live (entry, seq, priority, enqueued_at, id, task, queue, state, enqueued_by, hold,
+                             hold_cause, payload)
+  VALUES (ticket_, ticket_, priority_, penstock.now(), id_, task_, queue_, 'ready', by_, hold_,
+          CASE WHEN hold_ IS NOT NULL THEN queue_ END, convert_to(payload_, 'UTF8'));
+END $$;
+
 -- Store jobs of any kind, from a JSON array of drafts; a receipt for each, in order. `tell_` says that
 -- the transaction is somebody else's: then nobody can look after the commit who sleeps, and how long to
 -- wait for an id or a key that another open transaction has is theirs to say. Ours waits for a moment,
@@ -599,7 +615,7 @@ CREATE FUNCTION penstock.exchange(
   worker_ text, tids_ text, ids_ text, attempts_ text, results_ text, begun_ text, begun_attempts_ text,
   queues_ text[], want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, range_queue_ bigint[],
   from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[], to_priority_ bigint[],
-  lowered_ bigint)
+  lowered_ bigint, sweeps_ boolean)
 RETURNS SETOF penstock.taken LANGUAGE plpgsql
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_bitmapscan = off SET enable_material = off
@@ -621,6 +637,9 @@ DECLARE
   is_due_    boolean;
   is_decided_ boolean;
   lowest_    bigint;
+  is_wide_   boolean;
+  begun_at_  timestamptz;
+  swept_     double precision;
 BEGIN
   -- Held until the end: nobody buries a worker in the middle of its turn. A lock on its row would have
   -- to be written, and a turn that changes nothing would cost a commit.
@@ -701,21 +720,23 @@ BEGIN
   END IF;
 
   IF want_ > 0 AND queues_ <> '{}' THEN
-    IF lowered_ <> lowest_ THEN
-      -- A job with an old ticket is ready: look from the start of every line.
-      SELECT array_agg(number), array_agg(-9223372036854775808), array_agg('-Infinity'::double precision),
-             array_agg(-9223372036854775808), array_agg(9223372036854775807)
-        INTO range_queue_, from_priority_, from_place_, from_seq_, to_priority_
-        FROM generate_series(1, cardinality(queues_)) AS number;
-    END IF;
-    IF cardinality(queues_) = 1
-       AND NOT (is_decided_ AND EXISTS (SELECT FROM penstock.queue WHERE name = queues_[1])) THEN
-      -- The usual case, without a detour: one queue about which nothing was decided.
-      SELECT array_agg(head.tid ORDER BY head.number) FILTER (WHERE head.number <= slots_ OR NOT head.once),
-             bool_or(head.number > slots_ AND head.once), bool_or(head.starts_unique)
-        INTO chosen_, passed_, frees_
-        FROM (SELECT line.*, row_number() OVER () AS number FROM (
-                SELECT head.* FROM unnest(from_priority_, from_place_, from_seq_, to_priority_)
+    -- A job with an old ticket is ready: look from the start of every line. So too if what comes after
+    -- the bounds is less than wanted, as often as that may be.
+    is_wide_ := lowered_ <> lowest_;
+    LOOP
+      begun_at_ := clock_timestamp();
+      IF is_wide_ THEN
+        SELECT array_agg(number), array_agg(-9223372036854775808), array_agg('-Infinity'::double precision),
+               array_agg(-9223372036854775808), array_agg(9223372036854775807)
+          INTO range_queue_, from_priority_, from_place_, from_seq_, to_priority_
+          FROM generate_series(1, cardinality(queues_)) AS number;
+      END IF;
+      IF cardinality(queues_) = 1
+         AND NOT (is_decided_ AND EXISTS (SELECT FROM penstock.queue WHERE name = queues_[1])) THEN
+        -- The usual case, without a detour: one queue about which nothing was decided.
+        SELECT array_agg(head.tid), bool_or(head.once), bool_or(head.starts_unique)
+          INTO chosen_, passed_, frees_
+          FROM (SELECT head.* FROM unnest(from_priority_, from_place_, from_seq_, to_priority_)
                                      AS part (from_priority, from_place, from_seq, to_priority)
                  CROSS JOIN LATERAL (
                   SELECT job.ctid AS tid, job.at_most_once AS once, job.unique_until IS NOT NULL AS starts_unique
@@ -727,19 +748,34 @@ BEGIN
                      AND job.task <> ALL (avoid_) AND (slots_ > 0 OR NOT job.at_most_once)
                      AND (job.expires_at IS NULL OR job.expires_at > now_)
                    ORDER BY job.priority, job.place, job.seq LIMIT want_ FOR UPDATE SKIP LOCKED) AS head
-                 LIMIT want_) AS line) AS head;
-    ELSE
-      SELECT picked.tids_, picked.starts_unique_, picked.is_fair_, picked.passed_, picked.is_contended_
-        INTO chosen_, frees_, fair_, passed_, contended_
-        FROM penstock.choose(queues_, want_, slots_, avoid_, least_, now_, false, range_queue_,
-                             from_priority_, from_place_, from_seq_, to_priority_) AS picked;
-      IF contended_ AND coalesce(cardinality(chosen_), 0) = 0 THEN
+                 LIMIT want_) AS head;
+        IF passed_ THEN
+          -- Beyond the slots they would wait in the worker's hands, and run once all the same.
+          SELECT array_agg(mine.tid ORDER BY mine.number) FILTER (
+                   WHERE mine.number <= slots_ OR NOT job.at_most_once),
+                 bool_or(mine.number > slots_ AND job.at_most_once)
+            INTO chosen_, passed_
+            FROM unnest(chosen_) WITH ORDINALITY AS mine (tid, number)
+            JOIN penstock.live AS job ON job.ctid = mine.tid;
+        END IF;
+      ELSE
         SELECT picked.tids_, picked.starts_unique_, picked.is_fair_, picked.passed_, picked.is_contended_
           INTO chosen_, frees_, fair_, passed_, contended_
-          FROM penstock.choose(queues_, want_, slots_, avoid_, least_, now_, true, range_queue_,
+          FROM penstock.choose(queues_, want_, slots_, avoid_, least_, now_, false, range_queue_,
                                from_priority_, from_place_, from_seq_, to_priority_) AS picked;
+        IF contended_ AND coalesce(cardinality(chosen_), 0) = 0 THEN
+          SELECT picked.tids_, picked.starts_unique_, picked.is_fair_, picked.passed_, picked.is_contended_
+            INTO chosen_, frees_, fair_, passed_, contended_
+            FROM penstock.choose(queues_, want_, slots_, avoid_, least_, now_, true, range_queue_,
+                                 from_priority_, from_place_, from_seq_, to_priority_) AS picked;
+        END IF;
       END IF;
-    END IF;
+      IF is_wide_ THEN
+        swept_ := extract(epoch FROM clock_timestamp() - begun_at_);
+      END IF;
+      EXIT WHEN is_wide_ OR NOT sweeps_ OR coalesce(cardinality(chosen_), 0) >= want_;
+      is_wide_ := true;
+    END LOOP;
 
     IF coalesce(cardinality(chosen_), 0) > 0 THEN
       IF frees_ THEN
@@ -796,7 +832,7 @@ BEGIN
                 ORDER BY queue, hold_until LIMIT 1)) AS next),
     'cancels', (SELECT array_agg(id ORDER BY id) FROM penstock.live
                  WHERE worker = worker_ AND state = 'running' AND cancel_reason IS NOT NULL),
-    'passed', coalesce(passed_, false), 'contended', contended_, 'fair', fair_,
+    'passed', coalesce(passed_, false), 'contended', contended_, 'fair', fair_, 'swept', swept_,
     'lowered', (SELECT last_value + is_called::integer FROM penstock.lowered)))::penstock.taken;
 END $$;
 
@@ -837,11 +873,12 @@ CREATE FUNCTION penstock.wake(kind_ text) RETURNS boolean LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   now_   double precision := extract(epoch FROM clock_timestamp());
-  kinds_ text[] := ARRAY(SELECT DISTINCT kind FROM penstock.sleeper WHERE until > now_);
+  kinds_ text[];
 BEGIN
-  IF kinds_ = '{}' THEN
+  IF NOT EXISTS (SELECT FROM penstock.sleeper WHERE until > now_) THEN
     RETURN false;
   END IF;
+  kinds_ := ARRAY(SELECT DISTINCT kind FROM penstock.sleeper WHERE until > now_);
   IF kind_ = 'done' AND 'work' = ANY (kinds_) THEN
     IF penstock.has_crowd() THEN
       kind_ := 'any';
