@@ -41,7 +41,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.events import Bus, Event
-from penstock.handle import BY_A_PERSON, Handle
+from penstock.handle import BY_A_PERSON, Handle, Origin
 from penstock.operations import Operations
 from penstock.options import Call, EnqueueOptions, Options, merged, word
 from penstock.source import Place, Source
@@ -204,7 +204,7 @@ class Penstock(Operations):
 
     def job(self, id: str) -> Handle[Any]:
         """The handle of a job by its id. Asks nothing yet."""
-        return Handle(self._facade, Receipt(word("id", id), True), self._decode)
+        return Handle(Origin(self._facade, self._decode), Receipt(word("id", id), True))
 
     async def acancel(self, id: str, reason: str = BY_A_PERSON) -> bool:
         """Cancel a job if it waits, ask it to end if it runs; say whether that changed anything."""
@@ -238,8 +238,7 @@ class Penstock(Operations):
         return jobs
 
     def _handle(self, receipt: Receipt, connection: object | None) -> Handle[Any]:
-        is_borrowed = connection is not None
-        return Handle(self._facade, receipt, self._decode, is_borrowed=is_borrowed)
+        return Handle(Origin(self._facade, self._decode, connection is not None), receipt)
 
     def _decode(self, job: Job) -> Any:
         known = self._tasks.get(job.task)

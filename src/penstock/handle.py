@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Generic, NoReturn, TypeVar
+from dataclasses import dataclass
+from typing import Final, Generic, Literal, NoReturn, TypeVar
 
 from penstock.context import CURRENT
 from penstock.core.duration import Duration, seconds
@@ -28,6 +29,17 @@ BY_A_PERSON = "cancelled by a person"
 LONGEST_REASON: Final = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class Origin(Generic[R_co]):
+    """What all handles have in common that come from one task."""
+
+    facade: Facade
+    decode: Callable[[Job], R_co]
+    """Reads what the task returned."""
+    is_borrowed: bool = False
+    """The job is part of a transaction of the caller's."""
+
+
 class Handle(Generic[R_co]):
     """A job in the store. Holds nothing open; every question is asked anew.
 
@@ -38,22 +50,31 @@ class Handle(Generic[R_co]):
     until then, ``JobUncommitted`` is raised where ``JobGone`` would be.
     """
 
-    __slots__ = ("_decode", "_facade", "_is_borrowed", "because", "created", "id")
+    __slots__ = ("_origin", "_receipt")
 
-    def __init__(
-        self,
-        facade: Facade,
-        receipt: Receipt,
-        decode: Callable[[Job], R_co],
-        *,
-        is_borrowed: bool = False,
-    ) -> None:
-        self._facade = facade
-        self._decode = decode
-        self._is_borrowed = is_borrowed
-        self.id = receipt.id
-        self.created = receipt.created
-        self.because = receipt.because
+    def __init__(self, origin: Origin[R_co], receipt: Receipt) -> None:
+        # Two references and no more: there may be very many handles.
+        self._origin = origin
+        self._receipt = receipt
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self._receipt.id
+
+    @property
+    def created(self) -> bool:
+        """The job was stored by this call."""
+        return self._receipt.created
+
+    @property
+    def because(self) -> Literal["id", "unique"] | None:
+        """Why not, if it was not."""
+        return self._receipt.because
+
+    @property
+    def _facade(self) -> Facade:
+        return self._origin.facade
 
     def __reduce__(self) -> NoReturn:
         raise Unpicklable(repr(self), "pass its id, and make another there with app.job(id)")
@@ -124,7 +145,7 @@ class Handle(Generic[R_co]):
     retry = blocking(aretry)
 
     def _gone(self) -> JobGone:
-        return (JobUncommitted if self._is_borrowed else JobGone)(self.id)
+        return (JobUncommitted if self._origin.is_borrowed else JobGone)(self.id)
 
     def _returned(self, job: Job) -> R_co:
         if job.state is State.FAILED:
@@ -133,4 +154,4 @@ class Handle(Generic[R_co]):
             raise JobFailed(job.id, reason, last.traceback if last else None)
         if job.state is State.CANCELLED:
             raise JobCancelled(job.id, job.reason or "no reason is known")
-        return self._decode(job)
+        return self._origin.decode(job)

@@ -331,7 +331,8 @@ def is_on_a_loop() -> bool:
 class _Caller(Protocol):
     """Whoever has a way to the store."""
 
-    _facade: Facade
+    @property
+    def _facade(self) -> Facade: ...
 
 
 C = TypeVar("C", bound=_Caller)

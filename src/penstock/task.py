@@ -13,7 +13,7 @@ from penstock.core.spec import Spec
 from penstock.draft import decided, draft, drafter
 from penstock.engines.records import Receipt
 from penstock.errors import BadArguments, BadItem, BadOption, UsageError
-from penstock.handle import Handle
+from penstock.handle import Handle, Origin
 from penstock.options import EnqueueOptions, Options, merged
 from penstock.sync import Facade
 
@@ -84,13 +84,13 @@ class Sender(Generic[P, R]):
         """
         jobs, limit = self._drafts(items), self._settings.enqueue_timeout
         receipts = self._facade.enqueue_many(jobs, limit, self.options.connection)
-        return [self._handle(receipt) for receipt in receipts]
+        return self._handles(receipts)
 
     async def aenqueue_many(self, items: Iterable[Item]) -> list[Handle[R]]:
         """The same, awaited."""
         jobs, limit = self._drafts(items), self._settings.enqueue_timeout
         receipts = await self._facade.aenqueue_many(jobs, limit, self.options.connection)
-        return [self._handle(receipt) for receipt in receipts]
+        return self._handles(receipts)
 
     def adopt(self, arguments: Mapping[str, Any]) -> Draft:
         """The draft of a job whose arguments come by name, in the shape they are stored in."""
@@ -143,8 +143,11 @@ class Sender(Generic[P, R]):
         raise BadArguments(self.name, why)
 
     def _handle(self, receipt: Receipt) -> Handle[R]:
-        is_borrowed = self.options.connection is not None
-        return Handle(self._facade, receipt, self.decode, is_borrowed=is_borrowed)
+        return self._handles((receipt,))[0]
+
+    def _handles(self, receipts: Iterable[Receipt]) -> list[Handle[R]]:
+        origin = Origin(self._facade, self.decode, self.options.connection is not None)
+        return [Handle(origin, receipt) for receipt in receipts]
 
 
 class _Declared(Sender[P, R]):

@@ -54,7 +54,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
     """What this Penstock needs, and ``migrate`` brings it to."""
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """What became of one draft."""
 
     id: str
