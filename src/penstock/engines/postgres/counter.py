@@ -278,7 +278,7 @@ class Counter:
                     till.run(window.put_one, values[:-1], limit)
                 else:
                     till.run(window.put, values, limit)
-                till.post(window.wake, limit)
+                till.post(window.wake, [drafts[0].queue.encode()], limit)
             except BaseException:
                 # Whatever it was in the middle of: nobody goes on from there.
                 if not till.is_at_rest:

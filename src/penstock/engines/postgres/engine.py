@@ -115,7 +115,7 @@ class PostgresEngine(PostgresHandle):
         plain = to_plain(self.traits.name, drafts, self._doubted_at)
         if plain is not None:
             try:
-                await self._call(PUT_PLAIN, plain, wakes=WORK)
+                await self._call(PUT_PLAIN, plain, wakes=WORK, fills=drafts[0].queue)
                 return [Receipt(draft.id, True) for draft in drafts]
             except EngineUnavailable as error:
                 if not any(_says(error, state) for state in (KNOWN_ID, SAME_ID, LOCKED)):
@@ -228,6 +228,7 @@ class PostgresEngine(PostgresHandle):
     async def wait(self, ask: Ask, timeout: float) -> None:
         watch, kind = self._watching(), WORK if ask.want > 0 and ask.queues else ORDERS
         deadline, in_vain = self.clock.monotonic() + timeout, 0
+        takes_any = kind == WORK and ask.slots > 0 and ask.least_urgent is None and not ask.avoid
         while (left := deadline - self.clock.monotonic()) > 0:
             seen = await watch.version(kind)
             due_in = await self.look(ask)
@@ -237,6 +238,8 @@ class PostgresEngine(PostgresHandle):
                 # What comes is for others: to look at each of it would be a hot loop.
                 await asyncio.sleep(min(LONGEST_NAP, 0.001 * 2.0 ** min(in_vain, 10)))
             found = await watch.listen(seen, left if due_in is None else min(left, due_in), kind)
+            if takes_any and watch.has_filled(ask.queues, seen):
+                return
             in_vain = in_vain + 1 if found != seen else 0
 
     # --- control -------------------------------------------------------------------------------

@@ -210,13 +210,17 @@ class PostgresHandle(Engine):
     def _instant(self) -> float | None:
         return self.clock.now() if self._follows_clock else None
 
-    async def _call(self, sql: str, values: tuple[object, ...], *, wakes: str = "") -> list[Row]:
-        """Run one statement as a transaction of its own, in one round trip."""
+    async def _call(
+        self, sql: str, values: tuple[object, ...], *, wakes: str = "", fills: str = ""
+    ) -> list[Row]:
+        """Run one statement as a transaction of its own, in one round trip. ``fills`` is a queue
+        that has new jobs by it.
+        """
 
         async def attempt(link: Link) -> list[Row]:
             return await link.call(placed(sql, self._schema), values, self._instant())
 
-        return await self._repeated(attempt, wakes)
+        return await self._repeated(attempt, wakes, fills=fills)
 
     async def _write(
         self,
@@ -280,6 +284,8 @@ class PostgresHandle(Engine):
         attempt: Callable[[Link], Awaitable[Result]],
         wakes: str,
         repeated: tuple[type[psycopg.Error], ...] = REPEATED,
+        *,
+        fills: str = "",
     ) -> Result:
         """Try until nobody is in the way; all that is repeated was rolled back."""
         tries = 0
@@ -298,7 +304,7 @@ class PostgresHandle(Engine):
                             raise
                     else:
                         if wakes:
-                            self._watching().after_commit(link, wakes)
+                            self._watching().after_commit(link, wakes, fills)
                         return result
                     await self._make_days(link)
 

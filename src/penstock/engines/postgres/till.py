@@ -56,12 +56,12 @@ class Till:
         self._pgconn.send_query_prepared(statement.name, values)
         self._end(limit)
 
-    def post(self, statement: Statement, limit: float | None) -> None:
-        """Send a statement without values and do not wait for it; whoever comes next reads the
-        reply.
-        """
+    def post(
+        self, statement: Statement, values: Sequence[bytes | None], limit: float | None
+    ) -> None:
+        """Send a statement and do not wait for it; whoever comes next reads the reply."""
         self._prepare(statement, limit)
-        self._pgconn.send_query_prepared(statement.name, None)
+        self._pgconn.send_query_prepared(statement.name, values)
         self._pgconn.flush()
         self._owes = True
 

@@ -9,7 +9,8 @@ somebody sleeps, so that a busy store is not written to at every nap. Transactio
 notify, for nobody looks after them.
 
 Sleepers are of a kind, so that a job which ends wakes those who wait for results, and no idle
-worker.
+worker. Whoever enqueued plain jobs says for which queue, so that a worker which takes any job of it
+need not look before it claims.
 
 Without a proven ear (see ``ear``) we poll, from often to seldom, and begin anew when there was
 work: the server's snapshot is another one after every commit, and reading it costs next to nothing.
@@ -28,7 +29,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from penstock.clock import Clock
@@ -48,6 +49,9 @@ LEASE: Final = 6.0
 """Seconds for which somebody is known to sleep; renewed at half of it."""
 DECISION: Final = 2.0
 """Seconds to wait for an ear before one polls meanwhile."""
+
+MOST_QUEUES: Final = 1000
+"""Queues that are remembered."""
 
 WORK: Final = "work"
 """A job may have become ready: for idle workers."""
@@ -87,6 +91,8 @@ class Watch:
         self._has_complained = False
         self._id = new_id()
         self._versions = dict.fromkeys(KINDS, 1)
+        self._filled: dict[str, int] = {}
+        """By queue, which version of ``WORK`` brought jobs that anybody may claim."""
         self._sleeping: dict[asyncio.Event, str] = {}
         self._known_until: dict[str, float] = {}
         self._snapshot = ""
@@ -99,9 +105,12 @@ class Watch:
 
     # --- whoever writes ------------------------------------------------------------------------
 
-    def after_commit(self, link: Link, kind: str) -> None:
-        """Wake who sleeps for this, in this process and elsewhere."""
-        link.post(placed(f"SELECT penstock.wake('{kind}')", self._schema))
+    def after_commit(self, link: Link, kind: str, queue: str = "") -> None:
+        """Wake who sleeps for this, in this process and elsewhere; ``queue`` is the one that has
+        new jobs, if there is one.
+        """
+        named = f", {_literal(queue)}" if queue else ""
+        link.post(placed(f"SELECT penstock.wake('{kind}'", self._schema) + f"{named})")
         if kind != NEWS:
             self._pause = OFTEN
         self._stir(kind)
@@ -146,6 +155,12 @@ class Watch:
         self._check()
         return self._versions[kind]
 
+    def has_filled(self, queues: Iterable[str], seen: int) -> bool:
+        """Since this version of ``WORK`` somebody said that one of these queues has new jobs which
+        nothing keeps from being claimed.
+        """
+        return any(self._filled.get(queue, 0) > seen for queue in queues)
+
     async def close(self) -> None:
         """Stop listening, and end whoever still sleeps."""
         self._is_closed = True
@@ -163,11 +178,16 @@ class Watch:
         if self._is_closed:
             raise EngineClosed(self._name)
 
-    def _stir(self, kind: str) -> None:
-        """Something of this kind was committed."""
+    def _stir(self, what: str) -> None:
+        """Something of this kind was committed, perhaps into a queue."""
+        kind, _, queue = what.partition(" ")
         kinds = KINDS if kind not in KINDS or kind == ANY else (kind, ANY)
         for each in kinds:
             self._versions[each] += 1
+        if queue:
+            if len(self._filled) > MOST_QUEUES:
+                self._filled.clear()
+            self._filled[queue] = self._versions[WORK]
         for event, wanted in self._sleeping.items():
             if wanted in kinds:
                 event.set()
@@ -243,3 +263,8 @@ class Watch:
         with named_errors(self._name):
             async with self._links.use() as link:
                 await link.rows(sql, (what,))
+
+
+def _literal(text: str) -> str:
+    """A text in a statement that takes no values."""
+    return "E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"

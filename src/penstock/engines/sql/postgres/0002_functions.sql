@@ -868,8 +868,9 @@ BEGIN
 END $$;
 
 -- After a commit: wake whoever sleeps for this. A NOTIFY takes a lock of the whole cluster when it
--- commits, so none is sent when nobody sleeps.
-CREATE FUNCTION penstock.wake(kind_ text) RETURNS boolean LANGUAGE plpgsql
+-- commits, so none is sent when nobody sleeps. If `queue_` has new jobs that nothing keeps from being
+-- claimed, that is said too: who wants them need not look first.
+CREATE FUNCTION penstock.wake(kind_ text, queue_ text DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   now_   double precision := extract(epoch FROM clock_timestamp());
@@ -887,6 +888,9 @@ BEGIN
   IF kind_ = 'any' OR kinds_ && ARRAY[kind_, 'any'] THEN
     -- It says nothing that has to outlive the server.
     PERFORM set_config('synchronous_commit', 'off', true);
+    IF length(queue_) <= 200 AND NOT EXISTS (SELECT FROM penstock.queue WHERE name = queue_) THEN
+      kind_ := kind_ || ' ' || queue_;
+    END IF;
     PERFORM pg_notify('penstock.wake', kind_);
     RETURN true;
   END IF;

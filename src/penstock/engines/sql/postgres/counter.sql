@@ -8,4 +8,4 @@ SELECT penstock.put_plain($1::text, $2::text, $3::text, $4::text, $5::bigint, $6
 SELECT penstock.put_plain_one($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::text)
 
 -- name: wake
-SELECT penstock.wake('work')
+SELECT penstock.wake('work', $1::text)
