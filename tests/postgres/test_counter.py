@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import psycopg
 import pytest
 
 from conformance.steps import claim_one, draft, settle
 from penstock.core.ids import new_id
-from penstock.core.job import State, Verdict
+from penstock.core.job import Draft, State, Verdict
+from penstock.engines.postgres.counter import Counter
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.records import Filter
+from penstock.engines.records import Filter, Receipt
 from penstock.errors import EngineTimeout, EngineUnavailable
 from penstock.testing.clock import FakeClock
 from servers.emptied import emptied
@@ -74,3 +77,175 @@ async def test_a_clock_that_was_set_back_forgets_no_doubt(clock: FakeClock) -> N
         (receipt,) = await engine.enqueue([mine])
         assert receipt.because == "id"
         await engine.close()
+
+
+# --- who stands in line -------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def at_the_counter(clock: FakeClock) -> AsyncIterator[tuple[PostgresEngine, Proxy]]:
+    """A handle behind a proxy, whose counter has served somebody already."""
+    database = emptied()
+    database.empty()
+    with Proxy(quick().port) as proxy:
+        engine = PostgresEngine(proxy.url(database.url), clock, follows_clock=True)
+        await engine.open()
+        clock.advance(1.0)
+        await asyncio.to_thread(engine.enqueue_now, draft(new_id(clock.now())), PATIENCE)
+        try:
+            yield engine, proxy
+        finally:
+            await engine.close()
+
+
+class Answers:
+    """What those are told who handed something in."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.told: list[tuple[Receipt | None, Exception | None]] = []
+        self._came = asyncio.Event()
+
+    def __call__(self, receipt: Receipt | None, error: Exception | None) -> None:
+        self._loop.call_soon_threadsafe(self._tell, receipt, error)
+
+    def _tell(self, receipt: Receipt | None, error: Exception | None) -> None:
+        self.told.append((receipt, error))
+        self._came.set()
+
+    async def come(self, count: int) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while len(self.told) < count:
+                self._came.clear()
+                await self._came.wait()
+
+
+async def stand_in_line(counter: Counter, count: int) -> None:
+    """Wait until so many stand there."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            if counter._line.qsize() >= count:
+                return
+            await asyncio.sleep(0.001)
+
+
+async def test_all_who_come_meanwhile_share_a_commit(clock: FakeClock) -> None:
+    async with at_the_counter(clock) as (engine, proxy):
+        answers = Answers()
+        late = proxy.hold_before(runs("put_plain"))
+        drafts = [draft(new_id(clock.now())) for _ in range(14)]
+        engine.enqueue_soon(drafts[0], answers)
+        late.wait()
+        for each in drafts[1:10]:
+            engine.enqueue_soon(each, answers)
+        threads = [
+            asyncio.create_task(asyncio.to_thread(engine.enqueue_now, each, PATIENCE))
+            for each in drafts[10:]
+        ]
+        counter = engine._counter
+        assert counter is not None
+        await stand_in_line(counter, 13)
+        second = proxy.hold_before(runs("put_plain"))
+        late.release()
+        second.wait()
+        assert counter._line.qsize() == 0
+        second.release()
+        await answers.come(10)
+        assert [await thread for thread in threads] == [
+            Receipt(each.id, True) for each in drafts[10:]
+        ]
+        assert {receipt for receipt, _ in answers.told} == {
+            Receipt(each.id, True) for each in drafts[:10]
+        }
+        assert await engine.count(Filter(states=(State.READY,))) == 15
+
+
+async def test_who_has_left_the_line_stores_nothing(clock: FakeClock) -> None:
+    async with at_the_counter(clock) as (engine, proxy):
+        answers = Answers()
+        late = proxy.hold_before(runs("put_plain"))
+        first, second, third = (draft(new_id(clock.now())) for _ in range(3))
+        engine.enqueue_soon(first, answers)
+        late.wait()
+        leave = engine.enqueue_soon(second, answers)
+        assert leave is not None
+        engine.enqueue_soon(third, answers)
+        leave()
+        late.release()
+        await answers.come(2)
+        assert await engine.get([second.id]) == [None]
+        assert None not in await engine.get([first.id, third.id])
+
+
+async def test_a_time_out_in_line_gives_up_what_is_on_its_way(clock: FakeClock) -> None:
+    """Whoever shares its commit is served all the same, by the loop."""
+    async with at_the_counter(clock) as (engine, proxy):
+        counter = engine._counter
+        assert counter is not None
+        answers = Answers()
+        mine, theirs = draft(new_id(clock.now())), draft(new_id(clock.now()))
+        with counter._lock:
+            engine.enqueue_soon(theirs, answers)
+            late = proxy.hold_before(runs("put_plain"))
+            calling = asyncio.create_task(asyncio.to_thread(stand, engine, mine, 1.0))
+            await stand_in_line(counter, 1)
+        late.wait()
+        with pytest.raises(EngineTimeout):
+            await calling
+        (receipt,) = await engine.enqueue([mine])
+        assert receipt.created
+        late.release()
+        await answers.come(1)
+        for told, error in answers.told:
+            if told is None and error is None:
+                (told,) = await engine.enqueue([theirs])
+            assert told == Receipt(theirs.id, True)
+        assert await engine.count(Filter(states=(State.READY,))) == 3
+
+
+def stand(engine: PostgresEngine, mine: Draft, timeout: float) -> Receipt | None:
+    """Enqueue from a thread that finds the counter taken."""
+    counter = engine._counter
+    assert counter is not None
+    counter._is_taken = True
+    try:
+        return engine.enqueue_now(mine, timeout)
+    finally:
+        counter._is_taken = False
+
+
+async def test_whoever_is_in_line_when_it_closes_is_told(clock: FakeClock) -> None:
+    async with at_the_counter(clock) as (engine, proxy):
+        answers = Answers()
+        late = proxy.hold_before(runs("put_plain"))
+        engine.enqueue_soon(draft(new_id(clock.now())), answers)
+        late.wait()
+        engine.enqueue_soon(draft(new_id(clock.now())), answers)
+        await engine.close()
+        late.release()
+        await answers.come(2)
+        assert (None, None) in answers.told
+
+
+async def test_jobs_that_are_something_special_go_to_the_loop(clock: FakeClock) -> None:
+    async with at_the_counter(clock) as (engine, _):
+        special = draft(new_id(clock.now()), unique="one")
+        assert engine.enqueue_soon(special, lambda *_: None) is None
+        assert await asyncio.to_thread(engine.enqueue_now, special, PATIENCE) is None
+
+
+async def test_jobs_of_several_kinds_are_stored_in_their_order(clock: FakeClock) -> None:
+    async with at_the_counter(clock) as (engine, proxy):
+        answers = Answers()
+        late = proxy.hold_before(runs("put_plain"))
+        engine.enqueue_soon(draft(new_id(clock.now())), answers)
+        late.wait()
+        drafts = [draft(new_id(clock.now()), queue=queue) for queue in ("a", "a", "b", "a")]
+        for each in drafts:
+            engine.enqueue_soon(each, answers)
+        late.release()
+        await answers.come(5)
+        jobs = await engine.get([each.id for each in drafts])
+        assert [job.queue for job in jobs if job] == ["a", "a", "b", "a"]
+        seqs = [job.seq for job in jobs if job]
+        assert seqs == sorted(seqs)

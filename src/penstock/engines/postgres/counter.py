@@ -244,12 +244,14 @@ class Counter:
         if not self._lock.acquire(timeout=PATIENCE):
             return False
         try:
+            self._is_taken = True
             self._serving.update(group)
             return self._store([visitor.draft for visitor in group], None)
         except Exception:
             return False
         finally:
             self._serving.difference_update(group)
+            self._is_taken = False
             self._lock.release()
 
     # --- the store -----------------------------------------------------------------------------
