@@ -137,7 +137,7 @@ async def test_a_new_job_is_told_to_idle_workers(open_handle: Open, channel: Cha
         channel.heard()
         await engine.get([await put(engine)])
         await soon(nap)
-    assert channel.heard() == ["work"]
+    assert channel.heard() == ["work default"]
 
 
 async def test_a_job_that_ends_is_told_to_those_who_wait_for_it_and_to_no_worker(
@@ -274,7 +274,7 @@ async def test_who_sleeps_hears_again_after_the_connection_was_ended(
         channel.heard()
         await engine.get([await put(engine)])
         await soon(nap)
-    assert channel.heard() == ["work"]
+    assert channel.heard() == ["work default"]
 
 
 # --- the deaf -----------------------------------------------------------------------------------

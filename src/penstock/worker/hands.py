@@ -49,6 +49,11 @@ class Hands:
         return len(self._outcomes)
 
     @property
+    def unsettled(self) -> int:
+        """How many outcomes are not answered yet."""
+        return len(self._outcomes) + len(self._apart)
+
+    @property
     def outcomes_apart(self) -> int:
         """How many were set apart and not answered yet."""
         return len(self._apart)

@@ -158,13 +158,13 @@ class Turns:
 
     def _ask(self, meal: Meal) -> Ask:
         most = self._engine.traits.max_batch
-        # What is not settled yet is not forgotten: more of it than this means a slow store.
-        room = most - self._hands.outcomes_apart
         is_apart = meal.want > 0 and self._settler.begin()
+        # A store that is slow to settle gives nothing more before it has.
+        room = max(0, 2 * most - self._hands.unsettled) if is_apart else most
         return Ask(
             worker=self._lease.worker,
             queues=tuple(self._queues),
-            want=min(meal.want, room),
+            want=min(meal.want, most, room),
             slots=min(meal.slots, most),
             outcomes=() if is_apart else self._hands.outgoing(most),
             begun=self._hands.begun(),

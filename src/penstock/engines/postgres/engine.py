@@ -23,7 +23,7 @@ from typing import Final
 import psycopg
 from msgspec.structs import replace
 
-from penstock.core.job import Draft, Job, State, Verdict
+from penstock.core.job import Draft, Job, Outcome, OutcomeKind, State, Verdict
 from penstock.engines.engine import Answer
 from penstock.engines.postgres.bounds import Ranges
 from penstock.engines.postgres.entry import to_json, to_plain, to_receipts
@@ -155,19 +155,63 @@ class PostgresEngine(PostgresHandle):
             quick = await self._quick_turn(ask, done, wakes)
             if quick is not None:
                 return quick
+        elif (mixed := await self._mixed_turn(ask)) is not None:
+            return mixed
         for each in ask.outcomes:
             self._places.pop(each.job, None)
+        try:
+            given = await self._slow_turn(ask, ask.outcomes, NOTHING, is_patient=True)
+        except EngineBusy:
+            given = await self._slow_turn(ask, ask.outcomes, NOTHING, is_patient=False)
+        assert given is not None, "nothing was left to be settled"
+        return given
+
+    async def _mixed_turn(self, ask: Ask) -> Exchange | None:
+        """Plain successes in one call, the other outcomes one by one; None: all of them have to be
+        looked at, nothing was claimed.
+        """
+        plain = [each for each in ask.outcomes if each.kind is OutcomeKind.SUCCEEDED]
+        done = to_done(plain, self._places)
+        # Of two outcomes of one job the first counts.
+        if (
+            not plain
+            or done is None
+            or len({each.job for each in ask.outcomes}) < len(ask.outcomes)
+        ):
+            return None
+        others = [each for each in ask.outcomes if each.kind is not OutcomeKind.SUCCEEDED]
+        try:
+            given = await self._slow_turn(ask, others, done, is_patient=True)
+        except EngineBusy:
+            return None
+        if given is None:
+            return None
+        told = iter(given.verdicts)
+        return replace(
+            given,
+            verdicts=tuple(
+                Verdict.DONE if each.kind is OutcomeKind.SUCCEEDED else next(told)
+                for each in ask.outcomes
+            ),
+        )
+
+    async def _slow_turn(
+        self, ask: Ask, outcomes: Sequence[Outcome], done: Done, *, is_patient: bool
+    ) -> Exchange | None:
+        """Settle these outcomes one by one and those that are ``done`` at once, then claim; None:
+        something that was taken for done has to be looked at, nothing was claimed.
+        """
         overruled: dict[str, Job] = {}
         ranges = self._ranges(ask)
-        rest = to_exchange(replace(ask, begun=()), NOTHING, ranges)
-        step = partial(PostgresJobs.exchange, ask=ask, overruled=overruled, rest=rest)
-        try:
-            verdicts, rows = await self._write(ANY, partial(step, is_patient=True))
-        except EngineBusy:
-            verdicts, rows = await self._write(ANY, partial(step, is_patient=False))
+        step = partial(
+            PostgresJobs.exchange,
+            ask=replace(ask, outcomes=tuple(outcomes)),
+            overruled=overruled,
+            rest=to_exchange(replace(ask, begun=()), done, ranges),
+        )
+        verdicts, rows = await self._write(ANY, partial(step, is_patient=is_patient))
         given = self._given(ask, rows, ranges)
-        assert given is not None, "nothing was left to be settled"
-        return replace(
+        return given and replace(
             given,
             verdicts=tuple(verdicts),
             overruled=reasons(overruled, State.CANCELLED),

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 from psycopg import errors
 
+from penstock.clock import SystemClock
 from penstock.core import life
 from penstock.core.job import (
     ErrorRecord,
@@ -39,6 +40,11 @@ EXCHANGE: Final = (
 )
 _LARGE: Final = 2000
 """Characters of a result that goes with the others in one text."""
+
+BUDGET: Final = 2.0
+"""Seconds for outcomes that are looked at one by one; what is left then goes again. A turn that
+took too long would be repeated from its start, and take as long again.
+"""
 
 Done = tuple[str | None, str | None, str | None, str | None]
 """Successes as ``penstock.exchange`` takes them: places, ids, attempts, results."""
@@ -225,8 +231,11 @@ class PostgresWork(PostgresSteps):
             locked = {row[18]: row for row in await self._ask(lock, (ids,))}
         except errors.LockNotAvailable as error:
             raise EngineBusy("postgresql", "a job is locked by somebody else") from error
-        verdicts = []
+        verdicts: list[Verdict] = []
+        enough = SystemClock.monotonic() + BUDGET
         for outcome in ask.outcomes:
+            if SystemClock.monotonic() > enough:
+                return [*verdicts, *[Verdict.LATER] * (len(ask.outcomes) - len(verdicts))]
             row = locked.get(outcome.job)
             if row is None:
                 verdicts.append(await self._repeated(outcome, ask.worker, overruled))
