@@ -93,7 +93,8 @@ async def test_what_has_ended_is_settled_while_a_claim_is_under_way(rig):
 
 def cut_settlement(rig, error, when) -> list[object]:
     """Let the next exchange that only settles fail, before it happened or after; tells when."""
-    inner, cuts = rig.main.exchange, []
+    inner = rig.main.exchange
+    cuts: list[object] = []
 
     async def exchange(ask):
         if ask.outcomes and not ask.queues and not cuts:
