@@ -123,19 +123,27 @@ class Client:
         engine = self.engine
         receipts: list[Receipt] = []
         step = engine.traits.max_batch
+        some = drafts[:step]
         for start in range(0, len(drafts), step):
-            some = drafts[start : start + step]
             limit = asyncio.timeout(timeout)
             refusals: list[ItemContested] = []
+            sending = asyncio.create_task(_patiently(engine, some, refusals))
             try:
                 async with limit:
-                    receipts += await _patiently(engine, some, refusals)
-            except Exception as caught:
+                    await asyncio.sleep(0)
+                    # It is on its way: there is time for the next ones.
+                    some = engine.pack(drafts[start + step : start + 2 * step])
+                    receipts += await sending
+            except BaseException as caught:
+                sending.cancel()
+                if not isinstance(caught, Exception):
+                    raise
                 error = caught
                 if limit.expired() and refusals:
                     error = refusals[-1]
                 elif limit.expired():
-                    why = f"{len(some)} jobs took longer than {timeout:g} s"
+                    count = min(step, len(drafts) - start)
+                    why = f"{count} jobs took longer than {timeout:g} s"
                     error = EngineTimeout(engine.traits.name, why)
                 error.add_note(f"{start} of {len(drafts)} jobs were stored before this")
                 raise error from error.__cause__

@@ -160,6 +160,13 @@ class Engine(ABC):
         cannot be stored now, ``EngineFull``, ``EngineReadOnly``: nothing of the batch is stored.
         """
 
+    def pack(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
+        """Do ahead what can be done before a batch is sent, while the one before is under way.
+
+        ``enqueue`` takes what this returns as it takes the drafts. It neither waits nor fails.
+        """
+        return drafts
+
     def enqueue_now(self, draft: Draft, timeout: float | None) -> Receipt | None:
         """Store one job from the calling thread, which may be any one and is blocked meanwhile.
 

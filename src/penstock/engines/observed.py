@@ -202,6 +202,9 @@ class Observed(Engine):
         self._tell.enqueued(drafts, receipts)
         return receipts
 
+    def pack(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
+        return self.inner.pack(drafts)
+
     def enqueue_now(self, draft: Draft, timeout: float | None) -> Receipt | None:
         """As the inner engine, where nobody listens; after a fault ``enqueue`` has patience."""
         if self.bus.wants(Enqueued):

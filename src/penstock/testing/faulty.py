@@ -291,6 +291,10 @@ class Faulty(Engine):
     async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
         return await self._call("enqueue", self._enqueue, drafts)
 
+    def pack(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
+        """It asks the store nothing."""
+        return self.inner.pack(drafts)
+
     def enqueue_now(self, draft: Draft, timeout: float | None) -> Receipt | None:
         """There is no way past the script: callers come by ``enqueue``."""
         return None

@@ -263,7 +263,7 @@ class Counter:
         On failure: ``ItemRefused``; ``EngineTimeout``, then they may be stored all the same.
         """
         window = self._window
-        plain = to_plain(window.name, drafts, window.doubted_at())
+        plain = to_plain(window.name, drafts)
         if plain is None or not self._is_open:
             return False
         try:
@@ -275,12 +275,13 @@ class Counter:
             self._till = till
             try:
                 till.set_clock(window.instant(), limit)
-                values = [None if each is None else str(each).encode() for each in plain]
-                if len(drafts) == 1 and plain[-1] is None:
+                row = plain.row(window.doubted_at())
+                values = [None if each is None else str(each).encode() for each in row]
+                if len(drafts) == 1 and row[-1] is None:
                     till.run(window.put_one, values[:-1], limit)
                 else:
                     till.run(window.put, values, limit)
-                till.post(window.wake, [drafts[0].queue.encode()], limit)
+                till.post(window.wake, [plain.queue.encode()], limit)
             except BaseException:
                 # Whatever it was in the middle of: nobody goes on from there.
                 if not till.is_at_rest:

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from penstock.core.job import Draft, Job, Outcome, OutcomeKind, State, Verdict
 from penstock.engines.engine import Answer
 from penstock.engines.postgres.bounds import Ranges
-from penstock.engines.postgres.entry import to_json, to_plain, to_receipts
+from penstock.engines.postgres.entry import packed, to_json, to_plain, to_receipts
 from penstock.engines.postgres.glance import glance
 from penstock.engines.postgres.handle import PostgresHandle
 from penstock.engines.postgres.jobs import PostgresJobs
@@ -99,6 +99,9 @@ class PostgresEngine(PostgresHandle):
             self._doubt(drafts)
             raise
 
+    def pack(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
+        return packed(self.traits.name, drafts)
+
     def enqueue_now(self, draft: Draft, timeout: float | None) -> Receipt | None:
         counter = self._counter
         if counter is None:
@@ -112,10 +115,11 @@ class PostgresEngine(PostgresHandle):
         return self._counter.hand_in(draft, answer)
 
     async def _put(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        plain = to_plain(self.traits.name, drafts, self._doubted_at)
+        plain = to_plain(self.traits.name, drafts)
         if plain is not None:
+            row = plain.row(self._doubted_at)
             try:
-                await self._call(PUT_PLAIN, plain, wakes=WORK, fills=drafts[0].queue)
+                await self._call(PUT_PLAIN, row, wakes=WORK, fills=plain.queue)
                 return [Receipt(draft.id, True) for draft in drafts]
             except EngineUnavailable as error:
                 if not any(_says(error, state) for state in (KNOWN_ID, SAME_ID, LOCKED)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from penstock.core.ids import all_made_at, made_at
 from penstock.core.job import Draft
@@ -13,6 +13,7 @@ from penstock.engines.plain import is_plain
 from penstock.engines.postgres.rows import Row, json_text
 from penstock.engines.records import Receipt
 from penstock.engines.storable import check_drafts
+from penstock.errors import ItemRefused
 
 BETWEEN: Final = "\x1f"
 """Stands between the items of a list: no JSON text and no id that we make has it."""
@@ -23,12 +24,48 @@ kind_of: Final = attrgetter(*(each for each in Draft.__struct_fields__ if each n
 """All that jobs of one kind have in common."""
 
 
-def to_plain(name: str, drafts: Sequence[Draft], doubted_at: float) -> Row | None:
-    """The parameters of ``penstock.put_plain``; None: they are not plain, or of several kinds.
+class Plain(NamedTuple):
+    """Plain jobs of one kind, as ``penstock.put_plain`` takes them."""
 
-    ``doubted_at`` is when this handle last sent jobs without knowing what became of them: ids that
-    were made after it are sent for the first time. On failure: ``ItemRefused``, as any job.
+    ids: str
+    payloads: str
+    task: str
+    queue: str
+    priority: int
+    by: str
+    made_at: float
+    """When the first of the ids was made."""
+
+    def row(self, doubted_at: float) -> Row:
+        """The parameters. ``doubted_at`` is when this handle last sent jobs without knowing what
+        became of them: ids that were made after it are sent for the first time.
+        """
+        return *self[:-1], None if self.made_at > doubted_at else self.made_at
+
+
+class Packed(list[Draft]):
+    """Drafts with what was done for them ahead."""
+
+    plain: Plain | None = None
+
+
+def packed(name: str, drafts: Sequence[Draft]) -> Sequence[Draft]:
+    """Drafts, with what is to be sent of them if they are plain."""
+    pack = Packed(drafts)
+    try:
+        pack.plain = to_plain(name, drafts) if drafts else None
+    except ItemRefused:
+        return drafts  # whoever enqueues them will say so
+    return pack
+
+
+def to_plain(name: str, drafts: Sequence[Draft]) -> Plain | None:
+    """What to send of these jobs; None: they are not plain, or of several kinds.
+
+    On failure: ``ItemRefused``, as any job.
     """
+    if isinstance(drafts, Packed) and drafts.plain is not None:
+        return drafts.plain
     first = drafts[0]
     if not is_plain(first) or not all(map(kind_of(first).__eq__, map(kind_of, drafts))):
         return None
@@ -50,9 +87,8 @@ def to_plain(name: str, drafts: Sequence[Draft], doubted_at: float) -> Row | Non
         or not all(ids)
     ):
         return None
-    since = all_made_at(ids)
     kind = (first.task, first.queue, first.priority, first.enqueued_by)
-    return all_ids, all_payloads, *kind, None if since > doubted_at else since
+    return Plain(all_ids, all_payloads, *kind, all_made_at(ids))
 
 
 def to_json(drafts: Sequence[Draft]) -> str:

@@ -76,7 +76,7 @@ class PostgresHandle(Engine):
             is_durable=True,
             is_shared=True,
             has_own_clock=True,
-            max_batch=1000,
+            max_batch=2000,
             is_parallel=True,
         )
         self._dsn = dsn
