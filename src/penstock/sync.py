@@ -25,6 +25,7 @@ from penstock.borrowed import Borrow, Borrowed
 from penstock.clock import SystemClock
 from penstock.core.job import Draft
 from penstock.engines.engine import Engine
+from penstock.engines.observed import ours
 from penstock.engines.records import Receipt
 from penstock.errors import EngineClosed, EngineTimeout, WrongThread
 from penstock.home import CLOSE_PATIENCE, EXIT_PATIENCE, Errand, Home, Work
@@ -104,7 +105,11 @@ class Facade:
             if receipt is not None:
                 return receipt
             spent = SystemClock.monotonic() - began_at
-        return self.call(lambda client: client.enqueue(draft), timeout, what="enqueue", spent=spent)
+        receipt = self.call(
+            lambda client: client.enqueue(draft), timeout, what="enqueue", spent=spent
+        )
+        # What was tried before may have been stored all the same.
+        return ours([draft], [receipt])[0] if spent else receipt
 
     async def aenqueue(
         self, draft: Draft, timeout: float | None, connection: object | None = None
@@ -123,9 +128,10 @@ class Facade:
             if receipt is not None:
                 return receipt
             spent = SystemClock.monotonic() - began_at
-        return await self.ask(
+        receipt = await self.ask(
             lambda client: client.enqueue(draft), timeout, what="aenqueue", spent=spent
         )
+        return ours([draft], [receipt])[0] if spent else receipt
 
     def enqueue_many(
         self, drafts: Sequence[Draft], timeout: float, connection: object | None = None

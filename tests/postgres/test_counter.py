@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import psycopg
 import pytest
 
-from conformance.steps import claim_one, draft, settle
+from conformance.steps import claim, claim_one, draft, settle
+from penstock import Penstock
 from penstock.core.ids import new_id
 from penstock.core.job import Draft, State, Verdict
+from penstock.engines.postgres import counter as counters
 from penstock.engines.postgres.counter import Counter
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import Filter, Receipt
@@ -20,7 +23,7 @@ from penstock.testing.clock import FakeClock
 from servers.emptied import emptied
 from servers.messages import runs
 from servers.postgres import quick
-from servers.proxy import Proxy
+from servers.proxy import Fault, Proxy
 
 PATIENCE = 60.0
 """Real seconds after which something counts as never coming."""
@@ -249,3 +252,141 @@ async def test_jobs_of_several_kinds_are_stored_in_their_order(clock: FakeClock)
         assert [job.queue for job in jobs if job] == ["a", "a", "b", "a"]
         seqs = [job.seq for job in jobs if job]
         assert seqs == sorted(seqs)
+
+
+# --- a server that does not answer --------------------------------------------------------------
+
+
+async def is_run_once(engine: PostgresEngine, mine: Draft, late: Fault) -> None:
+    """Send a job that was given up by the other way, and let it end before the first one comes."""
+    (receipt,) = await engine.enqueue([mine])
+    assert receipt.created
+    while (job := await claim_one(engine)).id != mine.id:
+        await settle(engine, job, "succeeded")
+    assert await settle(engine, job, "succeeded") is Verdict.DONE
+    late.release()
+    await everybody_has_been_served(engine)
+    assert mine.id not in [job.id for job in await claim(engine, want=10)]
+
+
+async def test_what_a_coroutine_has_given_up_does_not_arrive_late(clock: FakeClock) -> None:
+    async with at_the_counter(clock) as (engine, proxy):
+        mine = draft(new_id(clock.now()))
+        late = proxy.hold_before(runs("put_plain"))
+        leave = engine.enqueue_soon(mine, lambda *_: None)
+        assert leave is not None
+        late.wait()
+        leave()
+        await is_run_once(engine, mine, late)
+
+
+async def test_who_leaves_between_two_commits_of_one_batch_is_left_out(clock: FakeClock) -> None:
+    async with at_the_counter(clock) as (engine, proxy):
+        counter = engine._counter
+        assert counter is not None
+        answers = Answers()
+        mine = draft(new_id(clock.now()))
+        with counter._lock:
+            late = proxy.hold_before(runs("put_plain"))
+            engine.enqueue_soon(draft(new_id(clock.now()), queue="other"), answers)
+            leave = engine.enqueue_soon(mine, answers)
+            assert leave is not None
+        late.wait()
+        leave()
+        late.release()
+        await answers.come(2)
+        assert await engine.get([mine.id]) == [None]
+
+
+async def test_a_caller_whose_time_is_over_frees_the_counter_for_others(clock: FakeClock) -> None:
+    """Also if it is somebody else who is being served, for ever."""
+    async with at_the_counter(clock) as (engine, proxy):
+        late = proxy.hold_before(runs("put_plain"))
+        engine.enqueue_soon(draft(new_id(clock.now())), lambda *_: None)
+        late.wait()
+        with pytest.raises(EngineTimeout):
+            await asyncio.to_thread(engine.enqueue_now, draft(new_id(clock.now())), 0.2)
+        mine = draft(new_id(clock.now()))
+        receipt = await asyncio.to_thread(engine.enqueue_now, mine, PATIENCE)
+        if receipt is None:
+            (receipt,) = await engine.enqueue([mine])
+        assert receipt == Receipt(mine.id, True)
+        late.release()
+
+
+async def test_a_server_that_lets_us_in_and_says_nothing_is_not_waited_for(
+    clock: FakeClock,
+) -> None:
+    database = emptied()
+    database.empty()
+    with Proxy(quick().port) as proxy:
+        engine = PostgresEngine(proxy.url(database.url), clock, follows_clock=True)
+        await engine.open()
+        late = proxy.hold_before(runs("pg_stat_get_activity"))
+        mine = draft(new_id(clock.now()))
+        with pytest.raises(EngineTimeout):
+            await asyncio.to_thread(engine.enqueue_now, mine, 0.2)
+        late.release()
+        await engine.close()
+
+
+async def test_two_clerks_both_go_when_it_closes(clock: FakeClock) -> None:
+    async with at_the_counter(clock) as (engine, _):
+        counter = engine._counter
+        assert counter is not None
+        clerks = [
+            threading.Thread(target=counter._work, args=(counter._line,), daemon=True)
+            for _ in range(2)
+        ]
+        for clerk in clerks:
+            counter._clerks.add(clerk)
+            clerk.start()
+        await engine.close()
+        for clerk in clerks:
+            await asyncio.to_thread(clerk.join, PATIENCE)
+            assert not clerk.is_alive()
+
+
+async def test_large_payloads_do_not_share_a_commit(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counters, "BYTES", 100)
+    async with at_the_counter(clock) as (engine, proxy):
+        answers = Answers()
+        late = proxy.hold_before(runs("put_plain"))
+        engine.enqueue_soon(draft(new_id(clock.now())), answers)
+        late.wait()
+        large = [draft(new_id(clock.now()), payload=b'"%s"' % (b"x" * 200)) for _ in range(2)]
+        for each in large:
+            engine.enqueue_soon(each, answers)
+        second = proxy.hold_before(runs("put_plain"))
+        late.release()
+        second.wait()
+        counter = engine._counter
+        assert counter is not None
+        assert counter._line.qsize() == 1
+        second.release()
+        await answers.come(3)
+        assert None not in await engine.get([each.id for each in large])
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_job_that_was_stored_though_its_reply_was_lost_is_the_callers_own(is_async: bool) -> None:
+    database = emptied()
+    database.empty()
+    with Proxy(quick().port) as proxy:
+        app = Penstock(proxy.url(database.url))
+
+        @app.task(name="work")
+        def work() -> None: ...
+
+        async def several() -> list[bool]:
+            handles = await asyncio.gather(*(work.aenqueue() for _ in range(5)))
+            return [handle.created for handle in handles]
+
+        work.enqueue()
+        fault = proxy.cut_after(runs("put_plain"))
+        created = asyncio.run(several()) if is_async else [work.enqueue().created]
+        assert fault.has_happened
+        assert all(created)
+        app.close()

@@ -158,6 +158,48 @@ async def test_what_cannot_be_stored_fails_alone(rig):
     assert [job.id for job in jobs if job.state is State.FAILED] == [bad]
 
 
+def never_settling(rig, error) -> list[object]:
+    """Let every exchange that settles something fail; tells which."""
+    inner = rig.main.exchange
+    cuts: list[object] = []
+
+    async def exchange(ask):
+        if ask.outcomes:
+            cuts.append(ask)
+            raise error
+        return await inner(ask)
+
+    rig.main.exchange = exchange
+    return cuts
+
+
+async def test_a_store_that_settles_nothing_is_not_asked_all_the_time(rig):
+    working, ids, go, _ = await held_back(rig)
+    async with working:
+        parallel(rig)
+        await soon(rig.until(lambda: all_run(rig, ids)))
+        inner = rig.main.exchange
+        cuts = never_settling(rig, unavailable())
+        go.set()
+        for _ in range(500):
+            await asyncio.sleep(0)
+        assert 1 <= len(cuts) < 10
+        rig.main.exchange = inner
+        await rig.meanwhile(rig.ended(*ids))
+
+
+async def test_a_fault_that_is_no_stores_ends_the_run(rig):
+    working, ids, go, _ = await held_back(rig)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with working:
+            parallel(rig)
+            await soon(rig.until(lambda: all_run(rig, ids)))
+            never_settling(rig, ZeroDivisionError("a bug"))
+            go.set()
+            await asyncio.Event().wait()
+    assert caught.group_contains(ZeroDivisionError)
+
+
 # --- the hands ----------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ been committed and only its reply lost:
 | counts, loads, glance, workers, hands, |                                                        |
 | line, version                          |                                                        |
 | wait, listen, results                  | yes, for the time that is left; they may sleep so long |
-| enqueue                                | yes: the same id is the same job; see ``_ours``        |
+| enqueue                                | yes: the same id is the same job; see ``ours``        |
 | join, leave, progress, set_queue,      | yes: the second call changes nothing                   |
 | resign                                 |                                                        |
 | beat                                   | yes: one beat more shows the same                      |
@@ -198,7 +198,7 @@ class Observed(Engine):
             "enqueue", store, self._timeout, again=True, outlast=self._outlast
         )
         if tried > 1:
-            receipts = _ours(drafts, receipts)
+            receipts = ours(drafts, receipts)
         self._tell.enqueued(drafts, receipts)
         return receipts
 
@@ -358,7 +358,7 @@ class Observed(Engine):
         return await self._asleep("listen", partial(self.inner.listen, seen), timeout)
 
 
-def _ours(drafts: Sequence[Draft], receipts: Sequence[Receipt]) -> list[Receipt]:
+def ours(drafts: Sequence[Draft], receipts: Sequence[Receipt]) -> list[Receipt]:
     """The receipts of a repeated try, where a job that an earlier try stored counts as created.
 
     An id that was made for its draft is known to nobody else, so only an earlier try can have
@@ -367,7 +367,7 @@ def _ours(drafts: Sequence[Draft], receipts: Sequence[Receipt]) -> list[Receipt]
     seen: set[str] = set()
     told = []
     for draft, receipt in zip(drafts, receipts, strict=True):
-        is_ours = receipt.because == "id" and draft.remember == 0 and draft.id not in seen
-        told.append(Receipt(receipt.id, created=True) if is_ours else receipt)
+        isours = receipt.because == "id" and draft.remember == 0 and draft.id not in seen
+        told.append(Receipt(receipt.id, created=True) if isours else receipt)
         seen.add(draft.id)
     return told

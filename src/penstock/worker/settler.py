@@ -8,7 +8,8 @@ one that claims. Few outcomes are not worth it: they go with the next claim.
 | if                                      | then                                                  |
 |-----------------------------------------|-------------------------------------------------------|
 | the reply is lost, or the store is away | the outcomes go again, with the next claim; nothing   |
-|                                         | was claimed, so nothing else is unknown               |
+|                                         | was claimed, so nothing else is unknown. It rests for |
+|                                         | a while                                               |
 | a row is locked (``LATER``)             | the same                                              |
 | the lease is lost                       | all is dropped, as whoever notices it does            |
 | an attempt ended while the store is     | its outcome waits for that: the two would be in each  |
@@ -18,10 +19,12 @@ one that claims. Few outcomes are not worth it: they go with the next claim.
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import Final
 
 from penstock.engines.engine import Engine
 from penstock.errors import EngineClosed, EngineError, LeaseLost
+from penstock.worker.backoff import Backoff
 from penstock.worker.exchanges import Exchanges
 from penstock.worker.tools import Tools
 
@@ -37,13 +40,23 @@ class Settler:
         self._exchanges = exchanges
         self._hands = tools.hands
         self._journal = tools.journal
+        self._clock = tools.clock
         self._wake = tools.wake
+        self._backoff = Backoff()
+        self._rests_until = -inf
+        self._error: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> bool:
-        """Settle what there is, if that is enough; True: it does, with what comes meanwhile."""
+        """Settle what there is, if that is enough; True: it does, with what comes meanwhile.
+
+        On failure: what went wrong the last time, if it was nothing that a store does.
+        """
+        if self._error is not None:
+            raise self._error
         is_worth_it = self._engine.traits.is_parallel and self._hands.outcomes >= LEAST
-        if self._task is None and is_worth_it:
+        is_rested = self._clock.monotonic() >= self._rests_until
+        if self._task is None and is_worth_it and is_rested:
             self._task = asyncio.create_task(self._settle(), name="penstock settler")
         return self._task is not None
 
@@ -67,12 +80,17 @@ class Settler:
                 if not outcomes:
                     break
                 await self._exchanges.settle(outcomes)
+                self._backoff.reset()
         except LeaseLost as error:
             self._exchanges.lose(error.worker)
         except EngineClosed:
             pass  # whoever claims says so
         except EngineError as error:
+            # Meanwhile outcomes go with the claims, which wait for the store as they always do.
             self._journal.unavailable("exchange", error)
+            self._rests_until = self._clock.monotonic() + self._backoff.next()
+        except Exception as error:
+            self._error = error
         finally:
             hands.bring_back()
             self._task = None

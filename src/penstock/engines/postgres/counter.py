@@ -13,8 +13,11 @@ not usual, is left to the loop, which says what it is.
 | a caller is interrupted, or its time is | the connection is closed, and abandoned: whoever uses |
 | over                                    | the handle next sees to it that the server ended it   |
 | one has left the line                   | its job is left out                                   |
-| one leaves while its job is being       | it may be stored; if its time was over, the           |
-| stored                                  | connection is abandoned as well                       |
+| one leaves while its job is being       | the connection is abandoned as well; those who share  |
+| stored                                  | its commit go to the loop if that was not done yet    |
+| the server does not answer              | callers leave when their time is over; the clerk      |
+|                                         | gives up after ``LONGEST`` seconds, or when a caller  |
+|                                         | who blocks has left                                   |
 | the connection breaks                   | the callers go to the loop and send the same ids      |
 |                                         | again, which are looked for first                     |
 | a signal handler, or a finaliser,       | it finds its own thread at the counter, and goes to   |
@@ -25,11 +28,13 @@ not usual, is left to the loop, which says what it is.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import takewhile
+from math import inf
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -53,8 +58,12 @@ CROWD: Final = 0.002
 """Seconds between two callers who are taken for many."""
 MOST: Final = 1000
 """Jobs that are stored in one commit at most."""
+BYTES: Final = 4 << 20
+"""Payloads that are stored in one commit at most; a larger one goes alone."""
 PATIENCE: Final = 1.0
 """Seconds that the clerk waits for somebody who serves itself."""
+LONGEST: Final = 10.0
+"""Seconds that one commit may take."""
 
 
 class Window:
@@ -149,7 +158,8 @@ class Counter:
             return wait_for(draft, enter, timeout, self._window.name)
         except BaseException:
             for visitor in entered:
-                self._part_from(visitor)
+                self._leave(visitor)
+            self._give_up()
             raise
 
     def hand_in(self, draft: Draft, answer: Answer) -> Callable[[], None] | None:
@@ -158,7 +168,11 @@ class Counter:
             return None
         visitor = Visitor(draft, answer)
         self._enter(visitor)
-        return partial(self._leave, visitor)
+
+        def leave() -> None:
+            self._leave(visitor)
+
+        return leave
 
     def _may_come(self, draft: Draft) -> bool:
         if self._pid != os.getpid():
@@ -201,54 +215,72 @@ class Counter:
             clerk = threading.Thread(
                 target=self._work, args=(self._line,), name="penstock-counter", daemon=True
             )
+            self._clerks.add(clerk)
             try:
                 clerk.start()
-            except RuntimeError:  # no thread can be started any more
-                _turn_away(self._line)
+            except BaseException as error:
+                self._clerks.discard(clerk)
+                if not isinstance(error, RuntimeError):
+                    raise
+                _turn_away(self._line)  # no thread can be started any more
 
     def _leave(self, visitor: Visitor) -> None:
+        """A caller does not wait for its answer: what is on its way must not arrive later."""
         visitor.leave()
+        till = self._till
         if visitor in self._serving:
             self._window.doubt((visitor.draft,))
+            if till is not None:
+                self._abandon(till.backend)
 
-    def _part_from(self, visitor: Visitor) -> None:
-        """A caller did not wait for its answer: what is on its way must not arrive later."""
-        self._leave(visitor)
+    def _give_up(self) -> None:
+        """Somebody's time is over while the clerk waits for the server: let it wait no longer."""
         till = self._till
-        if visitor in self._serving and till is not None:
+        if self._serving and till is not None:
             self._abandon(till.backend)
+            till.hang_up()
 
     def _work(self, line: SimpleQueue[Visitor | None]) -> None:
         """Be the clerk."""
-        me = threading.current_thread()
-        self._clerks.add(me)
+        batch: list[Visitor] = []
         is_last = False
-        while not is_last:
-            batch, is_last = _taken(line, line.get())
-            self._serve_all([visitor for visitor in batch if not visitor.has_gone])
-            del batch
-        line.put(None)  # for another clerk, if there is one
-        self._clerks.discard(me)
-        self._tidy()
-        # Whoever found a clerk still there is not left behind.
-        _turn_away(line)
+        try:
+            while not is_last:
+                batch, is_last = _taken(line, line.get())
+                self._serve_all(batch)
+                batch = []
+        finally:
+            self._clerks.discard(threading.current_thread())
+            for visitor in batch:
+                _answer(visitor, None)
+            self._tidy()
+            # Whoever found a clerk still there is not left behind; nor is another clerk.
+            _turn_away(line)
+            if self._clerks and not self._is_open:
+                line.put(None)
 
-    def _serve_all(self, batch: Sequence[Visitor]) -> None:
-        for _, some in groupby(batch, lambda visitor: kind_of(visitor.draft)):
-            group = list(some)
-            is_stored = self._serve_alike(group)
+    def _serve_all(self, batch: list[Visitor]) -> None:
+        """Serve a batch, and take out of it whoever is answered."""
+        while batch:
+            group = _alike(batch)
+            stored = self._serve_alike(group)
+            del batch[: len(group)]
             for visitor in group:
-                visitor.answer(Receipt(visitor.draft.id, True) if is_stored else None, None)
+                _answer(visitor, Receipt(visitor.draft.id, True) if visitor in stored else None)
 
-    def _serve_alike(self, group: Sequence[Visitor]) -> bool:
+    def _serve_alike(self, group: Sequence[Visitor]) -> Collection[Visitor]:
+        """Store the jobs of those who are still there; returns whose are stored."""
         if not self._lock.acquire(timeout=PATIENCE):
-            return False
+            return ()
         try:
             self._is_taken = True
+            # In this order: whoever leaves now either is left out, or knows that it is served.
             self._serving.update(group)
-            return self._store([visitor.draft for visitor in group], None)
+            here = [visitor for visitor in group if not visitor.has_gone]
+            is_stored = here and self._store([visitor.draft for visitor in here], LONGEST)
+            return here if is_stored else ()
         except Exception:
-            return False
+            return ()
         finally:
             self._serving.difference_update(group)
             self._is_taken = False
@@ -266,22 +298,23 @@ class Counter:
         plain = to_plain(window.name, drafts)
         if plain is None or not self._is_open:
             return False
+        until = inf if limit is None else SystemClock.monotonic() + limit
         try:
-            till = self._till or self._open_till()
+            till = self._till or self._open_till(until)
             if till is None:
                 # The loop knows what to do with a pooler.
                 self._is_open = False
                 return False
             self._till = till
             try:
-                till.set_clock(window.instant(), limit)
+                till.set_clock(window.instant(), until)
                 row = plain.row(window.doubted_at())
                 values = [None if each is None else str(each).encode() for each in row]
                 if len(drafts) == 1 and row[-1] is None:
-                    till.run(window.put_one, values[:-1], limit)
+                    till.run(window.put_one, values[:-1], until)
                 else:
-                    till.run(window.put, values, limit)
-                till.post(window.wake, [plain.queue.encode()], limit)
+                    till.run(window.put, values, until)
+                till.post(window.wake, [plain.queue.encode()], until)
             except BaseException:
                 # Whatever it was in the middle of: nobody goes on from there.
                 if not till.is_at_rest:
@@ -316,16 +349,23 @@ class Counter:
 def _taken(line: SimpleQueue[Visitor | None], first: Visitor | None) -> tuple[list[Visitor], bool]:
     """Whoever stands in line now; True: and there is no more to come."""
     batch: list[Visitor] = []
-    visitor = first
+    visitor, weight = first, 0
     while visitor is not None:
         batch.append(visitor)
-        if len(batch) >= MOST:
+        weight += len(visitor.draft.payload)
+        if len(batch) >= MOST or weight >= BYTES:
             return batch, False
         try:
             visitor = line.get_nowait()
         except Empty:
             return batch, False
     return batch, True
+
+
+def _alike(batch: Sequence[Visitor]) -> list[Visitor]:
+    """The first ones in line, as long as their jobs are of one kind."""
+    kind = kind_of(batch[0].draft)
+    return list(takewhile(lambda visitor: kind_of(visitor.draft) == kind, batch))
 
 
 def _turn_away(line: SimpleQueue[Visitor | None]) -> None:
@@ -336,4 +376,10 @@ def _turn_away(line: SimpleQueue[Visitor | None]) -> None:
         except Empty:
             return
         if visitor is not None:
-            visitor.answer(None, None)
+            _answer(visitor, None)
+
+
+def _answer(visitor: Visitor, receipt: Receipt | None) -> None:
+    """Tell a caller; whatever becomes of that is its own affair."""
+    with contextlib.suppress(Exception):
+        visitor.answer(receipt, None)

@@ -159,12 +159,12 @@ class PostgresEngine(PostgresHandle):
             quick = await self._quick_turn(ask, done, wakes)
             if quick is not None:
                 return quick
-        elif (mixed := await self._mixed_turn(ask)) is not None:
-            return mixed
         for each in ask.outcomes:
             self._places.pop(each.job, None)
         try:
-            given = await self._slow_turn(ask, ask.outcomes, NOTHING, is_patient=True)
+            given = await self._mixed_turn(ask) if done is None else None
+            if given is None:
+                given = await self._slow_turn(ask, ask.outcomes, NOTHING, is_patient=True)
         except EngineBusy:
             given = await self._slow_turn(ask, ask.outcomes, NOTHING, is_patient=False)
         assert given is not None, "nothing was left to be settled"
@@ -184,10 +184,7 @@ class PostgresEngine(PostgresHandle):
         ):
             return None
         others = [each for each in ask.outcomes if each.kind is not OutcomeKind.SUCCEEDED]
-        try:
-            given = await self._slow_turn(ask, others, done, is_patient=True)
-        except EngineBusy:
-            return None
+        given = await self._slow_turn(ask, others, done, is_patient=True)
         if given is None:
             return None
         told = iter(given.verdicts)

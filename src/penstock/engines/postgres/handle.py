@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Concatenate, Final, ParamSpec, TypeVar
@@ -93,6 +94,7 @@ class PostgresHandle(Engine):
         self._bounds = Bounds(self.clock)
         self._places: dict[str, str] = {}
         self._doubted_at = math.inf
+        self._doubting = threading.RLock()  # many threads doubt, and signal handlers do
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -205,7 +207,8 @@ class PostgresHandle(Engine):
         since their ids were made.
         """
         made = max(made_at(draft.id) for draft in drafts)
-        self._doubted_at = max(self._doubted_at, self.clock.now(), made)
+        with self._doubting:
+            self._doubted_at = max(self._doubted_at, self.clock.now(), made)
 
     def _instant(self) -> float | None:
         return self.clock.now() if self._follows_clock else None

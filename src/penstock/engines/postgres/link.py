@@ -219,11 +219,7 @@ class Link:
 
     def hang_up(self) -> None:
         """End the connection under whoever uses it: they get an error, and close it."""
-        with (
-            contextlib.suppress(OSError, psycopg.Error),
-            socket.socket(fileno=os.dup(self._connection.pgconn.socket)) as wire,
-        ):
-            wire.shutdown(socket.SHUT_RDWR)
+        hang_up(self._connection.pgconn)
 
     async def _execute(self, sql: str, values: Values) -> psycopg.AsyncCursor[Row]:
         await self._settle_debts()
@@ -239,6 +235,15 @@ class Link:
             pgconn = self._connection.pgconn
             await self._connection.wait(generators.send(pgconn))
             await self._connection.wait(generators.fetch_many(pgconn))
+
+
+def hang_up(pgconn: pq.abc.PGconn) -> None:
+    """End a connection under whoever uses it, from whatever thread."""
+    with (
+        contextlib.suppress(OSError, psycopg.Error),
+        socket.socket(fileno=os.dup(pgconn.socket)) as wire,
+    ):
+        wire.shutdown(socket.SHUT_RDWR)
 
 
 async def connect(dsn: str, name: str, *, timeout: float, keeps: bool | None = None) -> Link:

@@ -8,16 +8,20 @@ time limit is kept. One thread at a time may use it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg import errors, generators, pq, waiting
 
-from penstock.engines.postgres.link import ALIVE, FIRST_QUESTION, ISOLATION, Backend
+from penstock.clock import SystemClock
+from penstock.engines.postgres.link import ALIVE, FIRST_QUESTION, ISOLATION, Backend, hang_up
 
 _FINE: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 _HEARING: Final = 0.1
 """Seconds after which a signal is heard."""
+
+Values = Sequence[bytes | None]
 
 
 class Statement(NamedTuple):
@@ -45,76 +49,90 @@ class Till:
         rest = pq.TransactionStatus.ACTIVE if self._owes else pq.TransactionStatus.IDLE
         return self._pgconn.transaction_status == rest
 
-    def run(
-        self, statement: Statement, values: Sequence[bytes | None], limit: float | None
-    ) -> None:
+    def run(self, statement: Statement, values: Values, until: float) -> None:
         """Run a statement as a transaction of its own, and do not read what it returns.
 
-        On failure: what the driver raises; ``errors._WaitTimeout`` after ``limit`` seconds.
+        On failure: what the driver raises; ``errors._WaitTimeout`` at the instant ``until``.
         """
-        self._prepare(statement, limit)
+        self._prepare(statement, until)
         self._pgconn.send_query_prepared(statement.name, values)
-        self._end(limit)
+        self._end(until)
 
-    def post(
-        self, statement: Statement, values: Sequence[bytes | None], limit: float | None
-    ) -> None:
+    def post(self, statement: Statement, values: Values, until: float) -> None:
         """Send a statement and do not wait for it; whoever comes next reads the reply."""
-        self._prepare(statement, limit)
+        self._prepare(statement, until)
         self._pgconn.send_query_prepared(statement.name, values)
         self._pgconn.flush()
         self._owes = True
 
-    def set_clock(self, instant: float | None, limit: float | None) -> None:
+    def set_clock(self, instant: float | None, until: float) -> None:
         """Let the session think that it is this instant; None: the server's own clock says."""
         if instant != self.instant:
-            self._settle_debts(limit)
+            self._settle_debts(until)
             self._pgconn.send_query(f"SET penstock_clock.now = '{instant!r}'".encode())
-            self._end(limit)
+            self._end(until)
             self.instant = instant
+
+    def hang_up(self) -> None:
+        """End the connection under whoever uses it: they get an error. Any thread may call."""
+        hang_up(self._pgconn)
 
     def close(self) -> None:
         """Close it, at once."""
         self._connection.close()
 
-    def _prepare(self, statement: Statement, limit: float | None) -> None:
-        self._settle_debts(limit)
+    def _prepare(self, statement: Statement, until: float) -> None:
+        self._settle_debts(until)
         if statement.name not in self._prepared:
             self._pgconn.send_prepare(statement.name, statement.sql.encode())
-            self._end(limit)
+            self._end(until)
             self._prepared.add(statement.name)
 
-    def _settle_debts(self, limit: float | None) -> None:
+    def _settle_debts(self, until: float) -> None:
         if self._owes:
             self._owes = False
-            self._results(limit)
+            _results(self._pgconn, until)
 
-    def _end(self, limit: float | None) -> None:
-        for result in self._results(limit):
+    def _end(self, until: float) -> None:
+        for result in _results(self._pgconn, until):
             if result.status not in _FINE:
                 raise errors.error_from_result(result, encoding="utf-8")
 
-    def _results(self, limit: float | None) -> list[pq.abc.PGresult]:
-        return waiting.wait(generators.execute(self._pgconn), self._pgconn.socket, _HEARING, limit)
+
+def _results(pgconn: pq.abc.PGconn, until: float) -> list[pq.abc.PGresult]:
+    """What the server answers to what was sent."""
+    left = max(0.0, until - SystemClock.monotonic())
+    limit = None if left == inf else left
+    return waiting.wait(generators.execute(pgconn), pgconn.socket, _HEARING, limit)
 
 
-def open_till(dsn: str, given: Mapping[str, object], timeout: float) -> Till | None:
-    """Connect; None: a pooler is in between, or transactions are not isolated as usual."""
+def open_till(dsn: str, given: Mapping[str, object], timeout: float, until: float) -> Till | None:
+    """Connect; None: a pooler is in between, or transactions are not isolated as usual.
+
+    On failure: what the driver raises; ``errors._WaitTimeout`` if the server lets us in and does
+    not answer until then.
+    """
     options: dict[str, Any] = {name: each for name, each in ALIVE.items() if name not in given}
+    left = min(timeout, until - SystemClock.monotonic())
     connection = psycopg.connect(
         dsn,
         autocommit=True,
         application_name="penstock",
-        connect_timeout=max(2, round(timeout)),
+        connect_timeout=max(2, round(left)),
         client_encoding="utf8",
         **options,
     )
     try:
-        ((pid, begun, isolation),) = connection.execute(FIRST_QUESTION).fetchall()
+        connection.pgconn.send_query(FIRST_QUESTION.encode())
+        asked_at = SystemClock.monotonic()
+        (result,) = _results(connection.pgconn, min(until, asked_at + timeout))
+        if result.status not in _FINE:
+            raise errors.error_from_result(result, encoding="utf-8")
+        pid, begun, isolation = ((result.get_value(0, n) or b"").decode() for n in range(3))
     except BaseException:
         connection.close()
         raise
-    if pid != connection.info.backend_pid or isolation != ISOLATION:
+    if int(pid) != connection.info.backend_pid or isolation != ISOLATION:
         connection.close()
         return None
-    return Till(connection, Backend(pid, begun))
+    return Till(connection, Backend(int(pid), begun))

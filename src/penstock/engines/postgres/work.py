@@ -219,7 +219,10 @@ class PostgresWork(PostgresSteps):
         lock = "lock_patiently" if is_patient else "lock"
         overruled.clear()
         verdicts = await self._settle_all(ask, overruled, lock)
-        return verdicts, await self.turn.rows(EXCHANGE, rest)
+        try:
+            return verdicts, await self.turn.rows(EXCHANGE, rest)
+        except errors.LockNotAvailable as error:
+            raise EngineBusy("postgresql", "a job is locked by somebody else") from error
 
     async def _settle_all(self, ask: Ask, overruled: dict[str, Job], lock: str) -> list[Verdict]:
         if not await self._lock_lease(ask.worker):
