@@ -390,3 +390,22 @@ def test_a_job_that_was_stored_though_its_reply_was_lost_is_the_callers_own(is_a
         assert fault.has_happened
         assert all(created)
         app.close()
+
+
+async def test_of_many_commits_the_first_and_the_last_wake_who_sleeps(clock: FakeClock) -> None:
+    """A worker that is woken by the first takes them all, unless it was too quick for the last."""
+    async with at_the_counter(clock) as (engine, _):
+        url = emptied().url
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as sleeper:
+            await sleeper.execute('LISTEN "penstock.wake"')
+            await sleeper.execute("SELECT penstock.doze('me', 'work', 60)")
+            answers = Answers()
+            for number in range(50):
+                engine.enqueue_soon(draft(new_id(clock.now())), answers)
+                await answers.come(number + 1)
+            told = [note.payload async for note in sleeper.notifies(timeout=0.5)]
+            assert 2 <= len(told) <= 50
+            assert set(told) == {"work default"}
+            counter = engine._counter
+            assert counter is not None
+            assert not counter._to_wake

@@ -62,6 +62,8 @@ BYTES: Final = 4 << 20
 """Payloads that are stored in one commit at most; a larger one goes alone."""
 PATIENCE: Final = 1.0
 """Seconds that the clerk waits for somebody who serves itself."""
+ONCE: Final = 0.002
+"""Seconds in which the clerk wakes who sleeps once: the first commit does so, and the last."""
 LONGEST: Final = 10.0
 """Seconds that one commit may take."""
 
@@ -123,6 +125,9 @@ class Counter:
         self._is_taken = False  # a hint: only the lock is sure
         self._user = 0
         self._serving: set[Visitor] = set()
+        self._woke_at = -inf
+        self._to_wake: set[str] = set()
+        """Queues with jobs that nobody was told of yet. The clerk's own."""
         self._last = (0, 0.0)
 
     def close(self) -> None:
@@ -246,10 +251,11 @@ class Counter:
         is_last = False
         try:
             while not is_last:
-                batch, is_last = _taken(line, line.get())
+                batch, is_last = _taken(line, self._next(line))
                 self._serve_all(batch)
                 batch = []
         finally:
+            self._wake_late()
             self._clerks.discard(threading.current_thread())
             for visitor in batch:
                 _answer(visitor, None)
@@ -258,6 +264,31 @@ class Counter:
             _turn_away(line)
             if self._clerks and not self._is_open:
                 line.put(None)
+
+    def _next(self, line: SimpleQueue[Visitor | None]) -> Visitor | None:
+        """Whoever comes next; when nobody does, who sleeps is told of those who came before."""
+        if self._to_wake:
+            with contextlib.suppress(Empty):
+                return line.get(timeout=ONCE)
+            self._wake_late()
+        return line.get()
+
+    def _wake_late(self) -> None:
+        queues, self._to_wake = self._to_wake, set()
+        if not queues or not self._lock.acquire(timeout=PATIENCE):
+            return
+        try:
+            for queue in queues:
+                if self._till is not None:
+                    self._wake(self._till, queue, SystemClock.monotonic() + LONGEST)
+        except Exception:
+            self._drop()  # then they look by themselves, within a second
+        finally:
+            self._lock.release()
+
+    def _wake(self, till: Till, queue: str, until: float) -> None:
+        self._woke_at = SystemClock.monotonic()
+        till.post(self._window.wake, [queue.encode()], until)
 
     def _serve_all(self, batch: list[Visitor]) -> None:
         """Serve a batch, and take out of it whoever is answered."""
@@ -314,7 +345,11 @@ class Counter:
                     till.run(window.put_one, values[:-1], until)
                 else:
                     till.run(window.put, values, until)
-                till.post(window.wake, [plain.queue.encode()], until)
+                is_clerk = threading.current_thread() in self._clerks
+                if is_clerk and SystemClock.monotonic() - self._woke_at < ONCE:
+                    self._to_wake.add(plain.queue)
+                else:
+                    self._wake(till, plain.queue, until)
             except BaseException:
                 # Whatever it was in the middle of: nobody goes on from there.
                 if not till.is_at_rest:
