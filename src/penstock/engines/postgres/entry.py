@@ -59,6 +59,13 @@ def packed(name: str, drafts: Sequence[Draft]) -> Sequence[Draft]:
     return pack
 
 
+def is_list(joined: str, count: int) -> bool:
+    """The server will find so many items in this text: none has what stands between them, or what
+    no text can have.
+    """
+    return joined.count(BETWEEN) == count - 1 and "\0" not in joined
+
+
 def to_plain(name: str, drafts: Sequence[Draft]) -> Plain | None:
     """What to send of these jobs; None: they are not plain, or of several kinds.
 
@@ -77,14 +84,11 @@ def to_plain(name: str, drafts: Sequence[Draft]) -> Plain | None:
     except UnicodeDecodeError:
         return None
     all_ids = BETWEEN.join(ids)
-    count = len(drafts) - 1
-    if (
-        all_payloads.count(BETWEEN) != count
-        or all_ids.count(BETWEEN) != count
-        or "\0" in all_payloads
-        or "\0" in all_ids
-        or not all(payloads)
-        or not all(ids)
+    if not (
+        is_list(all_ids, len(drafts))
+        and is_list(all_payloads, len(drafts))
+        and all(payloads)
+        and all(ids)
     ):
         return None
     kind = (first.task, first.queue, first.priority, first.enqueued_by)

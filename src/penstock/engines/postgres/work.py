@@ -27,7 +27,7 @@ from penstock.core.job import (
     Verdict,
 )
 from penstock.engines.postgres.bounds import Ranges
-from penstock.engines.postgres.entry import BETWEEN
+from penstock.engines.postgres.entry import BETWEEN, is_list
 from penstock.engines.postgres.rows import Row, can_be, json_text, to_job
 from penstock.engines.postgres.steps import KeyContested, PostgresSteps
 from penstock.engines.records import ANY_PRIORITY, Ask, Report, WorkerInfo
@@ -114,15 +114,12 @@ def to_done(outcomes: Sequence[Outcome], places: dict[str, str]) -> Done | None:
         results = b"\x1f".join([each.result or b"" for each in outcomes]).decode()
     except UnicodeDecodeError:
         return None
-    count = len(outcomes) - 1
-    if (
-        ids.count(BETWEEN) != count
-        or results.count(BETWEEN) != count
-        or "\0" in ids
-        or "\0" in results
-        or not all(some)
-        or not all(each.job for each in outcomes)
-        or max(map(len, some), default=0) > _LARGE
+    if not (
+        is_list(ids, len(outcomes))
+        and is_list(results, len(outcomes))
+        and all(some)
+        and all(each.job for each in outcomes)
+        and max(map(len, some), default=0) <= _LARGE
     ):
         return None
     tids = BETWEEN.join([places.pop(each.job, "(0,0)") for each in outcomes])
