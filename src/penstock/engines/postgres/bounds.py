@@ -10,7 +10,7 @@ time while workers keep up with what comes, so that sweeps which cost something 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from penstock.clock import Clock, SystemClock
@@ -19,8 +19,10 @@ from penstock.engines.records import ANY_PRIORITY
 
 SWEEP: Final = 1.0
 """Seconds after which a line is looked at from its start."""
-SHARE: Final = 20
-"""How many times its own duration there is no second sweep at the end of a line."""
+SHARE: Final = 10
+"""How many times its own duration there is no second sweep."""
+REST: Final = 30.0
+"""Seconds after which there is one, whatever it costs."""
 FEW: Final = 2_000
 """Claimed jobs that leave nothing to walk worth mentioning."""
 MOST: Final = 8
@@ -44,6 +46,12 @@ class Ranges(NamedTuple):
     arrays: tuple[str, ...]
     lowered: int
     sweeps: bool
+    is_whole: bool
+    """They are all of every line."""
+
+
+RANGES: Final = ("range_queue", "from_priority", "from_place", "from_seq", "to_priority")
+"""What the arrays of ranges are called."""
 
 
 class Bounds:
@@ -64,22 +72,27 @@ class Bounds:
 
     def ranges(self, queues: Iterable[str]) -> Ranges:
         """The ranges to look at; all of every line when it is time to sweep."""
-        if self._clock.monotonic() - self._swept >= SWEEP:
+        if self._clock.monotonic() - self._swept >= SWEEP and not self.rests:
             self.forget()
-        parts: list[tuple[int, int, float, int, int]] = []
-        for number, queue in enumerate(queues, 1):
-            # Everything up to a priority, then that priority from its bound on, and so forth.
-            after = (FIRST, float("-inf"), FIRST)
-            for priority, ticket in sorted(self._begins.get(queue, {}).items()):
-                if priority > FIRST:
-                    parts.append((number, *after, priority - 1))
-                parts.append((number, priority, *ticket, priority))
-                after = (priority, float("inf"), ANY_PRIORITY)
-            parts.append((number, *after, ANY_PRIORITY))
-        columns = zip(*parts, strict=True)
-        arrays = ["{" + ",".join(map(_text, column)) + "}" for column in columns]
-        may_rest = self._claimed > FEW and SystemClock.monotonic() < self._rests_until
-        return Ranges(tuple(arrays), self._lowered, bool(self._begins) and not may_rest)
+        return self._ranges(queues)
+
+    def narrow(self, queues: Iterable[str]) -> Ranges | None:
+        """The ranges to look at while there may be no sweep; None: there may be."""
+        return self._ranges(queues) if self.rests and self._begins else None
+
+    @property
+    def rests(self) -> bool:
+        """The last sweep was so dear that there is none for a while."""
+        return self._claimed > FEW and SystemClock.monotonic() < self._rests_until
+
+    def swept(self, took: float) -> None:
+        """A sweep has taken so many seconds."""
+        self._rests_until = SystemClock.monotonic() + min(REST, SHARE * took)
+
+    def _ranges(self, queues: Iterable[str]) -> Ranges:
+        arrays = _arrays(queues, self._begins)
+        is_whole = not self._begins
+        return Ranges(arrays, self._lowered, not is_whole and not self.rests, is_whole)
 
     def learn(
         self, jobs: Sequence[Job], lowered: int, *, is_fair: bool, swept: float | None
@@ -89,7 +102,7 @@ class Bounds:
         ``swept`` is how many seconds it took to look from the start of the lines, if that was done.
         """
         if swept is not None:
-            self._rests_until = SystemClock.monotonic() + min(SWEEP, SHARE * swept)
+            self.swept(swept)
         if lowered != self._lowered:
             self._lowered = lowered
             self.forget()
@@ -101,6 +114,26 @@ class Bounds:
             begins = self._begins.setdefault(job.queue, {})
             if job.priority in begins or len(begins) < MOST:
                 begins[job.priority] = Ticket(job.place, job.seq)
+
+
+def whole(queues: Iterable[str]) -> Ranges:
+    """All of every line."""
+    return Ranges(_arrays(queues, {}), -1, False, True)
+
+
+def _arrays(queues: Iterable[str], begins: Mapping[str, dict[int, Ticket]]) -> tuple[str, ...]:
+    parts: list[tuple[int, int, float, int, int]] = []
+    for number, queue in enumerate(queues, 1):
+        # Everything up to a priority, then that priority from its bound on, and so forth.
+        after = (FIRST, float("-inf"), FIRST)
+        for priority, ticket in sorted(begins.get(queue, {}).items()):
+            if priority > FIRST:
+                parts.append((number, *after, priority - 1))
+            parts.append((number, priority, *ticket, priority))
+            after = (priority, float("inf"), ANY_PRIORITY)
+        parts.append((number, *after, ANY_PRIORITY))
+    columns = zip(*parts, strict=True) if parts else ((),) * len(RANGES)
+    return tuple("{" + ",".join(map(_text, column)) + "}" for column in columns)
 
 
 def _text(value: float) -> str:

@@ -23,6 +23,7 @@ from typing import Final
 import psycopg
 from msgspec.structs import replace
 
+from penstock.clock import SystemClock
 from penstock.core.job import Draft, Job, Outcome, OutcomeKind, State, Verdict
 from penstock.engines.engine import Answer
 from penstock.engines.postgres.bounds import Ranges
@@ -242,7 +243,7 @@ class PostgresEngine(PostgresHandle):
         if header.unsettled:
             return None
         if ranges is not None:
-            self._learn(ask, header, jobs)
+            self._learn(ask, header, jobs, ranges)
         return Exchange(
             jobs=tuple(jobs),
             verdicts=(Verdict.DONE,) * len(ask.outcomes),
@@ -251,13 +252,13 @@ class PostgresEngine(PostgresHandle):
             now=header.now,
         )
 
-    def _learn(self, ask: Ask, header: Header, jobs: Sequence[Job]) -> None:
+    def _learn(self, ask: Ask, header: Header, jobs: Sequence[Job], ranges: Ranges) -> None:
         passes_over = bool(ask.avoid) or header.passed or ask.slots <= 0
         self._bounds.learn(
             () if passes_over else jobs,
             header.lowered,
             is_fair=header.fair,
-            swept=header.swept,
+            swept=header.took if header.wide or ranges.is_whole else None,
         )
 
     async def held(self, worker: str) -> list[Job]:
@@ -276,7 +277,7 @@ class PostgresEngine(PostgresHandle):
         takes_any = kind == WORK and ask.slots > 0 and ask.least_urgent is None and not ask.avoid
         while (left := deadline - self.clock.monotonic()) > 0:
             seen = await watch.version(kind)
-            due_in = await self.look(ask)
+            due_in = await self._look_before_sleep(ask)
             if due_in is not None and due_in <= 0:
                 return
             if in_vain > 1:
@@ -286,6 +287,21 @@ class PostgresEngine(PostgresHandle):
             if takes_any and watch.has_filled(ask.queues, seen):
                 return
             in_vain = in_vain + 1 if found != seen else 0
+
+    async def _look_before_sleep(self, ask: Ask) -> float | None:
+        """Look from the start of every line, unless that was dear the last time: then only beyond
+        the bounds, and there is another look within a second.
+        """
+        narrow = self._bounds.narrow(texts(ask.queues)) if ask.want > 0 else None
+        if narrow is not None:
+            return await self._glimpse(PostgresViews.look, ask, narrow)
+        began_at = SystemClock.monotonic()
+        due_in = await self.look(ask)
+        self._bounds.swept(SystemClock.monotonic() - began_at)
+        if due_in is not None and due_in <= 0:
+            # What was found may stand before a bound.
+            self._bounds.forget()
+        return due_in
 
     # --- control -------------------------------------------------------------------------------
 

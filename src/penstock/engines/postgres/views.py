@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.core.job import Hold, Job, State
+from penstock.engines.postgres.bounds import RANGES, Ranges, whole
 from penstock.engines.postgres.filters import conditions
 from penstock.engines.postgres.rows import Row, text, texts, to_jobs
 from penstock.engines.queries import statements
@@ -60,13 +61,15 @@ class PostgresViews:
             raise LeaseLost(worker)
         return to_jobs(await self._rows("held_by", worker=worker))
 
-    async def look(self, ask: Ask) -> float | None:
-        """See the contract."""
+    async def look(self, ask: Ask, ranges: Ranges | None = None) -> float | None:
+        """See the contract. With ``ranges`` only these parts of the lines are looked at."""
+        queues = texts(ask.queues) if ask.want > 0 else []
         ((due_in,),) = await self._rows(
             "look",
+            **dict(zip(RANGES, (ranges or whole(queues)).arrays, strict=True)),
             worker=text(ask.worker),
             told=texts(ask.told),
-            queues=texts(ask.queues) if ask.want > 0 else [],
+            queues=queues,
             avoid=texts(ask.avoid),
             has_slot=ask.slots > 0,
             least_urgent=ANY_PRIORITY if ask.least_urgent is None else ask.least_urgent,

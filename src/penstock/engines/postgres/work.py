@@ -64,8 +64,10 @@ class Header(msgspec.Struct, frozen=True):
     contended: bool = False
     fair: bool = False
     lowered: int = 0
-    swept: float | None = None
-    """Seconds it took to look from the start of the lines, if that was done."""
+    took: float | None = None
+    """Seconds that the last look at the lines took."""
+    wide: bool | None = False
+    """It began at their start, though it need not have."""
 
 
 class _Rest(msgspec.Struct, frozen=True, array_like=True):

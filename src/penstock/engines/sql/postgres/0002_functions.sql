@@ -639,7 +639,7 @@ DECLARE
   lowest_    bigint;
   is_wide_   boolean;
   begun_at_  timestamptz;
-  swept_     double precision;
+  took_      double precision;
 BEGIN
   -- Held until the end: nobody buries a worker in the middle of its turn. A lock on its row would have
   -- to be written, and a turn that changes nothing would cost a commit.
@@ -770,9 +770,7 @@ BEGIN
                                  from_priority_, from_place_, from_seq_, to_priority_) AS picked;
         END IF;
       END IF;
-      IF is_wide_ THEN
-        swept_ := extract(epoch FROM clock_timestamp() - begun_at_);
-      END IF;
+      took_ := extract(epoch FROM clock_timestamp() - begun_at_);
       EXIT WHEN is_wide_ OR NOT sweeps_ OR coalesce(cardinality(chosen_), 0) >= want_;
       is_wide_ := true;
     END LOOP;
@@ -832,7 +830,7 @@ BEGIN
                 ORDER BY queue, hold_until LIMIT 1)) AS next),
     'cancels', (SELECT array_agg(id ORDER BY id) FROM penstock.live
                  WHERE worker = worker_ AND state = 'running' AND cancel_reason IS NOT NULL),
-    'passed', coalesce(passed_, false), 'contended', contended_, 'fair', fair_, 'swept', swept_,
+    'passed', coalesce(passed_, false), 'contended', contended_, 'fair', fair_, 'wide', is_wide_, 'took', took_,
     'lowered', (SELECT last_value + is_called::integer FROM penstock.lowered)))::penstock.taken;
 END $$;
 

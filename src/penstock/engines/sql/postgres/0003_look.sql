@@ -8,8 +8,11 @@
 
 -- In seconds; 0: now; null: nobody knows. Without queues only cancellations count, less those `told_`.
 -- Without a slot what the worker gets waits in its hands, so no job that runs at most once is for it.
+-- The ranges are those of a claim: where nothing was decided about a queue, only they are looked at.
 CREATE FUNCTION penstock.look(
-  worker_ text, told_ text[], queues_ text[], avoid_ text[], has_slot_ boolean, least_ bigint)
+  worker_ text, told_ text[], queues_ text[], avoid_ text[], has_slot_ boolean, least_ bigint,
+  range_queue_ bigint[], from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[],
+  to_priority_ bigint[])
 RETURNS double precision LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_sort = off SET jit = off AS $$
@@ -28,7 +31,8 @@ BEGIN
     RETURN 0;
   END IF;
 
-  FOREACH queue_ IN ARRAY queues_ LOOP
+  FOR number_ IN 1..cardinality(queues_) LOOP
+    queue_ := queues_[number_];
     -- All of these are null if nothing was decided about the queue.
     SELECT paused, most, ordered, fair INTO decided FROM penstock.queue WHERE name = queue_;
     CONTINUE WHEN decided.paused;
@@ -77,11 +81,19 @@ BEGIN
       -- There is no number below the least one.
       before_ := least(least_, CASE WHEN decided.fair OR first.priority = -9223372036854775808
                                     THEN first.priority ELSE first.priority - 1 END);
-    ELSIF (SELECT true FROM penstock.live
-            WHERE queue = queue_ AND state = 'ready' AND hold IS NULL AND priority <= least_
-              AND task <> ALL (avoid_) AND (has_slot_ OR NOT at_most_once)
-              AND (expires_at IS NULL OR expires_at > now_)
-            ORDER BY priority, place, seq LIMIT 1) THEN
+    ELSIF (SELECT true
+             FROM unnest(range_queue_, from_priority_, from_place_, from_seq_, to_priority_)
+                    AS part (queue, from_priority, from_place, from_seq, to_priority)
+            CROSS JOIN LATERAL (
+              SELECT FROM penstock.live AS job
+               WHERE job.queue = queue_ AND job.state = 'ready' AND job.hold IS NULL
+                 AND (job.priority, job.place, job.seq)
+                       > (part.from_priority, part.from_place, part.from_seq)
+                 AND job.priority <= least(part.to_priority, least_)
+                 AND job.task <> ALL (avoid_) AND (has_slot_ OR NOT job.at_most_once)
+                 AND (job.expires_at IS NULL OR job.expires_at > now_)
+               ORDER BY job.priority, job.place, job.seq LIMIT 1) AS head
+            WHERE part.queue = number_ LIMIT 1) THEN
       RETURN 0;
     END IF;
 

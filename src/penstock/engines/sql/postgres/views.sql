@@ -150,7 +150,9 @@ SELECT id FROM penstock.live
 
 -- name: look
 SELECT penstock.look(%(worker)s::text, %(told)s::text[], %(queues)s::text[], %(avoid)s::text[],
-                     %(has_slot)s::boolean, %(least_urgent)s::bigint)
+                     %(has_slot)s::boolean, %(least_urgent)s::bigint, %(range_queue)s::bigint[],
+                     %(from_priority)s::bigint[], %(from_place)s::double precision[],
+                     %(from_seq)s::bigint[], %(to_priority)s::bigint[])
 
 -- name: settings
 SELECT name, settings FROM penstock.queue
