@@ -1,0 +1,122 @@
+"""Where a claimer begins to look: after what it has claimed, or at the start if that is cheap."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.job import Job, State
+from penstock.engines.postgres import bounds
+from penstock.engines.postgres.bounds import FEW, SWEEP, Bounds, whole
+from penstock.testing.clock import FakeClock
+
+QUEUES = ("default",)
+
+
+class Real:
+    """What the time is outside of a test."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def real(monkeypatch: pytest.MonkeyPatch) -> Real:
+    made = Real()
+    monkeypatch.setattr(bounds, "SystemClock", made)
+    return made
+
+
+def jobs(count: int, priority: int = 5, first: int = 1) -> list[Job]:
+    """Claimed jobs, in the order of their tickets."""
+    return [
+        Job(
+            id=f"job-{seq}",
+            task="work",
+            payload=b"",
+            queue="default",
+            priority=priority,
+            state=State.RUNNING,
+            enqueued_at=0.0,
+            seq=seq,
+        )
+        for seq in range(first, first + count)
+    ]
+
+
+def claimed(clock: FakeClock, count: int) -> Bounds:
+    """The bounds of somebody who has claimed so many."""
+    made = Bounds(clock)
+    made.learn((), 1, is_fair=False, swept=None)
+    made.learn(jobs(count), 1, is_fair=False, swept=None)
+    return made
+
+
+def test_who_has_claimed_nothing_looks_at_all(clock: FakeClock) -> None:
+    ranges = Bounds(clock).ranges(QUEUES)
+    assert ranges.is_whole
+    assert not ranges.sweeps
+    assert ranges.arrays == whole(QUEUES).arrays
+
+
+def test_who_has_claimed_begins_after_that(clock: FakeClock) -> None:
+    ranges = claimed(clock, 10).ranges(QUEUES)
+    assert not ranges.is_whole
+    assert ranges.sweeps
+    # What is more urgent, what comes after the bound, and what is less urgent.
+    assert ranges.arrays[3] == "{-9223372036854775808,10,9223372036854775807}"
+
+
+def test_the_whole_line_is_looked_at_each_second(clock: FakeClock) -> None:
+    made = claimed(clock, 10)
+    clock.advance(SWEEP)
+    assert made.ranges(QUEUES).is_whole
+
+
+def test_a_job_with_an_old_ticket_ends_all_bounds(clock: FakeClock) -> None:
+    made = claimed(clock, 10)
+    made.learn((), 2, is_fair=False, swept=None)
+    assert made.ranges(QUEUES).is_whole
+
+
+def test_a_dear_sweep_is_followed_by_a_rest(clock: FakeClock, real: Real) -> None:
+    made = claimed(clock, FEW + 1)
+    made.swept(0.5)
+    clock.advance(SWEEP)
+    ranges = made.ranges(QUEUES)
+    assert not ranges.is_whole
+    assert not ranges.sweeps
+    assert made.narrow(QUEUES) is not None
+    real.now += 0.5 * bounds.SHARE
+    assert made.narrow(QUEUES) is None
+    assert made.ranges(QUEUES).is_whole
+
+
+def test_no_rest_is_longer_than_half_a_minute(clock: FakeClock, real: Real) -> None:
+    made = claimed(clock, FEW + 1)
+    made.swept(3600.0)
+    real.now += bounds.REST
+    assert not made.rests
+
+
+def test_who_has_claimed_little_never_rests(clock: FakeClock, real: Real) -> None:
+    """There is nothing to walk: whatever it took was something else."""
+    made = claimed(clock, FEW)
+    made.swept(0.5)
+    assert not made.rests
+    assert made.ranges(QUEUES).sweeps
+
+
+def test_an_old_ticket_is_looked_for_during_a_rest_too(clock: FakeClock, real: Real) -> None:
+    made = claimed(clock, FEW + 1)
+    made.swept(0.5)
+    made.learn((), 2, is_fair=False, swept=None)
+    assert made.ranges(QUEUES).is_whole
+
+
+def test_in_a_fair_queue_there_are_no_bounds(clock: FakeClock) -> None:
+    made = claimed(clock, 10)
+    made.learn(jobs(1, first=11), 1, is_fair=True, swept=None)
+    assert made.ranges(QUEUES).is_whole
