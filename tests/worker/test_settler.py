@@ -91,6 +91,41 @@ async def test_what_has_ended_is_settled_while_a_claim_is_under_way(rig):
     assert job.state is State.SUCCEEDED
 
 
+async def test_nothing_is_sent_twice_while_it_is_under_way(rig):
+    """The worker stops and claims no more: what ends then is left to the settlement that goes on."""
+    gates = [asyncio.Event(), asyncio.Event()]
+
+    async def work(half: int) -> None:
+        await gates[half].wait()
+
+    ids = [await rig.put("work", b'{"half": %d}' % (each % 2)) for each in range(2 * MANY)]
+    sent: list[str] = []
+    is_free, is_reached = asyncio.Event(), asyncio.Event()
+
+    async def exchange(ask):
+        sent.extend(outcome.job for outcome in ask.outcomes)
+        if ask.outcomes:
+            is_reached.set()
+            await is_free.wait()
+            await asyncio.sleep(0)
+        return await inner(ask)
+
+    async with rig.working(specs(work), concurrency=2 * MANY) as worker:
+        parallel(rig)
+        inner = rig.main.exchange
+        await soon(rig.until(lambda: all_run(rig, ids)))
+        rig.main.exchange = exchange
+        gates[0].set()
+        await soon(is_reached.wait())
+        worker.stop()
+        gates[1].set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        is_free.set()
+        await rig.meanwhile(rig.ended(*ids))
+    assert sorted(sent) == sorted(ids)
+
+
 def cut_settlement(rig, error, when) -> list[object]:
     """Let the next exchange that only settles fail, before it happened or after; tells when."""
     inner = rig.main.exchange

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from msgspec.structs import replace
@@ -53,7 +54,7 @@ class Exchanges:
         self._must_join = True
         self._is_uncertain = False
         self.telling: frozenset[Key] = frozenset()
-        """The attempts of which the store is being told that they have begun."""
+        """The attempts of which the store is being told, that they have begun or how they ended."""
 
     @property
     def is_certain(self) -> bool:
@@ -85,15 +86,13 @@ class Exchanges:
         stats.exchanges += 1
         asked_at = clock.monotonic()
         self._is_uncertain = True
-        self.telling = frozenset(ask.begun)
-        try:
-            reply = await self._engine.exchange(ask)
-        except ItemRefused:
-            self._is_uncertain = False
-            await self._halve(ask)
-            return None
-        finally:
-            self.telling = frozenset()
+        with self._tells(ask):
+            try:
+                reply = await self._engine.exchange(ask)
+            except ItemRefused:
+                self._is_uncertain = False
+                await self._halve(ask)
+                return None
         if ask.worker != self._lease.worker:
             return None  # the lease was lost meanwhile: what it says is for a worker that was
         self._is_uncertain = False
@@ -104,6 +103,14 @@ class Exchanges:
         now = clock.monotonic()
         self._crew.menu.appetite.exchanged(now, now - asked_at, kinds)
         return reply
+
+    @contextmanager
+    def _tells(self, ask: Ask) -> Iterator[None]:
+        self.telling = frozenset((*ask.begun, *((each.job, each.attempt) for each in ask.outcomes)))
+        try:
+            yield
+        finally:
+            self.telling = frozenset()
 
     async def settle(self, outcomes: tuple[Outcome, ...]) -> None:
         """Make an exchange that settles and claims nothing; one that claims may be in flight.
@@ -166,13 +173,14 @@ class Exchanges:
             told=self._hands.told,
         )
         if ask.outcomes:
-            try:
-                reply = await self._engine.exchange(ask)
-            except ItemRefused:
-                await self._halve(ask)
-            else:
-                self._judged(ask, reply.verdicts)
-                self._crew.cancel(reply.cancels)
+            with self._tells(ask):
+                try:
+                    reply = await self._engine.exchange(ask)
+                except ItemRefused:
+                    await self._halve(ask)
+                else:
+                    self._judged(ask, reply.verdicts)
+                    self._crew.cancel(reply.cancels)
         held = await self._engine.held(worker)
         self._tools.journal.available()
         if worker != self._lease.worker:

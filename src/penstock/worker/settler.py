@@ -12,8 +12,8 @@ one that claims. Few outcomes are not worth it: they go with the next claim.
 |                                         | a while                                               |
 | a row is locked (``LATER``)             | the same                                              |
 | the lease is lost                       | all is dropped, as whoever notices it does            |
-| an attempt ended while the store is     | its outcome waits for that: the two would be in each  |
-| told that it has begun                  | other's way                                           |
+| an attempt ended while a claim tells    | its outcome waits for that: the two would be in each  |
+| that it has begun, or how it ended      | other's way, or settle it twice                       |
 """
 
 from __future__ import annotations
@@ -47,6 +47,11 @@ class Settler:
         self._error: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def is_busy(self) -> bool:
+        """It settles, and goes on with what comes meanwhile."""
+        return self._task is not None
+
     def begin(self) -> bool:
         """Settle what there is, if that is enough; True: it does, with what comes meanwhile.
 
@@ -58,7 +63,7 @@ class Settler:
         is_rested = self._clock.monotonic() >= self._rests_until
         if self._task is None and is_worth_it and is_rested:
             self._task = asyncio.create_task(self._settle(), name="penstock settler")
-        return self._task is not None
+        return self.is_busy
 
     async def end(self) -> None:
         """Stop, if it must be before the reply. Idempotent."""

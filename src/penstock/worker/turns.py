@@ -142,6 +142,9 @@ class Turns:
             if not self._hands.outcomes:
                 # Slots that were woken run before this goes on: quick jobs are done by then.
                 await asyncio.sleep(0)
+        elif self._settler.is_busy:
+            # It wakes us when it is done; meanwhile there is nothing to ask for.
+            await self._clock.wait(self._wake, self._poll)
         elif self.ends_when_empty and self._hands.is_empty and await self._nothing_left(ask):
             self.is_empty.set()
             await self._wake.wait()
@@ -158,7 +161,7 @@ class Turns:
 
     def _ask(self, meal: Meal) -> Ask:
         most = self._engine.traits.max_batch
-        is_apart = meal.want > 0 and self._settler.begin()
+        is_apart = self._settler.begin() if meal.want > 0 else self._settler.is_busy
         # A store that is slow to settle gives nothing more before it has.
         room = max(0, 2 * most - self._hands.unsettled) if is_apart else most
         return Ask(
@@ -273,8 +276,11 @@ class Turns:
         """No job of these queues is due, runs anywhere, or will be ready by itself.
 
         What is scheduled for later does not count, nor what is held for an unknown task, a
-        dependency or a breaker, nor what waits in a paused queue.
+        dependency or a breaker, nor what waits in a paused queue. What costs least is asked first:
+        others may be at work for long.
         """
+        if any(hand.queue in ask.queues for hand in await self._engine.hands()):
+            return False
         seen = await self._engine.glance(0.0, 0)
         paused = {queue for queue, each in seen.settings.items() if each.paused}
         for count in seen.counts:
