@@ -46,13 +46,13 @@ SET client_min_messages = notice; SET plan_cache_mode = {mode}
 
 BACKLOG = """
 INSERT INTO penstock.live (entry, seq, priority, enqueued_at, run_at, expires_at, hold, hold_until,
-                           claimed_at, id, task, queue, state, payload)
+                           claimed_at, id, task, queue, state, payload, in_line, was_claimed)
 SELECT n, n, n %% 3, %(now)s, CASE WHEN n %% 10 = 0 THEN %(now)s + 1e6 + n END,
        CASE WHEN n %% 10 = 1 THEN %(now)s + 1e6 + n END,
        CASE WHEN n %% 10 = 2 THEN 'rate' WHEN n %% 10 = 3 THEN 'unplaced' END,
        CASE WHEN n %% 10 = 2 THEN %(now)s + 1e6 + n END, CASE WHEN n %% 10 = 4 THEN %(now)s END,
        'crowd-' || n, 'work', 'queue-' || n / 10 %% 20,
-       CASE WHEN n %% 10 = 0 THEN 'scheduled' ELSE 'ready' END, ''
+       CASE WHEN n %% 10 = 0 THEN 'scheduled' ELSE 'ready' END, '', n %% 10 <> 0, n %% 10 = 4
   FROM generate_series(1, %(many)s) AS n
 """
 ENDED = """
@@ -171,6 +171,7 @@ class Crowded:
     def tidy(self) -> None:
         """End what a test has left running, and what it has decided."""
         self.run("DELETE FROM penstock.live WHERE state = 'running'")
+        self.run("DELETE FROM penstock.claim")
         self.run("DELETE FROM penstock.worker; DELETE FROM penstock.queue")
 
     def close(self) -> None:
@@ -488,8 +489,8 @@ async def test_every_plan_goes_by_an_index(made: dict[int, Crowded], size: int) 
         ("live_due", "promote"),
         ("live_unhold", "promote"),
         ("live_expiry", "expire"),
-        ("live_running", "rescue"),
-        ("live_running", "held"),
+        ("live_claim", "rescue"),
+        ("live_claim", "held"),
         ("live_cancels", "cancel"),
         ("live_due_in", "look"),
         ("live_unhold_in", "look"),

@@ -116,7 +116,9 @@ class PostgresJobs(PostgresWork):
             ),
         )
         if decided is not None and decided.fair and not settings.fair:
-            for statement in ("unhold_unplaced", "level", "forget_lanes", "forget_spots"):
+            for statement in (
+                "unhold_unplaced", "level", "level_claims", "forget_lanes", "forget_spots"
+            ):
                 await self._change(statement, (queue,))
             await self._lower()
 
@@ -140,6 +142,7 @@ class PostgresJobs(PostgresWork):
             # One whose key is contested is an orphan still when the next one looks.
             with contextlib.suppress(KeyContested):
                 rescued.append(await self._wait_or_end(job, life.rescued(job, self.now), None))
+        await self._change("forget_claims")
         return rescued
 
     async def prune(self, keep: float, limit: int) -> tuple[Pruned, list[Day]]:

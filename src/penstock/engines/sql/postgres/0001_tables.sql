@@ -4,12 +4,16 @@
 -- else costs a claim nothing. A job that ends moves to `history`, which is cut into days, so that what
 -- is old goes by dropping a table. Instants are seconds since 1970 as the server's clock says.
 --
+-- A claim changes no column that an index knows, and every page has room for it: so the row stays where
+-- it is, and no index is written to. The price: a job that runs still stands in the claim index, where
+-- claimers pass it over, and what runs is found through `claim`.
+--
 -- Everything is written as in the schema `penstock`; another name is put in its place when it is run.
 
 CREATE TABLE penstock.migration (version integer PRIMARY KEY, at double precision NOT NULL);
 
 -- The order of both tables is the same, so that a row moves as it is. What has a fixed width comes
--- first, what can be large last.
+-- first, what can be large after it; last what only a live job has.
 CREATE TABLE penstock.live (
   entry          bigint           NOT NULL,                 -- its first ticket
   seq            bigint           NOT NULL,
@@ -50,37 +54,60 @@ CREATE TABLE penstock.live (
   errors         text COLLATE "C",                          -- JSON array, one object per bad attempt
   payload        bytea            NOT NULL,
   result         bytea,
-  CONSTRAINT live_id PRIMARY KEY (id)
+  in_line        boolean          NOT NULL DEFAULT true,    -- not scheduled; a claim leaves it as it is
+  was_claimed    boolean          NOT NULL DEFAULT false,   -- before it waited again
+  claim          bigint,                                    -- the number of the last one
+  CONSTRAINT live_id PRIMARY KEY (id),
+  -- What is in no index that fits its state would never be found.
+  CONSTRAINT live_in_line CHECK (in_line = (state <> 'scheduled'))
 ) WITH (
+  -- A claim of all jobs of a page fits on it; each grows by the name of its worker.
+  fillfactor = 45,
   -- Rows live for seconds: the dead ones have to go at once, whatever the size of the table.
   autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
   autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000,
   autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_insert_scale_factor = 0.2
 );
 
--- Law 7: only what could start now stands in the claim index.
+-- Law 7: only what could start now stands in the claim index, and what has.
 CREATE INDEX live_claim     ON penstock.live (queue, priority, place, seq)
-       WHERE state = 'ready' AND hold IS NULL;
+       WHERE in_line AND hold IS NULL;
 -- Due jobs, over all queues for promotion, and by queue for "when is my next one due".
-CREATE INDEX live_due       ON penstock.live (run_at, seq)         WHERE state = 'scheduled';
-CREATE INDEX live_due_in    ON penstock.live (queue, run_at)       WHERE state = 'scheduled';
+CREATE INDEX live_due       ON penstock.live (run_at, seq)         WHERE NOT in_line;
+CREATE INDEX live_due_in    ON penstock.live (queue, run_at)       WHERE NOT in_line;
 CREATE INDEX live_held      ON penstock.live (hold, queue, seq)    WHERE hold IS NOT NULL;
 CREATE INDEX live_unhold    ON penstock.live (hold_until, seq)     WHERE hold_until IS NOT NULL;
 CREATE INDEX live_unhold_in ON penstock.live (queue, hold_until)   WHERE hold_until IS NOT NULL;
-CREATE INDEX live_expiry    ON penstock.live (expires_at, seq)
-       WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'ready');
+CREATE INDEX live_expiry    ON penstock.live (expires_at, seq)     WHERE expires_at IS NOT NULL;
 -- What was claimed before and waits again: in an ordered queue nobody passes it.
-CREATE INDEX live_open      ON penstock.live (queue, state, priority, place, seq)
-       WHERE state IN ('scheduled', 'ready') AND claimed_at IS NOT NULL;
-CREATE INDEX live_running   ON penstock.live (worker, queue)       WHERE state = 'running';
+CREATE INDEX live_open      ON penstock.live (queue, priority, place, seq) WHERE was_claimed;
 -- Every turn of a worker asks for this one, and it is nearly always empty.
-CREATE INDEX live_cancels   ON penstock.live (worker, id)
-       WHERE state = 'running' AND cancel_reason IS NOT NULL;
+CREATE INDEX live_cancels   ON penstock.live (id)                  WHERE cancel_reason IS NOT NULL;
+
+-- Where in the lines the jobs stand that one turn gave to a worker: every job that runs is within the
+-- claim whose number it has. It is made with the claim and goes when nothing of it is left; one that is
+-- there for nothing does no harm.
+CREATE TABLE penstock.claim (
+  number     bigint           NOT NULL,
+  worker     text COLLATE "C" NOT NULL,
+  queue      text COLLATE "C" NOT NULL,
+  priority   bigint           NOT NULL,
+  from_place double precision NOT NULL,
+  from_seq   bigint           NOT NULL,
+  to_place   double precision NOT NULL,
+  to_seq     bigint           NOT NULL,
+  CONSTRAINT claim_number PRIMARY KEY (worker, number, queue, priority)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
+        autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX claim_queue ON penstock.claim (queue);
+CREATE SEQUENCE penstock.claims AS bigint;
 
 -- Finished jobs by the day they ended (UTC). There is no default partition: a missing day is made when
 -- it is missed, and a row in a default one would have to be moved out first.
 CREATE TABLE penstock.history (LIKE penstock.live INCLUDING DEFAULTS) PARTITION BY RANGE (finished_at);
 ALTER TABLE penstock.history ALTER COLUMN finished_at SET NOT NULL;
+ALTER TABLE penstock.history ALTER COLUMN in_line     DROP NOT NULL, ALTER COLUMN in_line     DROP DEFAULT,
+                             ALTER COLUMN was_claimed DROP NOT NULL, ALTER COLUMN was_claimed DROP DEFAULT;
 CREATE INDEX history_id       ON penstock.history (id);
 CREATE INDEX history_entry    ON penstock.history (entry);
 CREATE INDEX history_finished ON penstock.history USING brin (finished_at) WITH (pages_per_range = 32);

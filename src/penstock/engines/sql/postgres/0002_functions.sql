@@ -169,7 +169,8 @@ BEGIN
     ticket_ := nextval('penstock.ticket');
     INSERT INTO penstock.live AS job (
       entry, seq, priority, enqueued_at, run_at, expires_at, at_most_once, id, task, queue, state,
-      enqueued_by, hold, hold_cause, key, unique_key, unique_until, name, correlation_id, tags, payload)
+      enqueued_by, hold, hold_cause, key, unique_key, unique_until, name, correlation_id, tags, payload,
+      in_line)
     VALUES (
       ticket_, ticket_, coalesce(draft.priority, 5), now_,
       CASE WHEN draft.run_at IS NOT NULL OR NOT is_due THEN run_at_ END, now_ + draft.expires_in,
@@ -178,7 +179,8 @@ BEGIN
       CASE WHEN hold_ IS NOT NULL THEN draft.queue END, draft.key, draft.unique,
       nullif(draft.unique_until, 'done'), draft.name, draft.correlation_id, draft.tags::text,
       CASE WHEN draft.payload64 IS NOT NULL THEN decode(draft.payload64, 'base64')
-           ELSE convert_to(coalesce(draft.payload, '{}'), 'UTF8') END)
+           ELSE convert_to(coalesce(draft.payload, '{}'), 'UTF8') END,
+      is_due)
     ON CONFLICT (id) DO NOTHING;
     IF NOT FOUND OR EXISTS (
          SELECT FROM penstock.history WHERE history.id = draft.id
@@ -324,19 +326,19 @@ BEGIN
            CASE WHEN job.state = 'scheduled' THEN nextval('penstock.ticket') END AS ticket
       FROM (SELECT both_.tid FROM (
               (SELECT ctid AS tid, run_at AS at, seq FROM penstock.live
-                WHERE state = 'scheduled' AND run_at <= now_ ORDER BY run_at, seq LIMIT limit_)
+                WHERE NOT in_line AND run_at <= now_ ORDER BY run_at, seq LIMIT limit_)
               UNION ALL
               (SELECT ctid, hold_until, seq FROM penstock.live
                 WHERE hold_until IS NOT NULL AND hold_until <= now_ ORDER BY hold_until, seq LIMIT limit_)
             ) AS both_ ORDER BY both_.at, both_.seq LIMIT limit_) AS head
       JOIN penstock.live AS job ON job.ctid = head.tid
-       AND (job.state = 'scheduled' AND job.run_at <= now_ OR job.hold_until <= now_)
+       AND (NOT job.in_line AND job.run_at <= now_ OR job.hold_until <= now_)
        FOR UPDATE OF job SKIP LOCKED) AS due;
   IF tids_ IS NULL THEN
     RETURN 0;
   END IF;
   UPDATE penstock.live AS job
-     SET state = 'ready', seq = due.ticket, place = 0,
+     SET state = 'ready', in_line = true, seq = due.ticket, place = 0,
          hold = CASE WHEN queue.fair THEN 'unplaced' END,
          hold_cause = CASE WHEN queue.fair THEN job.queue END
     FROM unnest(tids_, tickets_) AS due (tid, ticket) CROSS JOIN LATERAL (
@@ -406,6 +408,67 @@ BEGIN
   RETURN rows_;
 END $$;
 
+-- --- what runs --------------------------------------------------------------------------------------
+
+-- Write down where the jobs at these places stand, as one claim of a worker; returns its number. If they
+-- are in the order of one line, its first and last say it all.
+CREATE FUNCTION penstock.note_claim(worker_ text, tids_ tid[], is_line boolean) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+  number_ bigint := nextval('penstock.claims');
+BEGIN
+  IF is_line THEN
+    INSERT INTO penstock.claim (number, worker, queue, priority, from_place, from_seq, to_place, to_seq)
+    SELECT number_, worker_, head.queue, head.priority, head.place, head.seq, tail.place, tail.seq
+      FROM penstock.live AS head, penstock.live AS tail
+     WHERE head.ctid = tids_[1] AND tail.ctid = tids_[cardinality(tids_)] AND head.priority = tail.priority;
+    IF FOUND THEN
+      RETURN number_;
+    END IF;
+  END IF;
+  INSERT INTO penstock.claim (number, worker, queue, priority, from_place, from_seq, to_place, to_seq)
+  SELECT number_, worker_, job.queue, job.priority, min(job.place), min(job.seq), max(job.place), max(job.seq)
+    FROM unnest(tids_) AS mine (tid) JOIN penstock.live AS job ON job.ctid = mine.tid
+   GROUP BY job.queue, job.priority;
+  RETURN number_;
+END $$;
+
+-- The jobs of some claims that still run; each claim by its own range of the index.
+CREATE FUNCTION penstock.running(claims_ penstock.claim[]) RETURNS SETOF penstock.live LANGUAGE plpgsql STABLE
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+DECLARE
+  claim_ penstock.claim;
+BEGIN
+  FOREACH claim_ IN ARRAY claims_ LOOP
+    RETURN QUERY
+    SELECT * FROM penstock.live AS job
+     WHERE job.queue = claim_.queue AND job.in_line AND job.hold IS NULL AND job.priority = claim_.priority
+       AND (job.place, job.seq) >= (claim_.from_place, claim_.from_seq)
+       AND (job.place, job.seq) <= (claim_.to_place, claim_.to_seq)
+       AND job.claim = claim_.number AND job.worker = claim_.worker AND job.state = 'running';
+  END LOOP;
+END $$;
+
+CREATE FUNCTION penstock.running() RETURNS SETOF penstock.live LANGUAGE sql STABLE AS $$
+  SELECT * FROM penstock.running(ARRAY(SELECT claim FROM penstock.claim))
+$$;
+
+CREATE FUNCTION penstock.running_in(queue_ text) RETURNS SETOF penstock.live LANGUAGE sql STABLE AS $$
+  SELECT * FROM penstock.running(ARRAY(SELECT claim FROM penstock.claim WHERE queue = queue_))
+$$;
+
+CREATE FUNCTION penstock.running_of(worker_ text) RETURNS SETOF penstock.live LANGUAGE sql STABLE AS $$
+  SELECT * FROM penstock.running(ARRAY(SELECT claim FROM penstock.claim WHERE worker = worker_))
+$$;
+
+-- Of claims that nobody has a lease for; a worker that nobody knows is found as well.
+CREATE FUNCTION penstock.orphans() RETURNS SETOF penstock.live LANGUAGE sql STABLE AS $$
+  SELECT * FROM penstock.running(ARRAY(
+    SELECT claim FROM penstock.claim
+     WHERE NOT EXISTS (SELECT FROM penstock.worker WHERE worker.id = claim.worker)))
+$$;
+
 -- --- claim ------------------------------------------------------------------------------------------
 
 -- The job of an ordered queue that runs next, if this worker could have it: the one that is open and
@@ -419,12 +482,12 @@ SET enable_sort = off AS $$
 #variable_conflict use_column
 BEGIN
   IF EXISTS (SELECT FROM penstock.live
-              WHERE queue = queue_ AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
+              WHERE queue = queue_ AND was_claimed AND state IN ('scheduled', 'ready')
                 AND (expires_at IS NULL OR expires_at > now_)) THEN
     RETURN QUERY
     SELECT job.ctid, job.priority, job.at_most_once, job.unique_until IS NOT NULL
       FROM penstock.live AS job
-     WHERE queue = queue_ AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
+     WHERE queue = queue_ AND was_claimed AND state IN ('scheduled', 'ready')
        AND state = 'ready' AND priority <= least_
        AND (hold IS NULL OR (is_fair AND hold = 'unplaced'))
        AND task <> ALL (avoid_) AND (slots_ > 0 OR NOT at_most_once)
@@ -437,7 +500,7 @@ BEGIN
              job.priority <= least_ AND job.task <> ALL (avoid_)
              AND (slots_ > 0 OR NOT job.at_most_once) AS fits
         FROM penstock.live AS job
-       WHERE queue = queue_ AND state = 'ready' AND hold IS NULL
+       WHERE queue = queue_ AND in_line AND hold IS NULL AND state = 'ready'
          AND (expires_at IS NULL OR expires_at > now_)
        ORDER BY priority, place, seq LIMIT 1 FOR UPDATE SKIP LOCKED) AS head
      WHERE head.fits;
@@ -464,7 +527,7 @@ BEGIN
      CROSS JOIN LATERAL (
       SELECT job.ctid, job.priority, job.at_most_once, job.unique_until IS NOT NULL
         FROM penstock.live AS job
-       WHERE job.queue = queue_ AND job.state = 'ready' AND job.hold IS NULL
+       WHERE job.queue = queue_ AND job.in_line AND job.hold IS NULL AND job.state = 'ready'
          AND (job.priority, job.place, job.seq) > (part.from_priority, part.from_place, part.from_seq)
          AND job.priority <= least(part.to_priority, least_)
          AND job.task <> ALL (avoid_) AND (slots_ > 0 OR NOT job.at_most_once)
@@ -478,7 +541,7 @@ BEGIN
      CROSS JOIN LATERAL (
       SELECT job.ctid, job.priority, job.at_most_once, job.unique_until IS NOT NULL
         FROM penstock.live AS job
-       WHERE job.queue = queue_ AND job.state = 'ready' AND job.hold IS NULL
+       WHERE job.queue = queue_ AND job.in_line AND job.hold IS NULL AND job.state = 'ready'
          AND (job.priority, job.place, job.seq) > (part.from_priority, part.from_place, part.from_seq)
          AND job.priority <= least(part.to_priority, least_)
          AND job.task <> ALL (avoid_) AND (slots_ > 0 OR NOT job.at_most_once)
@@ -535,7 +598,7 @@ BEGIN
         CONTINUE WHEN decided.paused;
         IF decided.most IS NOT NULL THEN
           room_ := least(want_, decided.most - (
-            SELECT count(*) FROM penstock.live WHERE state = 'running' AND queue = queues_[number_]));
+            SELECT count(*) FROM penstock.running_in(queues_[number_])));
           CONTINUE WHEN room_ <= 0;
         END IF;
         is_fair_ := is_fair_ OR decided.fair;
@@ -615,7 +678,7 @@ CREATE FUNCTION penstock.exchange(
   worker_ text, tids_ text, ids_ text, attempts_ text, results_ text, begun_ text, begun_attempts_ text,
   queues_ text[], want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, range_queue_ bigint[],
   from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[], to_priority_ bigint[],
-  lowered_ bigint, sweeps_ boolean)
+  lowered_ bigint, sweeps_ boolean, over_ bigint[])
 RETURNS SETOF penstock.taken LANGUAGE plpgsql
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_bitmapscan = off SET enable_material = off
@@ -640,6 +703,7 @@ DECLARE
   is_wide_   boolean;
   begun_at_  timestamptz;
   took_      double precision;
+  claim_     bigint;
 BEGIN
   -- Held until the end: nobody buries a worker in the middle of its turn. A lock on its row would have
   -- to be written, and a turn that changes nothing would cost a commit.
@@ -700,10 +764,16 @@ BEGIN
     END IF;
   END IF;
 
+  IF over_ <> '{}' THEN
+    -- As far as the worker knows; if one of them runs all the same, it has to be found.
+    DELETE FROM penstock.claim WHERE worker = worker_ AND number = ANY (over_)
+       AND NOT EXISTS (SELECT FROM penstock.running(ARRAY[claim]));
+  END IF;
+
   -- What is rarely so, asked at once.
   SELECT EXISTS (SELECT FROM penstock.live WHERE expires_at <= now_ AND expires_at IS NOT NULL
                     AND state IN ('scheduled', 'ready')),
-         EXISTS (SELECT FROM penstock.live WHERE state = 'scheduled' AND run_at <= now_)
+         EXISTS (SELECT FROM penstock.live WHERE NOT in_line AND run_at <= now_)
          OR EXISTS (SELECT FROM penstock.live WHERE hold_until IS NOT NULL AND hold_until <= now_),
          EXISTS (SELECT FROM penstock.queue),
          (SELECT last_value + is_called::integer FROM penstock.lowered)
@@ -741,7 +811,7 @@ BEGIN
                  CROSS JOIN LATERAL (
                   SELECT job.ctid AS tid, job.at_most_once AS once, job.unique_until IS NOT NULL AS starts_unique
                     FROM penstock.live AS job
-                   WHERE job.queue = queues_[1] AND job.state = 'ready' AND job.hold IS NULL
+                   WHERE job.queue = queues_[1] AND job.in_line AND job.hold IS NULL AND job.state = 'ready'
                      AND (job.priority, job.place, job.seq)
                            > (part.from_priority, part.from_place, part.from_seq)
                      AND job.priority <= least(part.to_priority, least_)
@@ -791,9 +861,10 @@ BEGIN
         ON CONFLICT (queue, priority)
         DO UPDATE SET virtual_time = greatest(lane.virtual_time, excluded.virtual_time);
       END IF;
+      claim_ := penstock.note_claim(worker_, chosen_, cardinality(queues_) = 1);
       RETURN QUERY
       UPDATE penstock.live AS job
-         SET state = 'running', attempt = job.attempt + 1, worker = worker_, hold = NULL, hold_cause = NULL,
+         SET state = 'running', attempt = job.attempt + 1, worker = worker_, claim = claim_, hold = NULL, hold_cause = NULL,
              hold_until = NULL, claimed_at = now_, progress = NULL, note = NULL,
              started = job.at_most_once
                        OR (job.crashes = 0 AND (mine.number <= slots_ OR job.rescues > 0))
@@ -822,14 +893,15 @@ BEGIN
     'due', (SELECT min(next.at) FROM unnest(queues_) AS mine (queue) CROSS JOIN LATERAL (
               -- A range of one, so that only the index of this queue has the order asked for.
               (SELECT run_at AS at FROM penstock.live
-                WHERE state = 'scheduled' AND queue BETWEEN mine.queue AND mine.queue
+                WHERE NOT in_line AND queue BETWEEN mine.queue AND mine.queue
                 ORDER BY queue, run_at LIMIT 1)
               UNION ALL
               (SELECT hold_until FROM penstock.live
                 WHERE hold_until IS NOT NULL AND queue BETWEEN mine.queue AND mine.queue
                 ORDER BY queue, hold_until LIMIT 1)) AS next),
     'cancels', (SELECT array_agg(id ORDER BY id) FROM penstock.live
-                 WHERE worker = worker_ AND state = 'running' AND cancel_reason IS NOT NULL),
+                 WHERE cancel_reason IS NOT NULL AND worker = worker_ AND state = 'running'),
+    'claim', claim_,
     'passed', coalesce(passed_, false), 'contended', contended_, 'fair', fair_, 'wide', is_wide_, 'took', took_,
     'lowered', (SELECT last_value + is_called::integer FROM penstock.lowered)))::penstock.taken;
 END $$;
@@ -857,7 +929,7 @@ DECLARE
   queue_ text COLLATE "C";
 BEGIN
   FOR queue_ IN SELECT name FROM penstock.queue WHERE (most IS NOT NULL OR ordered) AND NOT paused LOOP
-    IF EXISTS (SELECT FROM penstock.live WHERE queue = queue_ AND state = 'ready' AND hold IS NULL)
+    IF EXISTS (SELECT FROM penstock.live WHERE queue = queue_ AND in_line AND hold IS NULL AND state = 'ready')
        OR EXISTS (SELECT FROM penstock.live WHERE hold = 'unplaced' AND queue = queue_) THEN
       RETURN true;
     END IF;

@@ -26,7 +26,7 @@ DECLARE
   due_at_ double precision;
 BEGIN
   IF (SELECT true FROM penstock.live
-       WHERE state = 'running' AND cancel_reason IS NOT NULL AND worker = worker_ AND id <> ALL (told_)
+       WHERE cancel_reason IS NOT NULL AND worker = worker_ AND state = 'running' AND id <> ALL (told_)
        LIMIT 1) THEN
     RETURN 0;
   END IF;
@@ -37,8 +37,7 @@ BEGIN
     SELECT paused, most, ordered, fair INTO decided FROM penstock.queue WHERE name = queue_;
     CONTINUE WHEN decided.paused;
     CONTINUE WHEN decided.most IS NOT NULL
-              AND decided.most <= (SELECT count(*) FROM penstock.live
-                                    WHERE state = 'running' AND queue = queue_);
+              AND decided.most <= (SELECT count(*) FROM penstock.running_in(queue_));
     before_ := least_;
 
     IF decided.ordered THEN
@@ -57,7 +56,7 @@ BEGIN
         INTO opened
         FROM (SELECT *, CASE state WHEN 'scheduled' THEN run_at ELSE hold_until END AS due_at
                 FROM penstock.live
-               WHERE queue = queue_ AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
+               WHERE queue = queue_ AND was_claimed AND state IN ('scheduled', 'ready')
              ) AS job;
       IF opened.are_next THEN
         RETURN 0;
@@ -71,7 +70,7 @@ BEGIN
                        AND (has_slot_ OR NOT at_most_once) AS fits
         INTO first
         FROM penstock.live
-       WHERE queue = queue_ AND state = 'ready' AND hold IS NULL
+       WHERE queue = queue_ AND in_line AND hold IS NULL AND state = 'ready'
          AND (expires_at IS NULL OR expires_at > now_)
        ORDER BY priority, place, seq LIMIT 1;
       IF first.fits THEN
@@ -86,7 +85,7 @@ BEGIN
                     AS part (queue, from_priority, from_place, from_seq, to_priority)
             CROSS JOIN LATERAL (
               SELECT FROM penstock.live AS job
-               WHERE job.queue = queue_ AND job.state = 'ready' AND job.hold IS NULL
+               WHERE job.queue = queue_ AND job.in_line AND job.hold IS NULL AND job.state = 'ready'
                  AND (job.priority, job.place, job.seq)
                        > (part.from_priority, part.from_place, part.from_seq)
                  AND job.priority <= least(part.to_priority, least_)
@@ -115,7 +114,7 @@ BEGIN
     -- order, and only if the queue is a range and not a constant.
     due_at_ := least(due_at_,
       (SELECT run_at FROM penstock.live
-        WHERE state = 'scheduled' AND queue BETWEEN queue_ AND queue_
+        WHERE NOT in_line AND queue BETWEEN queue_ AND queue_
           AND task <> ALL (avoid_) AND (has_slot_ OR NOT at_most_once)
           AND (expires_at IS NULL OR expires_at > greatest(run_at, now_))
           AND (priority <= before_ OR run_at > now_)

@@ -149,6 +149,5 @@ SET LOCAL enable_indexscan = on; SET LOCAL enable_indexonlyscan = on; SET LOCAL 
 -- name: recount
 -- Asked twice on one snapshot: the table alone and the indexes alone have to say the same.
 SELECT (SELECT count(*) FROM penstock.live WHERE id >= ''),
-       (SELECT count(*) FROM penstock.live WHERE state = 'ready' AND hold IS NULL AND queue >= ''),
-       (SELECT count(*) FROM penstock.live WHERE state = 'running' AND worker >= ''),
-       (SELECT count(*) FROM penstock.live WHERE state = 'scheduled' AND run_at > '-infinity')
+       (SELECT count(*) FROM penstock.live WHERE in_line AND hold IS NULL AND queue >= ''),
+       (SELECT count(*) FROM penstock.live WHERE NOT in_line AND run_at > '-infinity')

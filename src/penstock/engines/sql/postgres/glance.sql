@@ -9,8 +9,7 @@ UNION ALL
 SELECT queue, 'failed', NULL, count(*) FROM penstock.history WHERE state = 'failed' GROUP BY queue
 
 -- name: busy
-SELECT coalesce(worker, ''), queue, count(*) FROM penstock.live
- WHERE state = 'running' GROUP BY coalesce(worker, ''), queue
+SELECT coalesce(worker, ''), queue, count(*) FROM penstock.running() GROUP BY coalesce(worker, ''), queue
 
 -- name: ended
 -- Only the days since then are opened. The end of the range excludes nothing: of a range a plan thinks
@@ -36,8 +35,7 @@ SELECT queue, count(*) FROM (
 ) AS job GROUP BY queue
 
 -- name: running
-SELECT * FROM penstock.live
- WHERE state = 'running' ORDER BY claimed_at, seq LIMIT %(limit)s::bigint
+SELECT * FROM penstock.running() ORDER BY claimed_at, seq LIMIT %(limit)s::bigint
 
 -- name: failed
 -- The latest of each queue, from the newest day on, so that the index gives them in order.

@@ -39,7 +39,10 @@ UPDATE penstock.live SET started = true WHERE id = (
 -- name: save
 -- Write back everything that can change in a job's life.
 UPDATE penstock.live AS job
-   SET state = new.state, hold = new.hold, hold_cause = new.hold_cause, hold_until = new.hold_until,
+   SET state = new.state, in_line = new.state <> 'scheduled',
+       was_claimed = CASE WHEN new.state = 'running' THEN job.was_claimed
+                          ELSE new.claimed_at IS NOT NULL END,
+       hold = new.hold, hold_cause = new.hold_cause, hold_until = new.hold_until,
        place = new.place, seq = new.seq, run_at = new.run_at, expires_at = new.expires_at,
        attempt = new.attempt, failures = new.failures, crashes = new.crashes, rescues = new.rescues,
        worker = new.worker, started = new.started, cancel_reason = new.cancel_reason,
@@ -76,7 +79,8 @@ SELECT gone.entry, new.seq, new.place, new.priority, new.enqueued_at, new.run_at
        new.rescues, gone.signed_attempt, new.started, new.at_most_once, new.id, new.task, new.queue,
        new.state, new.worker, new.enqueued_by, new.hold, new.hold_cause, new.key, new.unique_key,
        new.unique_until, new.name, new.correlation_id, gone.signed_by, new.cancel_reason, new.reason,
-       new.note, new.tags, new.errors, new.payload, new.result
+       new.note, new.tags, new.errors, new.payload, new.result, new.state <> 'scheduled',
+       new.claimed_at IS NOT NULL
   FROM gone, new
 
 -- name: lower
@@ -136,6 +140,10 @@ UPDATE penstock.live SET hold = NULL, hold_cause = NULL, hold_until = NULL
 -- name: level
 UPDATE penstock.live SET place = 0 WHERE queue = %s::text AND place <> 0
 
+-- name: level_claims
+UPDATE penstock.claim SET from_place = 0, to_place = 0, from_seq = -9223372036854775808,
+                          to_seq = 9223372036854775807 WHERE queue = %s::text
+
 -- name: forget_lanes
 DELETE FROM penstock.lane WHERE queue = %s::text
 
@@ -149,7 +157,7 @@ SELECT penstock.expire(%(now)s::double precision, %(limit)s::bigint),
 -- name: next_instant
 -- When anything at all falls due or expires, each by its own index.
 SELECT min(at) FROM (
-  (SELECT run_at AS at FROM penstock.live WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
+  (SELECT run_at AS at FROM penstock.live WHERE NOT in_line ORDER BY run_at LIMIT 1)
   UNION ALL
   (SELECT hold_until FROM penstock.live WHERE hold_until IS NOT NULL ORDER BY hold_until LIMIT 1)
   UNION ALL
@@ -163,10 +171,17 @@ DELETE FROM penstock.worker WHERE id = %s::text AND beat = %s::bigint
    AND pg_try_advisory_xact_lock(hashtext('penstock.worker'), hashtext(id))
 
 -- name: orphans
--- Running jobs with no live lease: an anti-join, so that a worker nobody knows is found as well.
+-- Running jobs with no live lease, locked; they are asked once more whether they are.
 SELECT job.* FROM penstock.live AS job
- WHERE job.state = 'running' AND NOT EXISTS (SELECT FROM penstock.worker WHERE worker.id = job.worker)
- ORDER BY job.priority, job.place, job.seq LIMIT %s::bigint FOR UPDATE OF job SKIP LOCKED
+ WHERE job.id = ANY (ARRAY(SELECT id FROM penstock.orphans() ORDER BY priority, place, seq LIMIT %s::bigint))
+   AND job.state = 'running' AND NOT EXISTS (SELECT FROM penstock.worker WHERE worker.id = job.worker)
+ ORDER BY job.priority, job.place, job.seq FOR UPDATE OF job SKIP LOCKED
+
+-- name: forget_claims
+-- Those of workers that are gone, when nothing of them is left.
+DELETE FROM penstock.claim
+ WHERE NOT EXISTS (SELECT FROM penstock.worker WHERE worker.id = claim.worker)
+   AND NOT EXISTS (SELECT FROM penstock.running(ARRAY[claim]))
 
 -- name: make_days
 SELECT penstock.make_days(%s::integer)

@@ -77,30 +77,27 @@ UNION ALL
 SELECT queue, state, hold, count(*) FROM penstock.history GROUP BY queue, state, hold
 
 -- name: loads
--- Each part by the index that has it, so that the other queues' backlog is not read. Only a ready job
--- has a hold, and all of them are named, as their index begins with it.
+-- Each part by the index that has it, so that the other queues' backlog is not read: what could start or
+-- has, what is held, what is scheduled. Only a ready job has a hold, and all of them are named, as their
+-- index begins with it.
 SELECT queue, sum(jobs)::bigint FROM (
   SELECT queue, count(*) AS jobs FROM penstock.live
-   WHERE state = 'ready' AND hold IS NULL AND queue = ANY(%(queues)s::text[]) GROUP BY queue
+   WHERE in_line AND hold IS NULL AND queue = ANY(%(queues)s::text[]) GROUP BY queue
   UNION ALL
   SELECT queue, count(*) FROM penstock.live
    WHERE hold = ANY(%(holds)s::text[]) AND queue = ANY(%(queues)s::text[]) GROUP BY queue
   UNION ALL
   SELECT queue, count(*) FROM penstock.live
-   WHERE state = 'scheduled' AND queue = ANY(%(queues)s::text[]) GROUP BY queue
-  UNION ALL
-  SELECT queue, count(*) FROM penstock.live
-   WHERE state = 'running' AND queue = ANY(%(queues)s::text[]) GROUP BY queue
+   WHERE NOT in_line AND queue = ANY(%(queues)s::text[]) GROUP BY queue
 ) AS part GROUP BY queue
 
 -- name: held_by
-SELECT * FROM penstock.live
- WHERE state = 'running' AND worker = %(worker)s::text ORDER BY priority, place, seq
+SELECT * FROM penstock.running_of(%(worker)s::text) ORDER BY priority, place, seq
 
 -- name: hands
 SELECT coalesce(worker, ''), queue, task, priority, count(*), count(*) FILTER (WHERE started),
        (array_agg(id ORDER BY claimed_at, seq))[1], min(claimed_at)
-  FROM penstock.live WHERE state = 'running'
+  FROM penstock.running()
  GROUP BY coalesce(worker, ''), queue, task, priority
  ORDER BY 1, 2, 3, 4
 
@@ -114,19 +111,19 @@ SELECT until FROM penstock.ledger WHERE id = %(id)s::text AND until > %(now)s::d
 SELECT coalesce(key, ''), count(*), (sum(count(*)) OVER ())::bigint,
        (sum(count(*) FILTER (WHERE priority < %(priority)s::bigint)) OVER ())::bigint
   FROM ((SELECT priority, place, seq, key FROM penstock.live
-          WHERE queue = %(queue)s::text AND state = 'ready' AND hold IS NULL
+          WHERE queue = %(queue)s::text AND in_line AND hold IS NULL AND state = 'ready'
             AND priority < %(priority)s::bigint
             AND (expires_at IS NULL OR expires_at > %(now)s::double precision)
           ORDER BY priority, place, seq LIMIT %(most)s::bigint)
         UNION ALL
         (SELECT priority, place, seq, key FROM penstock.live
-          WHERE queue = %(queue)s::text AND state = 'ready' AND hold IS NULL
+          WHERE queue = %(queue)s::text AND in_line AND hold IS NULL AND state = 'ready'
             AND priority = %(priority)s::bigint AND place < %(place)s::double precision
             AND (expires_at IS NULL OR expires_at > %(now)s::double precision)
           ORDER BY place, seq LIMIT %(most)s::bigint)
         UNION ALL
         (SELECT priority, place, seq, key FROM penstock.live
-          WHERE queue = %(queue)s::text AND state = 'ready' AND hold IS NULL
+          WHERE queue = %(queue)s::text AND in_line AND hold IS NULL AND state = 'ready'
             AND priority = %(priority)s::bigint AND place = %(place)s::double precision
             AND seq < %(seq)s::bigint
             AND (expires_at IS NULL OR expires_at > %(now)s::double precision)
@@ -139,7 +136,7 @@ SELECT coalesce(key, ''), count(*), (sum(count(*)) OVER ())::bigint,
 -- Open jobs of an ordered queue that wait. One that is open itself is kept only by those which are
 -- ready before it.
 SELECT id FROM penstock.live
- WHERE queue = %(queue)s::text AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
+ WHERE queue = %(queue)s::text AND was_claimed AND state IN ('scheduled', 'ready')
    AND (expires_at IS NULL OR expires_at > %(now)s::double precision)
    AND id <> %(id)s::text
    AND (NOT %(is_open)s::boolean
