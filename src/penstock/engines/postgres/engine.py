@@ -144,19 +144,15 @@ class PostgresEngine(PostgresHandle):
         check_outcomes(self.traits.name, ask.outcomes)
         wakes = DONE if ask.outcomes else NEWS
         told = [each for each in ask.outcomes if each.is_settled]
-        rest = ask
-        if told:
-            for each in told:
-                self._places.pop(each.job, None)
-            others = tuple(each for each in ask.outcomes if not each.is_settled)
-            rest = replace(ask, outcomes=others)
-        given = await self._turn_of(rest, wakes)
-        if told:
-            left = iter(given.verdicts)
-            verdicts = (Verdict.DONE if each.is_settled else next(left) for each in ask.outcomes)
-            given = replace(given, verdicts=tuple(verdicts))
-        self._claims.settled(ask.outcomes, given.verdicts)
-        return given
+        if not told:
+            return await self._turn_of(ask, wakes)
+        for each in told:
+            self._places.pop(each.job, None)
+        rest = tuple(each for each in ask.outcomes if not each.is_settled)
+        given = await self._turn_of(replace(ask, outcomes=rest), wakes)
+        left = iter(given.verdicts)
+        verdicts = (Verdict.DONE if each.is_settled else next(left) for each in ask.outcomes)
+        return replace(given, verdicts=tuple(verdicts))
 
     async def _turn_of(self, ask: Ask, wakes: str) -> Exchange:
         done = to_done(ask.outcomes, self._places)
@@ -227,12 +223,10 @@ class PostgresEngine(PostgresHandle):
     async def _quick_turn(self, ask: Ask, done: Done, wakes: str) -> Exchange | None:
         """The whole turn in one call; None: an outcome has to be looked at, nothing was claimed."""
         ranges = self._ranges(ask)
-        over = self._claims.over(ask.worker)
-        values = to_exchange(ask, done, ranges, over)
+        values = to_exchange(ask, done, ranges)
         try:
             rows = await self._call(EXCHANGE, values, wakes=wakes)
         except EngineUnavailable as error:
-            self._claims.again(over)
             if _says(error, NO_LEASE):
                 raise LeaseLost(ask.worker) from None
             if _says(error, LOCKED):
@@ -248,8 +242,6 @@ class PostgresEngine(PostgresHandle):
         header, jobs = to_claimed(rows, ask.worker, self._places)
         if header.unsettled:
             return None
-        if header.claim is not None:
-            self._claims.took(ask.worker, header.claim, jobs)
         if ranges is not None:
             self._learn(ask, header, jobs, ranges)
         return Exchange(

@@ -32,7 +32,6 @@ from penstock.core.job import Draft
 from penstock.engines.engine import Engine
 from penstock.engines.postgres import schema as schemas
 from penstock.engines.postgres.bounds import Bounds
-from penstock.engines.postgres.claims import Claims
 from penstock.engines.postgres.counter import Counter, Window
 from penstock.engines.postgres.jobs import PostgresJobs
 from penstock.engines.postgres.link import Link, connect
@@ -94,7 +93,6 @@ class PostgresHandle(Engine):
         self._counter: Counter | None = None
         self._bounds = Bounds(self.clock)
         self._places: dict[str, str] = {}
-        self._claims = Claims()
         self._doubted_at = math.inf
         self._doubting = threading.RLock()  # many threads doubt, and signal handlers do
 

@@ -142,7 +142,6 @@ class PostgresJobs(PostgresWork):
             # One whose key is contested is an orphan still when the next one looks.
             with contextlib.suppress(KeyContested):
                 rescued.append(await self._wait_or_end(job, life.rescued(job, self.now), None))
-        await self._change("forget_claims")
         return rescued
 
     async def prune(self, keep: float, limit: int) -> tuple[Pruned, list[Day]]:
@@ -184,6 +183,7 @@ class PostgresJobs(PostgresWork):
         unheld = await self._change("mend_holds", (sorted(await self._known_tasks()),))
         if unheld:
             await self._lower()
+        await self._change("mend_claims")
         loose = await self._ask("loose_keys")
         if loose:
             keys, owners = zip(*loose, strict=True)

@@ -36,7 +36,7 @@ from penstock.errors import EngineBusy, LeaseLost
 EXCHANGE: Final = (
     "SELECT * FROM penstock.exchange(%s, %s, %s, %s, %s, %s, %s, %s::text[], %s, %s, %s::text[],"
     " %s, %s::bigint[], %s::bigint[], %s::double precision[], %s::bigint[], %s::bigint[],"
-    " %s, %s, %s::bigint[])"
+    " %s, %s)"
 )
 _LARGE: Final = 2000
 """Characters of a result that goes with the others in one text."""
@@ -63,8 +63,6 @@ class Header(msgspec.Struct, frozen=True):
     """A job that runs at most once stays in line before some that were given."""
     contended: bool = False
     fair: bool = False
-    claim: int | None = None
-    """The number under which the jobs were claimed."""
     lowered: int = 0
     took: float | None = None
     """Seconds that the last look at the lines took."""
@@ -130,8 +128,8 @@ def to_done(outcomes: Sequence[Outcome], places: dict[str, str]) -> Done | None:
     return tids, ids, ",".join([str(each.attempt) for each in outcomes]), results
 
 
-def to_exchange(ask: Ask, done: Done, ranges: Ranges | None, over: Sequence[int] = ()) -> Row:
-    """The parameters of ``penstock.exchange``. Of the claims that are ``over`` nothing is left."""
+def to_exchange(ask: Ask, done: Done, ranges: Ranges | None) -> Row:
+    """The parameters of ``penstock.exchange``."""
     begun: tuple[str | None, ...] = (None, None)
     known = [each for each in ask.begun if can_be(each[0]) and BETWEEN not in each[0]]
     if known:
@@ -149,7 +147,6 @@ def to_exchange(ask: Ask, done: Done, ranges: Ranges | None, over: Sequence[int]
         *(ranges.arrays if ranges else ("{}",) * 5),
         ranges.lowered if ranges else 0,
         ranges.sweeps if ranges else False,
-        list(over),
     )
 
 

@@ -56,7 +56,7 @@ CREATE TABLE penstock.live (
   result         bytea,
   in_line        boolean          NOT NULL DEFAULT true,    -- not scheduled; a claim leaves it as it is
   was_claimed    boolean          NOT NULL DEFAULT false,   -- before it waited again
-  claim          bigint,                                    -- the number of the last one
+  claim          bigint,                                    -- while it runs: its number
   CONSTRAINT live_id PRIMARY KEY (id),
   -- What is in no index that fits its state would never be found.
   CONSTRAINT live_in_line CHECK (in_line = (state <> 'scheduled'))
@@ -84,22 +84,24 @@ CREATE INDEX live_open      ON penstock.live (queue, priority, place, seq) WHERE
 -- Every turn of a worker asks for this one, and it is nearly always empty.
 CREATE INDEX live_cancels   ON penstock.live (id)                  WHERE cancel_reason IS NOT NULL;
 
--- Where in the lines the jobs stand that one turn gave to a worker: every job that runs is within the
--- claim whose number it has. It is made with the claim and goes when nothing of it is left; one that is
--- there for nothing does no harm.
+-- Where in a line the jobs stand that one turn gave to a worker: every job that runs is within the claim
+-- that it has the number of. How many still run is counted in the step that ends an attempt; with the
+-- last one the claim goes.
 CREATE TABLE penstock.claim (
   number     bigint           NOT NULL,
-  worker     text COLLATE "C" NOT NULL,
-  queue      text COLLATE "C" NOT NULL,
   priority   bigint           NOT NULL,
   from_place double precision NOT NULL,
   from_seq   bigint           NOT NULL,
   to_place   double precision NOT NULL,
   to_seq     bigint           NOT NULL,
-  CONSTRAINT claim_number PRIMARY KEY (worker, number, queue, priority)
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
+  jobs       bigint           NOT NULL,
+  queue      text COLLATE "C" NOT NULL,
+  worker     text COLLATE "C" NOT NULL,
+  CONSTRAINT claim_number PRIMARY KEY (number, queue, priority)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
         autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX claim_queue ON penstock.claim (queue);
+CREATE INDEX claim_worker ON penstock.claim (worker);
+CREATE INDEX claim_queue  ON penstock.claim (queue);
 CREATE SEQUENCE penstock.claims AS bigint;
 
 -- Finished jobs by the day they ended (UTC). There is no default partition: a missing day is made when

@@ -418,19 +418,53 @@ DECLARE
   number_ bigint := nextval('penstock.claims');
 BEGIN
   IF is_line THEN
-    INSERT INTO penstock.claim (number, worker, queue, priority, from_place, from_seq, to_place, to_seq)
-    SELECT number_, worker_, head.queue, head.priority, head.place, head.seq, tail.place, tail.seq
+    INSERT INTO penstock.claim (number, priority, from_place, from_seq, to_place, to_seq, jobs, queue, worker)
+    SELECT number_, head.priority, head.place, head.seq, tail.place, tail.seq, cardinality(tids_), head.queue,
+           worker_
       FROM penstock.live AS head, penstock.live AS tail
      WHERE head.ctid = tids_[1] AND tail.ctid = tids_[cardinality(tids_)] AND head.priority = tail.priority;
     IF FOUND THEN
       RETURN number_;
     END IF;
   END IF;
-  INSERT INTO penstock.claim (number, worker, queue, priority, from_place, from_seq, to_place, to_seq)
-  SELECT number_, worker_, job.queue, job.priority, min(job.place), min(job.seq), max(job.place), max(job.seq)
+  INSERT INTO penstock.claim (number, priority, from_place, from_seq, to_place, to_seq, jobs, queue, worker)
+  SELECT number_, job.priority, min(job.place), min(job.seq), max(job.place), max(job.seq), count(*), job.queue,
+         worker_
     FROM unnest(tids_) AS mine (tid) JOIN penstock.live AS job ON job.ctid = mine.tid
    GROUP BY job.queue, job.priority;
   RETURN number_;
+END $$;
+
+-- So many jobs of these claims have ceased to run. A claim that somebody else counts in just now is left
+-- alone: nobody waits for that, and `mend` takes those away that are there for nothing.
+CREATE FUNCTION penstock.uncount(numbers_ bigint[], queues_ text[], priorities_ bigint[], counts_ bigint[])
+RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+DECLARE
+  claim_ record;
+BEGIN
+  FOR claim_ IN
+    SELECT claim.ctid AS tid, claim.jobs - ended.jobs AS jobs
+      FROM unnest(numbers_, queues_, priorities_, counts_) AS ended (number, queue, priority, jobs)
+      JOIN penstock.claim AS claim ON claim.number = ended.number AND claim.queue = ended.queue
+                                  AND claim.priority = ended.priority
+       FOR UPDATE OF claim SKIP LOCKED
+  LOOP
+    IF claim_.jobs > 0 THEN
+      UPDATE penstock.claim SET jobs = claim_.jobs WHERE ctid = claim_.tid;
+    ELSE
+      DELETE FROM penstock.claim WHERE ctid = claim_.tid;
+    END IF;
+  END LOOP;
+END $$;
+
+-- The same for one job, with the number that it had; null: it did not run.
+CREATE FUNCTION penstock.uncount(number_ bigint, queue_ text, priority_ bigint) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+  IF number_ IS NOT NULL THEN
+    PERFORM penstock.uncount(ARRAY[number_], ARRAY[queue_], ARRAY[priority_], ARRAY[1]);
+  END IF;
 END $$;
 
 -- The jobs of some claims that still run; each claim by its own range of the index.
@@ -678,7 +712,7 @@ CREATE FUNCTION penstock.exchange(
   worker_ text, tids_ text, ids_ text, attempts_ text, results_ text, begun_ text, begun_attempts_ text,
   queues_ text[], want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, range_queue_ bigint[],
   from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[], to_priority_ bigint[],
-  lowered_ bigint, sweeps_ boolean, over_ bigint[])
+  lowered_ bigint, sweeps_ boolean)
 RETURNS SETOF penstock.taken LANGUAGE plpgsql
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_bitmapscan = off SET enable_material = off
@@ -688,7 +722,10 @@ DECLARE
   done_      text[] := string_to_array(ids_, e'\x1f');
   wanted_    bigint := coalesce(cardinality(done_), 0);
   settled_   bigint := 0;
-  rows_      bigint;
+  numbers_   bigint[];
+  lines_     text[];
+  levels_    bigint[];
+  counts_    bigint[];
   chosen_    tid[];
   frees_     boolean := false;
   fair_      boolean := false;
@@ -730,14 +767,20 @@ BEGIN
        -- The state is asked so that no index knows it: whatever the statistics say, the place counts.
        WHERE job.ctid = done.tid AND job.id = done.id AND job.attempt = done.attempt
          AND job.worker = worker_ AND job.state || '' = 'running' AND job.unique_key IS NULL
-      RETURNING job.*, convert_to(done.result, 'UTF8') AS outcome)
-    INSERT INTO penstock.history
-    SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress,
-           attempt, failures, crashes, rescues, signed_attempt, started, at_most_once, id, task, queue,
-           'succeeded', worker, enqueued_by, NULL, NULL, key, NULL, unique_until, name, correlation_id,
-           signed_by, NULL, NULL, note, tags, errors, payload, outcome
-      FROM gone;
-    GET DIAGNOSTICS settled_ = ROW_COUNT;
+      RETURNING job.*, convert_to(done.result, 'UTF8') AS outcome
+    ), ended AS (
+      INSERT INTO penstock.history
+      SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress,
+             attempt, failures, crashes, rescues, signed_attempt, started, at_most_once, id, task, queue,
+             'succeeded', worker, enqueued_by, NULL, NULL, key, NULL, unique_until, name, correlation_id,
+             signed_by, NULL, NULL, note, tags, errors, payload, outcome
+        FROM gone
+    )
+    SELECT array_agg(each.claim), array_agg(each.queue), array_agg(each.priority), array_agg(each.jobs),
+           coalesce(sum(each.jobs), 0)
+      INTO numbers_, lines_, levels_, counts_, settled_
+      FROM (SELECT claim, queue, priority, count(*) AS jobs FROM gone GROUP BY claim, queue, priority) AS each;
+    PERFORM penstock.uncount(numbers_, lines_, levels_, counts_);
     IF settled_ < wanted_ THEN
       -- A row that was written to meanwhile has moved: found by its id.
       WITH gone AS (
@@ -746,15 +789,20 @@ BEGIN
                       string_to_array(results_, e'\x1f', '')) AS done (id, attempt, result)
          WHERE job.id = done.id AND job.attempt = done.attempt
            AND job.worker = worker_ AND job.state || '' = 'running' AND job.unique_key IS NULL
-        RETURNING job.*, convert_to(done.result, 'UTF8') AS outcome)
-      INSERT INTO penstock.history
-      SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_,
-             progress, attempt, failures, crashes, rescues, signed_attempt, started, at_most_once, id,
-             task, queue, 'succeeded', worker, enqueued_by, NULL, NULL, key, NULL, unique_until, name,
-             correlation_id, signed_by, NULL, NULL, note, tags, errors, payload, outcome
-        FROM gone;
-      GET DIAGNOSTICS rows_ = ROW_COUNT;
-      settled_ := settled_ + rows_;
+        RETURNING job.*, convert_to(done.result, 'UTF8') AS outcome
+      ), ended AS (
+        INSERT INTO penstock.history
+        SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_,
+               progress, attempt, failures, crashes, rescues, signed_attempt, started, at_most_once, id,
+               task, queue, 'succeeded', worker, enqueued_by, NULL, NULL, key, NULL, unique_until, name,
+               correlation_id, signed_by, NULL, NULL, note, tags, errors, payload, outcome
+          FROM gone
+      )
+      SELECT array_agg(each.claim), array_agg(each.queue), array_agg(each.priority), array_agg(each.jobs),
+             settled_ + coalesce(sum(each.jobs), 0)
+        INTO numbers_, lines_, levels_, counts_, settled_
+        FROM (SELECT claim, queue, priority, count(*) AS jobs FROM gone GROUP BY claim, queue, priority) AS each;
+      PERFORM penstock.uncount(numbers_, lines_, levels_, counts_);
     END IF;
     IF settled_ < wanted_ THEN
       -- Something has to be looked at one by one: the caller does, and asks again for jobs.
@@ -762,12 +810,6 @@ BEGIN
         json_build_object('now', now_, 'unsettled', wanted_ - settled_))::penstock.taken;
       RETURN;
     END IF;
-  END IF;
-
-  IF over_ <> '{}' THEN
-    -- As far as the worker knows; if one of them runs all the same, it has to be found.
-    DELETE FROM penstock.claim WHERE worker = worker_ AND number = ANY (over_)
-       AND NOT EXISTS (SELECT FROM penstock.running(ARRAY[claim]));
   END IF;
 
   -- What is rarely so, asked at once.
@@ -901,7 +943,6 @@ BEGIN
                 ORDER BY queue, hold_until LIMIT 1)) AS next),
     'cancels', (SELECT array_agg(id ORDER BY id) FROM penstock.live
                  WHERE cancel_reason IS NOT NULL AND worker = worker_ AND state = 'running'),
-    'claim', claim_,
     'passed', coalesce(passed_, false), 'contended', contended_, 'fair', fair_, 'wide', is_wide_, 'took', took_,
     'lowered', (SELECT last_value + is_called::integer FROM penstock.lowered)))::penstock.taken;
 END $$;

@@ -30,7 +30,7 @@ BEGIN
            'succeeded', worker, enqueued_by, NULL, NULL, key, unique_key, unique_until, name,
            correlation_id, signed_by, NULL, NULL, note, tags, errors, payload, result_
       FROM gone)
-  SELECT coalesce(unique_key, '') INTO key_ FROM gone;
+  SELECT coalesce(unique_key, ''), penstock.uncount(claim, queue, priority) INTO key_ FROM gone;
   IF key_ IS NULL THEN
     RETURN false;
   END IF;

@@ -37,7 +37,7 @@ UPDATE penstock.live SET started = true WHERE id = (
      FOR UPDATE SKIP LOCKED)
 
 -- name: save
--- Write back everything that can change in a job's life.
+-- Write back everything that can change in a job's life. One that ran until now leaves its claim.
 UPDATE penstock.live AS job
    SET state = new.state, in_line = new.state <> 'scheduled',
        was_claimed = CASE WHEN new.state = 'running' THEN job.was_claimed
@@ -48,16 +48,20 @@ UPDATE penstock.live AS job
        worker = new.worker, started = new.started, cancel_reason = new.cancel_reason,
        claimed_at = new.claimed_at, reason = new.reason, progress = new.progress, note = new.note,
        errors = new.errors, signed_attempt = coalesce(new.signed_attempt, job.signed_attempt),
-       signed_by = coalesce(new.signed_by, job.signed_by)
+       signed_by = coalesce(new.signed_by, job.signed_by),
+       claim = CASE WHEN new.state = 'running' THEN old.claim END
   FROM json_populate_record(NULL::penstock.live, %s::json) AS new
+  JOIN penstock.live AS old ON old.id = new.id
  WHERE job.id = new.id
+RETURNING CASE WHEN job.claim IS NULL THEN penstock.uncount(old.claim, old.queue, old.priority) END
 
 -- name: end
 -- The job leaves the live ones and enters the history of the day. What its record does not say, its
 -- row does.
 WITH new AS (SELECT * FROM json_populate_record(NULL::penstock.live, %s::json)),
      gone AS (DELETE FROM penstock.live AS job USING new WHERE job.id = new.id
-              RETURNING job.entry, job.signed_attempt, job.signed_by)
+              RETURNING job.entry, job.signed_attempt, job.signed_by,
+                        penstock.uncount(job.claim, job.queue, job.priority))
 INSERT INTO penstock.history
 SELECT gone.entry, new.seq, new.place, new.priority, new.enqueued_at, new.run_at, new.expires_at,
        new.hold_until, new.claimed_at, new.finished_at, new.progress, new.attempt, new.failures,
@@ -177,12 +181,6 @@ SELECT job.* FROM penstock.live AS job
    AND job.state = 'running' AND NOT EXISTS (SELECT FROM penstock.worker WHERE worker.id = job.worker)
  ORDER BY job.priority, job.place, job.seq FOR UPDATE OF job SKIP LOCKED
 
--- name: forget_claims
--- Those of workers that are gone, when nothing of them is left.
-DELETE FROM penstock.claim
- WHERE NOT EXISTS (SELECT FROM penstock.worker WHERE worker.id = claim.worker)
-   AND NOT EXISTS (SELECT FROM penstock.running(ARRAY[claim]))
-
 -- name: make_days
 SELECT penstock.make_days(%s::integer)
 
@@ -231,6 +229,12 @@ UPDATE penstock.live AS job SET hold = NULL, hold_cause = NULL, hold_until = NUL
    AND NOT (job.hold = 'unplaced'
             AND EXISTS (SELECT FROM penstock.queue WHERE queue.name = job.queue AND queue.fair))
    AND NOT (job.hold = 'unknown_task' AND job.task <> ALL (%s::text[]))
+
+-- name: mend_claims
+-- Those of which nothing runs any more.
+DELETE FROM penstock.claim WHERE ctid = ANY (ARRAY(
+  SELECT ctid FROM penstock.claim WHERE NOT EXISTS (SELECT FROM penstock.running(ARRAY[claim]))
+     FOR UPDATE SKIP LOCKED))
 
 -- name: loose_keys
 -- Keys still held for a job that no longer needs them.
