@@ -116,6 +116,16 @@ class Appetite:
         ahead = max(SHORTEST, self._round_trip) * AHEAD
         return min(self._most, int(self._rate[kind] * ahead))
 
+    def lasts(self, rooms: Mapping[Kind, Room]) -> float:
+        """Seconds for which what waits keeps the slots busy beyond the next round trip, of every kind
+        that has anything to do.
+        """
+        waiting = {kind: room.load - room.size for kind, room in rooms.items() if room.load}
+        if not waiting or min(waiting.values()) <= 0:
+            return 0.0
+        shortest = min(waiting[kind] / max(1.0, self._rate[kind]) for kind in waiting)
+        return shortest - max(SHORTEST, self._round_trip)
+
     def stock(self, kind: Kind) -> int:
         """How many jobs of this kind may wait in the worker's hands."""
         return max(self.prefetch(kind), self._stock[kind])

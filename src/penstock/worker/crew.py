@@ -13,6 +13,7 @@ from penstock.core.job import Hold, Job, Outcome, OutcomeKind, Verdict
 from penstock.core.spec import KINDS, Kind
 from penstock.engines.records import Report
 from penstock.worker.appetite import Meal
+from penstock.worker.appetite import Room
 from penstock.worker.attempt import Attempt, Ending
 from penstock.worker.children import Children, Home
 from penstock.worker.ends import Ends
@@ -110,6 +111,12 @@ class Crew:
         loads = [(pool.load, pool.size) for pool in self._by_kind.values()]
         busy = [load > size for load, size in loads if load]
         return bool(busy) and all(busy)
+
+    @property
+    def lasts(self) -> float:
+        """Seconds for which what waits keeps the slots busy beyond the next round trip."""
+        rooms = {kind: Room(pool.size, pool.load) for kind, pool in self._by_kind.items()}
+        return self.menu.appetite.lasts(rooms)
 
     @property
     def running(self) -> int:

@@ -33,6 +33,9 @@ PACE: Final = 0.001
 costs hardly more than for one.
 """
 
+MOST: Final = 0.02
+"""Seconds to wait before the next claim at most, however much there still is to do."""
+
 FLUSH_EVERY: Final = 0.5
 """Seconds between two flushes of progress reports."""
 
@@ -41,6 +44,9 @@ FORGET_UNKNOWN: Final = 60.0
 
 LONGEST_NAP: Final = 0.05
 """Seconds to wait after calls of the store that led to nothing."""
+
+SOONEST: Final = 0.005
+"""Seconds after which a worker that ends when all is done looks first what others still run."""
 
 LOCKED: Final = 0.02
 """Seconds to leave a locked row alone."""
@@ -86,6 +92,8 @@ class Turns:
         """What the last turn wanted at least."""
         self._is_called = False
         """The store has something for this worker."""
+        self._others = 0
+        """How often in a row only others had something to do."""
         self._hollow = 0
         """Calls in a row that led to nothing."""
         self._scan_at = -inf
@@ -155,9 +163,14 @@ class Turns:
         """Right after an exchange, while no slot can run dry, let more outcomes come together."""
         if not self._crew.has_stock or self._crew.is_draining:
             return
-        left = self._asked_at + PACE - self._clock.monotonic()
-        if left > 0:
-            await self._clock.wait(self.hurry, left)
+        now = self._clock.monotonic()
+        left = self._asked_at + PACE - now
+        until = now + MOST
+        while (left > 0 or self._crew.lasts > 0) and now < until and not self._crew.is_draining:
+            self._settler.begin()
+            if await self._clock.wait(self.hurry, left if left > 0 else PACE):
+                return
+            now, left = self._clock.monotonic(), 0.0
 
     def _ask(self, meal: Meal) -> Ask:
         most = self._engine.traits.max_batch
@@ -189,6 +202,8 @@ class Turns:
             self._scanned(found=bool(reply.jobs))
             return
         self._has_more = 0 < ask.want <= len(reply.jobs)
+        if reply.jobs:
+            self._others = 0
         got_something = bool(reply.jobs or reply.cancels or ask.outcomes)
         self._hollow = self._hollow + 1 if was_called and not got_something else 0
         if ask.outcomes and not reply.jobs and self._hands.is_waiting_for(ask.outcomes):
@@ -212,6 +227,10 @@ class Turns:
                 return
         timeout = self._poll * (0.75 + 0.25 * random())
         now = self._clock.monotonic()
+        if self.ends_when_empty and self._hands.is_empty:
+            # Nobody tells us when the others have run what is left: look soon, then less often.
+            self._others += 1
+            timeout = min(timeout, SOONEST * 2.0 ** min(self._others, 10))
         if self._crew.menu.is_half_full:
             timeout = min(timeout, max(0.001, self._scan_at - now))
         if await self._wait(ask, timeout):

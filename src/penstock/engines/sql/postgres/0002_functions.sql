@@ -467,7 +467,8 @@ BEGIN
   END IF;
 END $$;
 
--- The jobs of some claims that still run; each claim by its own range of the index.
+-- The jobs of some claims that still run; each claim by its own range of the index. Only of a fair queue
+-- the places differ. (A comparison of whole tickets would not end where the range does.)
 CREATE FUNCTION penstock.running(claims_ penstock.claim[]) RETURNS SETOF penstock.live LANGUAGE plpgsql STABLE
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
@@ -475,12 +476,19 @@ DECLARE
   claim_ penstock.claim;
 BEGIN
   FOREACH claim_ IN ARRAY claims_ LOOP
-    RETURN QUERY
-    SELECT * FROM penstock.live AS job
-     WHERE job.queue = claim_.queue AND job.in_line AND job.hold IS NULL AND job.priority = claim_.priority
-       AND (job.place, job.seq) >= (claim_.from_place, claim_.from_seq)
-       AND (job.place, job.seq) <= (claim_.to_place, claim_.to_seq)
-       AND job.claim = claim_.number AND job.worker = claim_.worker AND job.state = 'running';
+    IF claim_.from_place = claim_.to_place THEN
+      RETURN QUERY
+      SELECT * FROM penstock.live AS job
+       WHERE job.queue = claim_.queue AND job.in_line AND job.hold IS NULL AND job.priority = claim_.priority
+         AND job.place = claim_.from_place AND job.seq BETWEEN claim_.from_seq AND claim_.to_seq
+         AND job.claim = claim_.number AND job.worker = claim_.worker AND job.state = 'running';
+    ELSE
+      RETURN QUERY
+      SELECT * FROM penstock.live AS job
+       WHERE job.queue = claim_.queue AND job.in_line AND job.hold IS NULL AND job.priority = claim_.priority
+         AND job.place BETWEEN claim_.from_place AND claim_.to_place
+         AND job.claim = claim_.number AND job.worker = claim_.worker AND job.state = 'running';
+    END IF;
   END LOOP;
 END $$;
 
