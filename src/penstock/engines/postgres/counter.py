@@ -46,9 +46,9 @@ from penstock.core.job import Draft
 from penstock.engines.engine import Answer
 from penstock.engines.plain import is_plain
 from penstock.engines.postgres.entry import kind_of, to_plain
-from penstock.engines.postgres.link import Backend
+from penstock.engines.postgres.link import Backend, Statement
 from penstock.engines.postgres.schema import placed
-from penstock.engines.postgres.till import Statement, Till, open_till
+from penstock.engines.postgres.till import Till, open_till
 from penstock.engines.queries import statements
 from penstock.engines.records import Receipt
 from penstock.engines.visitor import Visitor, wait_for
@@ -64,6 +64,10 @@ PATIENCE: Final = 1.0
 """Seconds that the clerk waits for somebody who serves itself."""
 ONCE: Final = 0.002
 """Seconds in which the clerk wakes who sleeps once: the first commit does so, and the last."""
+ALONE: Final = 0.01
+"""Seconds without another job after which one wakes who sleeps with its own commit. That locks out
+others who would do so until it is on disk: many who came one after the other would not share it.
+"""
 LONGEST: Final = 10.0
 """Seconds that one commit may take."""
 
@@ -341,12 +345,17 @@ class Counter:
                 till.set_clock(window.instant(), until)
                 row = plain.row(window.doubted_at())
                 values = [None if each is None else str(each).encode() for each in row]
+                has_woken = False
+                since = SystemClock.monotonic() - self._woke_at
                 if len(drafts) == 1 and row[-1] is None:
-                    till.run(window.put_one, values[:-1], until)
+                    values[-1] = b"t" if since > ALONE else b"f"
+                    has_woken = till.run(window.put_one, values, until) == b"t"
                 else:
                     till.run(window.put, values, until)
                 is_clerk = threading.current_thread() in self._clerks
-                if is_clerk and SystemClock.monotonic() - self._woke_at < ONCE:
+                if has_woken:
+                    self._woke_at = SystemClock.monotonic()
+                elif is_clerk and since < ONCE:
                     self._to_wake.add(plain.queue)
                 else:
                     self._wake(till, plain.queue, until)

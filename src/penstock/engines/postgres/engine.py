@@ -42,7 +42,6 @@ from penstock.engines.postgres.troubles import (
 from penstock.engines.postgres.views import PostgresViews
 from penstock.engines.postgres.watch import ANY, DONE, NEWS, ORDERS, WORK
 from penstock.engines.postgres.work import (
-    EXCHANGE,
     NOTHING,
     Done,
     Header,
@@ -50,6 +49,7 @@ from penstock.engines.postgres.work import (
     to_claimed,
     to_done,
     to_exchange,
+    to_texts,
 )
 from penstock.engines.records import (
     Ask,
@@ -225,7 +225,7 @@ class PostgresEngine(PostgresHandle):
         ranges = self._ranges(ask)
         values = to_exchange(ask, done, ranges)
         try:
-            rows = await self._call(EXCHANGE, values, wakes=wakes)
+            rows = await self._run(self._exchange, to_texts(values), wakes)
         except EngineUnavailable as error:
             if _says(error, NO_LEASE):
                 raise LeaseLost(ask.worker) from None

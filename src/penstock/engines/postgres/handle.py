@@ -19,6 +19,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import psycopg
@@ -34,7 +35,7 @@ from penstock.engines.postgres import schema as schemas
 from penstock.engines.postgres.bounds import Bounds
 from penstock.engines.postgres.counter import Counter, Window
 from penstock.engines.postgres.jobs import PostgresJobs
-from penstock.engines.postgres.link import Link, connect
+from penstock.engines.postgres.link import Link, Statement, Texts, connect
 from penstock.engines.postgres.links import Links
 from penstock.engines.postgres.partitions import IN_THE_WAY, Day, Partitions
 from penstock.engines.postgres.rows import Row
@@ -43,6 +44,7 @@ from penstock.engines.postgres.troubles import REPEATED, is_missing_day, named_e
 from penstock.engines.postgres.turn import READ, SEEK, WRITE, Alone, turn
 from penstock.engines.postgres.views import PostgresViews
 from penstock.engines.postgres.watch import Watch
+from penstock.engines.postgres.work import EXCHANGE_TEXTS
 from penstock.engines.records import Schema, Traits
 from penstock.errors import EngineClosed
 
@@ -93,6 +95,7 @@ class PostgresHandle(Engine):
         self._counter: Counter | None = None
         self._bounds = Bounds(self.clock)
         self._places: dict[str, str] = {}
+        self._exchange = Statement(b"exchange", placed(EXCHANGE_TEXTS, self._schema))
         self._doubted_at = math.inf
         self._doubting = threading.RLock()  # many threads doubt, and signal handlers do
 
@@ -221,9 +224,18 @@ class PostgresHandle(Engine):
         """
 
         async def attempt(link: Link) -> list[Row]:
-            return await link.call(placed(sql, self._schema), values, self._instant())
+            run = partial(link.rows, placed(sql, self._schema), values)
+            return await link.call(run, self._instant())
 
         return await self._repeated(attempt, wakes, fills=fills)
+
+    async def _run(self, statement: Statement, values: Texts, wakes: str) -> list[Row]:
+        """The same for one that is run all the time."""
+
+        async def attempt(link: Link) -> list[Row]:
+            return await link.call(partial(link.run, statement, values), self._instant())
+
+        return await self._repeated(attempt, wakes)
 
     async def _write(
         self,

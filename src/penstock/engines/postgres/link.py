@@ -18,11 +18,12 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import psycopg
-from psycopg import generators, pq, waiting
+from psycopg import errors, generators, pq, waiting
+from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.engines.postgres.rows import Row
@@ -55,6 +56,18 @@ END: Final = (
 )
 
 Values = Mapping[str, object] | Sequence[object]
+Texts = Sequence[bytes | None]
+"""Values as texts that PostgreSQL reads, whatever their types are."""
+
+_ROWS: Final = pq.ExecStatus.TUPLES_OK
+_FINE: Final = (_ROWS, pq.ExecStatus.COMMAND_OK)
+
+
+class Statement(NamedTuple):
+    """A statement by its name; its values are texts, given as ``$1``, ``$2``."""
+
+    name: bytes
+    sql: str
 
 
 class _Connection(psycopg.AsyncConnection[Any]):
@@ -116,6 +129,8 @@ class Link:
         """Nothing may be kept on it from one transaction to the next."""
         self._isolation = isolation
         self._owed = False
+        self._prepared: dict[bytes, bytes] = {}
+        self._names = 0
         self.used_at = 0.0
         self.instant: float | None = None
         """What the clock of this session was set to, where a test sets it."""
@@ -143,7 +158,43 @@ class Link:
     async def rows(self, sql: str, values: Values = ()) -> list[Row]:
         """Run one statement; return what it returns."""
         cursor = await self._execute(sql, values)
-        return await cursor.fetchall() if cursor.description is not None else []
+        # To ask for a description would make one.
+        has_rows = cursor.pgresult is not None and cursor.pgresult.status == _ROWS
+        return await cursor.fetchall() if has_rows else []
+
+    async def run(self, statement: Statement, values: Texts) -> list[Row]:
+        """The same for a statement that is run all the time: the driver's cursors would cost more
+        than what they are for.
+        """
+        await self._settle_debts()
+        pgconn = self._connection.pgconn
+        if self.is_pooled:
+            pgconn.send_query_params(statement.sql.encode(), values, result_format=pq.Format.BINARY)
+        else:
+            name = self._prepared.get(statement.name) or await self._prepare(statement)
+            pgconn.send_query_prepared(name, values, result_format=pq.Format.BINARY)
+        result = await self._result()
+        loaders = Transformer(self._connection)
+        loaders.set_pgresult(result)
+        return loaders.load_rows(0, result.ntuples, tuple)
+
+    async def _prepare(self, statement: Statement) -> bytes:
+        """Under a name of its own each time: whoever was cancelled does not know whether it was
+        prepared.
+        """
+        self._names += 1
+        name = b"%s_%d" % (statement.name, self._names)
+        self._connection.pgconn.send_prepare(name, statement.sql.encode())
+        await self._result()
+        self._prepared[statement.name] = name
+        return name
+
+    async def _result(self) -> pq.abc.PGresult:
+        result: pq.abc.PGresult
+        (result,) = await self._connection.wait(generators.execute(self._connection.pgconn))
+        if result.status not in _FINE:
+            raise errors.error_from_result(result, encoding="utf-8")
+        return result
 
     async def change(self, sql: str, values: Values = ()) -> int:
         """Run one statement; return how many rows it has changed."""
@@ -158,7 +209,9 @@ class Link:
             pass
         return await cursor.fetchall() if cursor.description is not None else []
 
-    async def call(self, sql: str, values: Values, instant: float | None = None) -> list[Row]:
+    async def call(
+        self, run: Callable[[], Awaitable[list[Row]]], instant: float | None = None
+    ) -> list[Row]:
         """Run one statement as a transaction of its own, at READ COMMITTED; return its rows.
 
         In one round trip, unless something would have to be kept on the connection for that.
@@ -169,17 +222,32 @@ class Link:
             if instant != self.instant:
                 await self.script(f"SET {shift}" if shift else "RESET penstock_clock.now")
                 self.instant = instant
-            return await self.rows(sql, values)
+            return await run()
         begin = f"BEGIN ISOLATION LEVEL {ISOLATION}"
         await self.script(f"{begin}; SET LOCAL {shift}" if shift else begin)
         try:
-            found = await self.rows(sql, values)
+            found = await run()
             await self.script("COMMIT")
         finally:
             if not self.is_usable:
                 with contextlib.suppress(psycopg.Error):
                     await self.script("ROLLBACK")
         return found
+
+    @property
+    def owes(self) -> bool:
+        """The reply to what was posted has not come yet."""
+        pgconn = self._connection.pgconn
+        if self._owed:
+            try:
+                pgconn.consume_input()
+                while not pgconn.is_busy():
+                    if pgconn.get_result() is None:
+                        self._owed = False
+                        break
+            except psycopg.Error:
+                return True  # whoever uses it next will learn what is wrong with it
+        return self._owed
 
     def post(self, sql: str) -> None:
         """Send one statement that takes no values, and do not wait for it."""

@@ -84,6 +84,10 @@ class Links:
         finally:
             self._room.release()
 
+    def free(self) -> Link | None:
+        """One that nobody uses now and that owes nothing, for something that is only posted."""
+        return next((link for link in reversed(self._idle) if not link.owes), None)
+
     def abandon(self, backend: Backend) -> None:
         """Let the next caller end what was sent there before it happens. Any thread may call."""
         self._abandoned.add(backend)
@@ -108,6 +112,9 @@ class Links:
 
     async def _enter(self) -> None:
         self._check()
+        if not self._room.locked():
+            await self._room.acquire()  # at once: a time limit would cost more
+            return
         try:
             async with asyncio.timeout(self._patience):
                 await self._room.acquire()

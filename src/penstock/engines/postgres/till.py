@@ -7,29 +7,27 @@ time limit is kept. One thread at a time may use it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import psycopg
 from psycopg import errors, generators, pq, waiting
 
 from penstock.clock import SystemClock
-from penstock.engines.postgres.link import ALIVE, FIRST_QUESTION, ISOLATION, Backend, hang_up
+from penstock.engines.postgres.link import (
+    ALIVE,
+    FIRST_QUESTION,
+    ISOLATION,
+    Backend,
+    Statement,
+    Texts,
+    hang_up,
+)
 
 _FINE: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 _HEARING: Final = 0.1
 """Seconds after which a signal is heard."""
-
-Values = Sequence[bytes | None]
-
-
-class Statement(NamedTuple):
-    """A statement by its name; its values are texts, given as ``$1``, ``$2``."""
-
-    name: bytes
-    sql: str
-
 
 class Till:
     """One connection in autocommit mode."""
@@ -49,16 +47,16 @@ class Till:
         rest = pq.TransactionStatus.ACTIVE if self._owes else pq.TransactionStatus.IDLE
         return self._pgconn.transaction_status == rest
 
-    def run(self, statement: Statement, values: Values, until: float) -> None:
-        """Run a statement as a transaction of its own, and do not read what it returns.
+    def run(self, statement: Statement, values: Texts, until: float) -> bytes | None:
+        """Run a statement as a transaction of its own; return the first value that it returns.
 
         On failure: what the driver raises; ``errors._WaitTimeout`` at the instant ``until``.
         """
         self._prepare(statement, until)
         self._pgconn.send_query_prepared(statement.name, values)
-        self._end(until)
+        return self._end(until)
 
-    def post(self, statement: Statement, values: Values, until: float) -> None:
+    def post(self, statement: Statement, values: Texts, until: float) -> None:
         """Send a statement and do not wait for it; whoever comes next reads the reply."""
         self._prepare(statement, until)
         self._pgconn.send_query_prepared(statement.name, values)
@@ -93,10 +91,11 @@ class Till:
             self._owes = False
             _results(self._pgconn, until)
 
-    def _end(self, until: float) -> None:
-        for result in _results(self._pgconn, until):
-            if result.status not in _FINE:
-                raise errors.error_from_result(result, encoding="utf-8")
+    def _end(self, until: float) -> bytes | None:
+        (result,) = _results(self._pgconn, until)
+        if result.status not in _FINE:
+            raise errors.error_from_result(result, encoding="utf-8")
+        return result.get_value(0, 0) if result.ntuples else None
 
 
 def _results(pgconn: pq.abc.PGconn, until: float) -> list[pq.abc.PGresult]:

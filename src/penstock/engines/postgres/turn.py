@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 import psycopg
@@ -58,7 +59,8 @@ class Alone:
 
     async def rows(self, sql: str, values: Values = ()) -> list[Row]:
         """Run it; return what it returns."""
-        return await self._link.call(placed(sql, self._schema), values, self._instant)
+        run = partial(self._link.rows, placed(sql, self._schema), values)
+        return await self._link.call(run, self._instant)
 
 
 @asynccontextmanager

@@ -65,6 +65,9 @@ ANY: Final = "any"
 """Of whoever commits: all of these. Of whoever sleeps: any of these."""
 KINDS: Final = (WORK, DONE, ORDERS, NEWS, ANY)
 
+SOON: Final = 0.001
+"""Seconds after which others hear news; what comes until then is told at once."""
+
 _log: Final = logging.getLogger("penstock.postgres")
 
 
@@ -98,6 +101,7 @@ class Watch:
         self._snapshot = ""
         self._pause = OFTEN
         self._is_closed = False
+        self._news: asyncio.TimerHandle | None = None
         self._ear: Ear | None = None
         if connect is not None:
             channel = placed("penstock.wake", schema)
@@ -109,11 +113,29 @@ class Watch:
         """Wake who sleeps for this, in this process and elsewhere; ``queue`` is the one that has
         new jobs, if there is one.
         """
-        named = f", {_literal(queue)}" if queue else ""
-        link.post(placed(f"SELECT penstock.wake('{kind}'", self._schema) + f"{named})")
-        if kind != NEWS:
+        if kind == NEWS:
+            self._tell_news_soon()
+        else:
             self._pause = OFTEN
+            named = f", {_literal(queue)}" if queue else ""
+            link.post(placed(f"SELECT penstock.wake('{kind}'", self._schema) + f"{named})")
         self._stir(kind)
+
+    def _tell_news_soon(self, tries: int = 5) -> None:
+        """Nobody hurries to hear them, and whoever has them has other things to do first."""
+        if self._news is None:
+            loop = asyncio.get_running_loop()
+            self._news = loop.call_later(SOON, self._tell_news, tries)
+
+    def _tell_news(self, tries: int) -> None:
+        self._news = None
+        if self._is_closed:
+            return
+        link = self._links.free()
+        if link is not None:
+            link.post(placed(f"SELECT penstock.wake('{NEWS}')", self._schema))
+        elif tries > 0:
+            self._tell_news_soon(tries - 1)
 
     # --- whoever sleeps ------------------------------------------------------------------------
 
@@ -164,6 +186,8 @@ class Watch:
     async def close(self) -> None:
         """Stop listening, and end whoever still sleeps."""
         self._is_closed = True
+        if self._news is not None:
+            self._news.cancel()
         self._stir(ANY)
         if self._ear is not None:
             await self._ear.close()

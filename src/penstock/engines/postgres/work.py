@@ -8,7 +8,9 @@ skipped, and its outcome is to be sent again (``LATER``).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from itertools import count
 from typing import Any, Final
 
 import msgspec
@@ -38,6 +40,9 @@ EXCHANGE: Final = (
     " %s, %s::bigint[], %s::bigint[], %s::double precision[], %s::bigint[], %s::bigint[],"
     " %s, %s)"
 )
+_numbers = count(1)
+EXCHANGE_TEXTS: Final = re.sub("%s", lambda _: f"${next(_numbers)}", EXCHANGE)
+"""The same, as it is prepared."""
 _LARGE: Final = 2000
 """Characters of a result that goes with the others in one text."""
 
@@ -148,6 +153,25 @@ def to_exchange(ask: Ask, done: Done, ranges: Ranges | None) -> Row:
         ranges.lowered if ranges else 0,
         ranges.sweeps if ranges else False,
     )
+
+
+def to_texts(values: Row) -> list[bytes | None]:
+    """The same as texts."""
+    return [None if value is None else _text(value).encode() for value in values]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "t" if value else "f"
+    if isinstance(value, list):
+        return "{" + ",".join(map(_quoted, value)) + "}"
+    return str(value)
+
+
+def _quoted(word: str) -> str:
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def to_claimed(

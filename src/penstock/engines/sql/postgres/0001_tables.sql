@@ -58,8 +58,10 @@ CREATE TABLE penstock.live (
   was_claimed    boolean          NOT NULL DEFAULT false,   -- before it waited again
   claim          bigint,                                    -- while it runs: its number
   CONSTRAINT live_id PRIMARY KEY (id),
-  -- What is in no index that fits its state would never be found.
-  CONSTRAINT live_in_line CHECK (in_line = (state <> 'scheduled'))
+  -- What is in no index that fits its state would never be found. The view of all jobs leaves out the
+  -- table where a state cannot be.
+  CONSTRAINT live_state CHECK (state IN ('scheduled', 'ready', 'running')
+                               AND in_line = (state <> 'scheduled'))
 ) WITH (
   -- A claim of all jobs of a page fits on it; each grows by the name of its worker.
   fillfactor = 45,

@@ -79,19 +79,23 @@ BEGIN
 END $$;
 
 -- The same for one job whose id nobody can have sent before: there is next to nothing to plan, and to
--- settle how would cost more than to do it.
+-- settle how would cost more than to do it. If nobody else stores anything just now, `tell_`, whoever
+-- sleeps is woken by the commit itself; true: somebody was. Whoever falls asleep at this moment is not
+-- seen: if nobody was there, look again after the commit.
 CREATE FUNCTION penstock.put_plain_one(
-  id_ text, payload_ text, task_ text, queue_ text, priority_ bigint, by_ text)
-RETURNS void LANGUAGE plpgsql
+  id_ text, payload_ text, task_ text, queue_ text, priority_ bigint, by_ text, tell_ boolean)
+RETURNS boolean LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
 DECLARE
-  ticket_ bigint := nextval('penstock.ticket');
-  hold_   text   := (SELECT 'unplaced' FROM penstock.queue WHERE name = queue_ AND fair);
+  ticket_ bigint  := nextval('penstock.ticket');
+  fair_   boolean := (SELECT fair FROM penstock.queue WHERE name = queue_);  -- null: nothing was decided
+  hold_   text    := CASE WHEN fair_ THEN 'unplaced' END;
 BEGIN
   INSERT INTO penstock.live (entry, seq, priority, enqueued_at, id, task, queue, state, enqueued_by, hold,
                              hold_cause, payload)
   VALUES (ticket_, ticket_, priority_, penstock.now(), id_, task_, queue_, 'ready', by_, hold_,
           CASE WHEN hold_ IS NOT NULL THEN queue_ END, convert_to(payload_, 'UTF8'));
+  RETURN tell_ AND penstock.rouse('work', CASE WHEN fair_ IS NULL THEN queue_ END);
 END $$;
 
 -- Store jobs of any kind, from a JSON array of drafts; a receipt for each, in order. `tell_` says that
@@ -741,8 +745,10 @@ DECLARE
   contended_ boolean := false;
   keys_      text[];
   owners_    text[];
+  has_lease_ boolean;
+  cancels_   text[];
+  due_at_    double precision;
   is_old_    boolean;
-  is_due_    boolean;
   is_decided_ boolean;
   lowest_    bigint;
   is_wide_   boolean;
@@ -751,10 +757,24 @@ DECLARE
   claim_     bigint;
 BEGIN
   -- Held until the end: nobody buries a worker in the middle of its turn. A lock on its row would have
-  -- to be written, and a turn that changes nothing would cost a commit.
-  PERFORM pg_advisory_xact_lock_shared(hashtext('penstock.worker'), hashtext(worker_));
-  PERFORM FROM penstock.worker WHERE id = worker_;
-  IF NOT FOUND THEN
+  -- to be written, and a turn that changes nothing would cost a commit. Who tries need not be planned.
+  IF NOT pg_try_advisory_xact_lock_shared(hashtext('penstock.worker'), hashtext(worker_)) THEN
+    PERFORM pg_advisory_xact_lock_shared(hashtext('penstock.worker'), hashtext(worker_));
+  END IF;
+  -- The lease, what is rarely so, and what is told to every worker: asked at once, for each statement
+  -- costs as much as what it does.
+  SELECT EXISTS (SELECT FROM penstock.worker WHERE id = worker_),
+         EXISTS (SELECT FROM penstock.live WHERE expires_at <= now_ AND expires_at IS NOT NULL
+                    AND state IN ('scheduled', 'ready')),
+         least((SELECT run_at FROM penstock.live WHERE NOT in_line ORDER BY run_at, seq LIMIT 1),
+               (SELECT hold_until FROM penstock.live WHERE hold_until IS NOT NULL
+                 ORDER BY hold_until, seq LIMIT 1)),
+         EXISTS (SELECT FROM penstock.queue),
+         (SELECT last_value + is_called::integer FROM penstock.lowered),
+         (SELECT array_agg(id ORDER BY id) FROM penstock.live
+           WHERE cancel_reason IS NOT NULL AND worker = worker_ AND state = 'running')
+    INTO has_lease_, is_old_, due_at_, is_decided_, lowest_, cancels_;
+  IF NOT has_lease_ THEN
     RAISE EXCEPTION USING ERRCODE = 'PS002', MESSAGE = 'the worker has no lease';
   END IF;
 
@@ -820,19 +840,11 @@ BEGIN
     END IF;
   END IF;
 
-  -- What is rarely so, asked at once.
-  SELECT EXISTS (SELECT FROM penstock.live WHERE expires_at <= now_ AND expires_at IS NOT NULL
-                    AND state IN ('scheduled', 'ready')),
-         EXISTS (SELECT FROM penstock.live WHERE NOT in_line AND run_at <= now_)
-         OR EXISTS (SELECT FROM penstock.live WHERE hold_until IS NOT NULL AND hold_until <= now_),
-         EXISTS (SELECT FROM penstock.queue),
-         (SELECT last_value + is_called::integer FROM penstock.lowered)
-    INTO is_old_, is_due_, is_decided_, lowest_;
   IF is_old_ THEN
     PERFORM penstock.expire(now_, 500);
   END IF;
   -- One promoter at a time, so that tickets are in the order of the instants.
-  IF is_due_ AND penstock.await_queue('') THEN
+  IF due_at_ <= now_ AND penstock.await_queue('') THEN
     PERFORM penstock.promote(now_, 500);
   END IF;
   IF is_decided_ THEN
@@ -938,21 +950,28 @@ BEGIN
     END IF;
   END IF;
 
+  -- What was asked at the start, as far as this turn may have changed it.
+  IF cancels_ IS NOT NULL AND wanted_ > 0 THEN
+    SELECT array_agg(job.id ORDER BY job.id) INTO cancels_
+      FROM penstock.live AS job WHERE job.id = ANY (cancels_) AND job.worker = worker_ AND job.state = 'running';
+  END IF;
+  IF due_at_ IS NOT NULL THEN
+    -- Not of all queues but of these. A range of one, so that only the index of this queue has the order
+    -- asked for.
+    due_at_ := (SELECT min(next.at) FROM unnest(queues_) AS mine (queue) CROSS JOIN LATERAL (
+      (SELECT run_at AS at FROM penstock.live
+        WHERE NOT in_line AND queue BETWEEN mine.queue AND mine.queue ORDER BY queue, run_at LIMIT 1)
+      UNION ALL
+      (SELECT hold_until FROM penstock.live
+        WHERE hold_until IS NOT NULL AND queue BETWEEN mine.queue AND mine.queue
+        ORDER BY queue, hold_until LIMIT 1)) AS next);
+  END IF;
   RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, json_build_object(
     'now', now_,
-    'due', (SELECT min(next.at) FROM unnest(queues_) AS mine (queue) CROSS JOIN LATERAL (
-              -- A range of one, so that only the index of this queue has the order asked for.
-              (SELECT run_at AS at FROM penstock.live
-                WHERE NOT in_line AND queue BETWEEN mine.queue AND mine.queue
-                ORDER BY queue, run_at LIMIT 1)
-              UNION ALL
-              (SELECT hold_until FROM penstock.live
-                WHERE hold_until IS NOT NULL AND queue BETWEEN mine.queue AND mine.queue
-                ORDER BY queue, hold_until LIMIT 1)) AS next),
-    'cancels', (SELECT array_agg(id ORDER BY id) FROM penstock.live
-                 WHERE cancel_reason IS NOT NULL AND worker = worker_ AND state = 'running'),
+    'due', due_at_,
+    'cancels', cancels_,
     'passed', coalesce(passed_, false), 'contended', contended_, 'fair', fair_, 'wide', is_wide_, 'took', took_,
-    'lowered', (SELECT last_value + is_called::integer FROM penstock.lowered)))::penstock.taken;
+    'lowered', lowest_))::penstock.taken;
 END $$;
 
 -- --- wake-up (law 11) -------------------------------------------------------------------------------
@@ -986,32 +1005,41 @@ BEGIN
   RETURN false;
 END $$;
 
--- After a commit: wake whoever sleeps for this. A NOTIFY takes a lock of the whole cluster when it
--- commits, so none is sent when nobody sleeps. If `queue_` has new jobs that nothing keeps from being
--- claimed, that is said too: who wants them need not look first.
-CREATE FUNCTION penstock.wake(kind_ text, queue_ text DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql
+-- Wake whoever sleeps for this, with the commit; false: nobody does. `queue_` has new jobs, and nothing was
+-- decided about it that may keep them from being claimed: who wants them need not look first.
+CREATE FUNCTION penstock.rouse(kind_ text, queue_ text) RETURNS boolean LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   now_   double precision := extract(epoch FROM clock_timestamp());
   kinds_ text[];
 BEGIN
-  IF NOT EXISTS (SELECT FROM penstock.sleeper WHERE until > now_) THEN
+  kinds_ := ARRAY(SELECT DISTINCT kind FROM penstock.sleeper WHERE until > now_);
+  IF kinds_ = '{}' THEN
     RETURN false;
   END IF;
-  kinds_ := ARRAY(SELECT DISTINCT kind FROM penstock.sleeper WHERE until > now_);
   IF kind_ = 'done' AND 'work' = ANY (kinds_) THEN
     IF penstock.has_crowd() THEN
       kind_ := 'any';
     END IF;
   END IF;
   IF kind_ = 'any' OR kinds_ && ARRAY[kind_, 'any'] THEN
-    -- It says nothing that has to outlive the server.
-    PERFORM set_config('synchronous_commit', 'off', true);
-    IF length(queue_) <= 200 AND NOT EXISTS (SELECT FROM penstock.queue WHERE name = queue_) THEN
-      kind_ := kind_ || ' ' || queue_;
-    END IF;
-    PERFORM pg_notify('penstock.wake', kind_);
+    PERFORM pg_notify('penstock.wake', CASE WHEN length(queue_) <= 200 THEN kind_ || ' ' || queue_ ELSE kind_ END);
     RETURN true;
   END IF;
   RETURN false;
+END $$;
+
+-- The same after a commit. A NOTIFY takes a lock of the whole cluster while it commits, so none is sent
+-- when nobody sleeps; and it says nothing that has to outlive the server, so nobody waits for the disk.
+CREATE FUNCTION penstock.wake(kind_ text, queue_ text DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF queue_ IS NOT NULL AND EXISTS (SELECT FROM penstock.queue WHERE name = queue_) THEN
+    queue_ := NULL;
+  END IF;
+  IF NOT penstock.rouse(kind_, queue_) THEN
+    RETURN false;
+  END IF;
+  PERFORM set_config('synchronous_commit', 'off', true);
+  RETURN true;
 END $$;

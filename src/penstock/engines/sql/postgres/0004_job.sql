@@ -11,8 +11,6 @@
 --   UPDATE and DELETE are refused: a job is cancelled, retried and purged by the CLI or the API.
 
 -- Which states are in which table, so that the view leaves out the one where a state cannot be.
-ALTER TABLE penstock.live
-  ADD CONSTRAINT live_state CHECK (state IN ('scheduled', 'ready', 'running'));
 ALTER TABLE penstock.history
   ADD CONSTRAINT history_state CHECK (state IN ('succeeded', 'failed', 'cancelled'));
 

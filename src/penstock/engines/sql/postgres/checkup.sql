@@ -18,7 +18,7 @@ SELECT name, reset_val FROM pg_settings
 SELECT needed.name || ' on ' || this.relname FROM pg_class AS this
  CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS needed (name)
  WHERE this.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'penstock.live'::regclass)
-   AND this.relname IN ('live', 'history', 'ledger', 'unique_key', 'queue', 'lane', 'spot', 'worker', 'term',
+   AND this.relname IN ('live', 'history', 'ledger', 'unique_key', 'queue', 'lane', 'spot', 'worker', 'claim', 'term',
                         'cell', 'sleeper')
    AND NOT has_table_privilege(this.oid, needed.name)
 UNION ALL
