@@ -24,6 +24,11 @@ INTERVAL: Final = 0.004
 LOOKS: Final = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 """Seconds between the looks after a write. A commit that takes longer is seen by the backstop."""
 
+AFTER: Final = (0.004, 0.064)
+"""Seconds between the looks after a commit was seen: another one may have been written with it. Every
+look wakes a process that has nothing else to do.
+"""
+
 BACKSTOP: Final = 0.5
 
 
@@ -74,17 +79,21 @@ class DataVersionWatch:
                 if await _set_within(self._written, pause):
                     self._written.clear()
                     pauses = iter(LOOKS)
-                self._look()
+                if self._look():
+                    pauses = iter(AFTER)
         finally:
             self._events.rest()
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
+        """Look whether there was a commit; True: there was."""
         number = self._read()
-        if number != self._seen:
-            self._seen = number
-            self._version += 1
-            for event in self._listeners:
-                event.set()
+        if number == self._seen:
+            return False
+        self._seen = number
+        self._version += 1
+        for event in self._listeners:
+            event.set()
+        return True
 
     def _read(self) -> tuple[int, int]:
         """The number as this connection sees it; another connection counts from another start."""
