@@ -64,7 +64,7 @@ CREATE TABLE penstock.live (
                                AND in_line = (state <> 'scheduled'))
 ) WITH (
   -- A claim of all jobs of a page fits on it; each grows by the name of its worker.
-  fillfactor = 45,
+  fillfactor = 40,
   -- Rows live for seconds: the dead ones have to go at once, whatever the size of the table.
   autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
   autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000,

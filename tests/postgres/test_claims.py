@@ -1,0 +1,267 @@
+"""How the store finds what runs: every running job is within a claim, and no index was written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from random import Random
+from typing import Any
+
+import psycopg
+import pytest
+
+from conformance.steps import (
+    ask,
+    bury,
+    claim,
+    draft,
+    enqueue_jobs,
+    ids,
+    joined,
+    outcome,
+    put,
+    send,
+    settle,
+    soon,
+)
+from penstock.core.job import Job, Verdict
+from penstock.engines.postgres.engine import PostgresEngine
+from penstock.engines.records import QueueSettings
+from penstock.errors import LeaseLost
+from penstock.testing.clock import FakeClock
+from servers.emptied import emptied
+
+RUNNING = "SELECT id FROM penstock.live WHERE state = 'running' ORDER BY id"
+FOUND = "SELECT id FROM penstock.running() ORDER BY id"
+SHORT = """
+SELECT claim.number FROM penstock.claim WHERE jobs < (
+  SELECT count(*) FROM penstock.live AS job
+   WHERE job.claim = claim.number AND job.queue = claim.queue AND job.priority = claim.priority)
+"""
+LOOSE = """
+SELECT id FROM penstock.live
+ WHERE (claim IS NOT NULL) <> (state = 'running') OR in_line <> (state <> 'scheduled')
+"""
+CLAIMS = "SELECT sum(jobs)::bigint, count(*) FROM penstock.claim"
+
+
+@pytest.fixture
+async def engine(clock: FakeClock) -> AsyncIterator[PostgresEngine]:
+    database = emptied()
+    database.empty()
+    engine = PostgresEngine(database.url, clock, follows_clock=True)
+    await engine.open()
+    yield engine
+    await engine.close()
+    assert database.left_open() == []
+
+
+class Eye:
+    """Somebody who looks at the tables themselves."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self.connection = connection
+
+    async def rows(self, sql: str) -> list[Any]:
+        return await (await self.connection.execute(sql.encode())).fetchall()
+
+    async def check(self) -> None:
+        """Nothing that runs can get lost."""
+        assert await self.rows(FOUND) == await self.rows(RUNNING)
+        assert await self.rows(SHORT) == []
+        assert await self.rows(LOOSE) == []
+
+
+@pytest.fixture
+async def eye(engine: PostgresEngine) -> AsyncIterator[Eye]:
+    url = emptied().url
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        await connection.execute(f"SET penstock_clock.now = '{await engine.now()!r}'")
+        yield Eye(connection)
+
+
+async def test_a_claim_writes_to_no_index_of_the_jobs(engine: PostgresEngine, eye: Eye) -> None:
+    """Every row stays on its page, and all that the indexes know of it is the same."""
+    await enqueue_jobs(engine, 300)
+    pages = "SELECT id, (ctid::text::point)[0], xmin::text FROM penstock.live ORDER BY id"
+    before = await eye.rows(pages)
+    assert len(await claim(engine, want=300)) == 300
+    after = await eye.rows(pages)
+    assert [row[:2] for row in before] == [row[:2] for row in after]
+    assert not {row[2] for row in before} & {row[2] for row in after}
+    known = await eye.rows(
+        "SELECT DISTINCT attname::text FROM pg_index JOIN pg_depend ON objid = indexrelid"
+        " JOIN pg_attribute ON attrelid = indrelid AND attnum = refobjsubid"
+        " WHERE indrelid = 'penstock.live'::regclass AND refobjid = indrelid AND refobjsubid > 0"
+    )
+    written = {"state", "attempt", "worker", "claim", "claimed_at", "progress", "note", "started"}
+    assert known
+    assert not written & {name for (name,) in known}
+
+
+async def test_a_claim_goes_with_its_last_job(engine: PostgresEngine, eye: Eye) -> None:
+    await enqueue_jobs(engine, 5)
+    worker = await joined(engine)
+    jobs = await claim(engine, worker=worker, want=5)
+    assert await eye.rows(CLAIMS) == [(5, 1)]
+    await send(engine, worker, *(outcome(job, "succeeded") for job in jobs[:3]))
+    await eye.check()
+    assert await eye.rows(CLAIMS) == [(2, 1)]
+    await send(engine, worker, outcome(jobs[3], "failed"), outcome(jobs[4], "released"))
+    assert await eye.rows(CLAIMS) == [(None, 0)]
+
+
+async def test_every_queue_and_priority_of_a_claim_is_found(
+    engine: PostgresEngine, eye: Eye
+) -> None:
+    for number in range(30):
+        await put(engine, queue=f"queue-{number % 3}", priority=number % 4)
+    worker = await joined(engine)
+    jobs = await claim(engine, "queue-0", "queue-1", "queue-2", worker=worker, want=30)
+    assert len(jobs) == 30
+    await eye.check()
+    assert ids(await engine.held(worker)) == [
+        job.id for job in sorted(jobs, key=lambda job: (job.priority, job.place, job.seq))
+    ]
+    assert {hand.queue: hand.jobs for hand in await engine.hands() if hand.priority == 0} == {
+        "queue-0": 3,
+        "queue-1": 3,
+        "queue-2": 2,
+    }
+
+
+async def test_what_runs_is_found_when_a_fair_queue_becomes_a_plain_one(
+    engine: PostgresEngine, eye: Eye
+) -> None:
+    await engine.set_queue("fair", QueueSettings(fair=True))
+    for number in range(12):
+        await put(engine, queue="fair", key=f"key-{number % 3}")
+    worker = await joined(engine)
+    assert len(await claim(engine, "fair", worker=worker, want=7)) == 7
+    await eye.check()
+    await engine.set_queue("fair", QueueSettings())
+    await eye.check()
+    assert len(await engine.held(worker)) == 7
+    assert len(await bury(engine, worker)) == 7
+
+
+async def test_who_has_a_claim_locked_keeps_nobody_from_ending(
+    engine: PostgresEngine, eye: Eye
+) -> None:
+    await enqueue_jobs(engine, 4)
+    worker = await joined(engine)
+    jobs = await claim(engine, worker=worker, want=4)
+    async with eye.connection.transaction():
+        await eye.rows("SELECT FROM penstock.claim FOR UPDATE")
+        done = send(engine, worker, *(outcome(job, "succeeded") for job in jobs[:2]))
+        assert set((await soon(done)).verdicts) == {Verdict.DONE}
+        assert await soon(settle(engine, jobs[2], "failed")) is Verdict.DONE
+    await eye.check()
+    assert await settle(engine, jobs[3], "succeeded") is Verdict.DONE
+    # It counts some that are gone, until somebody looks.
+    assert await eye.rows(CLAIMS) == [(3, 1)]
+    await engine.mend()
+    assert await eye.rows(CLAIMS) == [(None, 0)]
+
+
+async def test_mending_leaves_a_claim_alone_of_which_something_runs(
+    engine: PostgresEngine, eye: Eye
+) -> None:
+    await enqueue_jobs(engine, 2)
+    worker = await joined(engine)
+    jobs = await claim(engine, worker=worker, want=2)
+    await settle(engine, jobs[0], "succeeded")
+    await engine.mend()
+    await eye.check()
+    assert ids(await engine.held(worker)) == [jobs[1].id]
+
+
+async def test_a_row_that_has_grown_and_moved_is_found(engine: PostgresEngine, eye: Eye) -> None:
+    """Then its page was full, and it is another row for every index."""
+    await enqueue_jobs(engine, 200)
+    worker = await joined(engine)
+    jobs = await claim(engine, worker=worker, want=200)
+    await eye.rows("UPDATE penstock.live SET note = repeat('long ', 300) RETURNING id")
+    await eye.check()
+    assert len(await engine.held(worker)) == 200
+    given = await send(engine, worker, *(outcome(job, "succeeded") for job in jobs))
+    assert set(given.verdicts) == {Verdict.DONE}
+    assert await eye.rows(CLAIMS) == [(None, 0)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_nothing_that_runs_gets_lost_whatever_happens(
+    engine: PostgresEngine, eye: Eye, clock: FakeClock, seed: int
+) -> None:
+    """Any order of claims and ends, by several workers, some of whom die."""
+    random = Random(seed)
+    queues = ("plain", "fair", "limited", "ordered")
+    await engine.set_queue("fair", QueueSettings(fair=True))
+    await engine.set_queue("limited", QueueSettings(max_running=3))
+    await engine.set_queue("ordered", QueueSettings(ordered=True))
+    workers = [await joined(engine) for _ in range(3)]
+    held: dict[str, list[Job]] = {worker: [] for worker in workers}
+    kinds = ("succeeded", "failed", "retry", "snooze", "released", "cancelled")
+    for _ in range(60):
+        worker = random.choice(workers)
+        match random.randrange(9):
+            case 0 | 1:
+                drafts = [
+                    draft(
+                        queue=random.choice(queues),
+                        priority=random.choice((1, 5)),
+                        key=random.choice((None, "a", "b")),
+                        delay=random.choice((0, 0, 0, 5)),
+                        expires_in=random.choice((None, None, 8)),
+                    )
+                    for _ in range(random.randrange(1, 12))
+                ]
+                await engine.enqueue(drafts)
+            case 2 | 3 | 4:
+                some = random.sample(queues, random.randrange(1, 5))
+                given = await engine.exchange(ask(worker, *some, want=random.randrange(1, 9)))
+                held[worker] += given.jobs
+            case 5 | 6:
+                count = random.randrange(0, len(held[worker]) + 1)
+                ended = [held[worker].pop() for _ in range(count)]
+                results = [
+                    outcome(job, random.choice(kinds) if random.random() < 0.5 else "succeeded")
+                    for job in ended
+                ]
+                await send(engine, worker, *results)
+            case 7:
+                clock.advance(random.choice((0.5, 3.0)))
+                await engine.promote(100)
+                if random.random() < 0.3:
+                    fair = random.random() < 0.5
+                    await engine.set_queue("fair", QueueSettings(fair=fair))
+                if held[worker] and random.random() < 0.5:
+                    await engine.cancel([held[worker][0].id], "enough")
+            case _:
+                lost = ids(held.pop(worker))
+                workers.remove(worker)
+                assert sorted(ids(await bury(engine, worker))) == sorted(lost)
+                with pytest.raises(LeaseLost):
+                    await engine.exchange(ask(worker, *queues))
+                workers.append(await joined(engine))
+                held[workers[-1]] = []
+        await eye.check()
+        limited = [hand for hand in await engine.hands() if hand.queue in ("limited", "ordered")]
+        for queue, most in (("limited", 3), ("ordered", 1)):
+            assert sum(hand.jobs for hand in limited if hand.queue == queue) <= most
+    for worker in workers:
+        assert sorted(ids(await engine.held(worker))) == sorted(ids(held[worker]))
+    await engine.mend()
+    await eye.check()
+
+
+async def test_two_who_claim_at_once_get_different_jobs_and_both_are_found(
+    engine: PostgresEngine, eye: Eye
+) -> None:
+    await enqueue_jobs(engine, 400)
+    workers = [await joined(engine) for _ in range(4)]
+    asks = [engine.exchange(ask(worker, want=100)) for worker in workers]
+    given = await asyncio.gather(*asks)
+    got = [job.id for each in given for job in each.jobs]
+    assert len(set(got)) == len(got)
+    await eye.check()
