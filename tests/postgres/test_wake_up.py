@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 
-from conformance.steps import ask, joined, outcome, put, running, send, soon
+from conformance.steps import ask, draft, joined, outcome, put, running, send, soon
 from conformance.waiting import LONG, asleep, breathe
 from penstock.engines.engine import Engine
 from penstock.engines.observed import Observed
@@ -356,3 +356,86 @@ async def test_polls_grow_rare_and_begin_anew_with_work(
     assert min(pauses[-5:]) >= 0.75 * watch.POLL
     await put(engine)
     assert sight._next_pause() <= watch.OFTEN
+
+
+# --- a lone enqueue ------------------------------------------------------------------------------
+
+PUT_ONE = "SELECT penstock.put_plain_one(%s, '{}', 'work', 'default', 5, '', true)"
+
+
+async def test_a_lone_job_wakes_with_its_own_commit(url: str, open_handle: Open) -> None:
+    """And waits for the disk as any other: only what is said alone does not."""
+    await open_handle()
+    with psycopg.connect(url) as connection, psycopg.connect(url, autocommit=True) as sleeper:
+        sleeper.execute('LISTEN "penstock.wake"')
+        assert connection.execute(PUT_ONE, ("first",)).fetchall() == [(False,)]
+        connection.commit()
+        sleeper.execute("SELECT penstock.doze('me', 'work', 60)")
+        assert connection.execute(PUT_ONE, ("second",)).fetchall() == [(True,)]
+        assert connection.execute("SHOW synchronous_commit").fetchall() == [("on",)]
+        assert list(sleeper.notifies(timeout=0.2)) == []
+        connection.commit()
+        (note,) = sleeper.notifies(timeout=30, stop_after=1)
+        assert note.payload == "work default"
+
+
+async def test_of_a_queue_with_decisions_a_lone_job_does_not_say_that_it_may_be_claimed(
+    url: str, open_handle: Open
+) -> None:
+    engine = await open_handle()
+    await engine.set_queue("default", QueueSettings(max_running=1))
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute('LISTEN "penstock.wake"')
+        connection.execute("SELECT penstock.doze('me', 'work', 60)")
+        connection.execute(PUT_ONE, ("third",))
+        (note,) = connection.notifies(timeout=30, stop_after=1)
+        assert note.payload == "work"
+
+
+async def test_who_falls_asleep_while_a_lone_job_is_stored_is_woken_after_the_commit(
+    url: str, open_handle: Open
+) -> None:
+    """The job's transaction did not see the sleeper, so the counter looks once more."""
+    engine = await open_handle()
+    with psycopg.connect(url, autocommit=True) as sleeper:
+        sleeper.execute('LISTEN "penstock.wake"')
+        # Whoever stores waits here, after it has looked who sleeps.
+        sleeper.execute(
+            "CREATE FUNCTION pg_temp_wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " PERFORM pg_advisory_xact_lock(77); RETURN NULL; END $$;"
+            "CREATE CONSTRAINT TRIGGER late AFTER INSERT ON penstock.live"
+            " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION pg_temp_wait()"
+        )
+        try:
+            sleeper.execute("SELECT pg_advisory_lock(77)")
+            stored = asyncio.ensure_future(
+                asyncio.to_thread(engine.enqueue_now, draft(), None)
+            )
+            while not sleeper.execute(
+                "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            ).fetchall():
+                await breathe()
+            sleeper.execute("SELECT penstock.doze('me', 'work', 60)")
+            sleeper.execute("SELECT pg_advisory_unlock(77)")
+            assert (await soon(stored)).created
+            (note,) = sleeper.notifies(timeout=30, stop_after=1)
+            assert note.payload == "work default"
+        finally:
+            sleeper.execute("SELECT pg_advisory_unlock_all()")
+            sleeper.execute("DROP FUNCTION pg_temp_wait CASCADE")
+
+
+async def test_news_are_told_a_moment_later_and_together(
+    open_handle: Open, channel: Channel
+) -> None:
+    engine = await open_handle()
+    worker = await joined(engine)
+    channel.connection.execute("SELECT penstock.doze('me', 'news', 60)")
+    channel.heard()
+    for _ in range(3):
+        await engine.exchange(ask(worker, "nothing"))
+    heard: list[str] = []
+    while not heard:
+        await breathe()
+        heard = channel.heard()
+    assert set(heard) == {"news"}

@@ -114,3 +114,28 @@ def test_claims_that_pass_over_a_kind_bring_no_more_than_the_free_slots_without_
     assert [scan(appetite, was_idle=True, in_full=False) for _ in range(3)] == [16, 16, 16]
     appetite.stalled()
     assert scan(appetite, was_idle=False) == 8
+
+
+# --- how long there is enough to do -------------------------------------------------------------
+
+
+def lasts(appetite: Appetite, **rooms: tuple[int, int]) -> float:
+    names = {"a": "async", "s": "sync"}
+    return appetite.lasts({names[key]: Room(*value) for key, value in rooms.items()})  # type: ignore[misc]
+
+
+def test_what_waits_lasts_for_the_time_it_takes_beyond_the_next_round_trip():
+    appetite = fed(rate=2000, round_trip=0.01)
+    assert lasts(appetite, a=(100, 100)) == 0
+    assert lasts(appetite, a=(100, 110)) < 0
+    assert lasts(appetite, a=(100, 160)) == pytest.approx(0.02, abs=0.005)
+
+
+def test_a_kind_that_has_slots_to_fill_wants_more_now():
+    appetite = fed(rate=2000, round_trip=0.01)
+    assert lasts(appetite, a=(100, 200), s=(8, 3)) == 0
+    assert lasts(appetite, a=(100, 200), s=(8, 0)) > 0
+
+
+def test_who_knows_no_rate_yet_does_not_think_that_anything_ends_soon():
+    assert lasts(Appetite(100), a=(1, 3)) > 1

@@ -9,7 +9,8 @@ from contextvars import ContextVar
 import pytest
 
 from penstock.context import Context, current
-from penstock.core.job import State
+from penstock.core.job import Outcome, OutcomeKind, State
+from penstock.engines.records import Ask, WorkerInfo
 from penstock.errors import EngineCorrupt
 from penstock.testing import FakeClock
 from worker.rig import Rig, soon, spec, specs
@@ -215,6 +216,34 @@ async def test_run_until_empty_ends_with_the_last_job_and_leaves_the_future_alon
     assert (await rig.job(later)).state is State.SCHEDULED
     assert await rig.engine.workers() == []
     assert (worker.stats.claimed, worker.stats.succeeded) == (20, 20)
+
+
+async def test_who_runs_until_empty_looks_soon_whether_others_are_done(rig):
+    """Nothing tells it; and while they are at work for long, it looks less and less often."""
+    theirs = await rig.put("add", b'{"a":1}')
+    other = "other"
+    await rig.engine.join(WorkerInfo(id=other))
+    (job,) = (await rig.engine.exchange(Ask(worker=other, queues=("default",), want=1))).jobs
+    worker = rig.worker(specs(add), poll=10.0)
+    waits: list[float] = []
+    run = asyncio.ensure_future(worker.run(until_empty=True))
+    await soon(worker.ready.wait())
+    inner = rig.main.wait
+
+    async def wait(ask, timeout):
+        waits.append(timeout)
+        await inner(ask, timeout)
+
+    rig.main.wait = wait
+    await rig.pass_time(3.0)
+    assert not run.done()
+    assert len(waits) > 5
+    assert waits == sorted(waits)
+    assert waits[0] < 0.1 < 0.5 < waits[-1]
+    done = Outcome(job=job.id, attempt=job.attempt, kind=OutcomeKind.SUCCEEDED)
+    await rig.engine.exchange(Ask(worker=other, outcomes=(done,)))
+    await rig.over(run)
+    assert (await rig.job(theirs)).state is State.SUCCEEDED
 
 
 async def test_stop_when_empty_ends_a_worker_that_runs(rig):
