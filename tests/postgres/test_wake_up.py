@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ import pytest
 
 from conformance.steps import ask, draft, joined, outcome, put, running, send, soon
 from conformance.waiting import LONG, asleep, breathe
+from penstock.core.ids import new_id
 from penstock.engines.engine import Engine
 from penstock.engines.observed import Observed
 from penstock.engines.postgres import ear, watch
@@ -409,7 +411,7 @@ async def test_who_falls_asleep_while_a_lone_job_is_stored_is_woken_after_the_co
         try:
             sleeper.execute("SELECT pg_advisory_lock(77)")
             stored = asyncio.ensure_future(
-                asyncio.to_thread(engine.enqueue_now, draft(), None)
+                asyncio.to_thread(engine.enqueue_now, draft(new_id(time.time())), None)
             )
             while not sleeper.execute(
                 "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
