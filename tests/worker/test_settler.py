@@ -92,7 +92,7 @@ async def test_what_has_ended_is_settled_while_a_claim_is_under_way(rig):
 
 
 async def test_nothing_is_sent_twice_while_it_is_under_way(rig):
-    """The worker stops and claims no more: what ends then is left to the settlement that goes on."""
+    """The worker stops and claims no more: what ends then is left to whoever settles already."""
     gates = [asyncio.Event(), asyncio.Event()]
 
     async def work(half: int) -> None:

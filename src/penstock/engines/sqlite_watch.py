@@ -25,8 +25,8 @@ LOOKS: Final = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 """Seconds between the looks after a write. A commit that takes longer is seen by the backstop."""
 
 AFTER: Final = (0.004, 0.064)
-"""Seconds between the looks after a commit was seen: another one may have been written with it. Every
-look wakes a process that has nothing else to do.
+"""Seconds between the looks after a commit was seen: another one may have been written with it.
+Every look wakes a process that has nothing else to do.
 """
 
 BACKSTOP: Final = 0.5

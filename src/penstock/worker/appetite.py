@@ -117,8 +117,8 @@ class Appetite:
         return min(self._most, int(self._rate[kind] * ahead))
 
     def lasts(self, rooms: Mapping[Kind, Room]) -> float:
-        """Seconds for which what waits keeps the slots busy beyond the next round trip, of every kind
-        that has anything to do.
+        """Seconds for which what waits keeps the slots busy beyond the next round trip, of every
+        kind that has anything to do.
         """
         waiting = {kind: room.load - room.size for kind, room in rooms.items() if room.load}
         if not waiting or min(waiting.values()) <= 0:

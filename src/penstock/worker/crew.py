@@ -12,8 +12,7 @@ from typing import Any, Final
 from penstock.core.job import Hold, Job, Outcome, OutcomeKind, Verdict
 from penstock.core.spec import KINDS, Kind
 from penstock.engines.records import Report
-from penstock.worker.appetite import Meal
-from penstock.worker.appetite import Room
+from penstock.worker.appetite import Meal, Room
 from penstock.worker.attempt import Attempt, Ending
 from penstock.worker.children import Children, Home
 from penstock.worker.ends import Ends

@@ -117,7 +117,11 @@ class PostgresJobs(PostgresWork):
         )
         if decided is not None and decided.fair and not settings.fair:
             for statement in (
-                "unhold_unplaced", "level", "level_claims", "forget_lanes", "forget_spots"
+                "unhold_unplaced",
+                "level",
+                "level_claims",
+                "forget_lanes",
+                "forget_spots",
             ):
                 await self._change(statement, (queue,))
             await self._lower()

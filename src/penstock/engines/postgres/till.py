@@ -29,6 +29,7 @@ _FINE: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 _HEARING: Final = 0.1
 """Seconds after which a signal is heard."""
 
+
 class Till:
     """One connection in autocommit mode."""
 

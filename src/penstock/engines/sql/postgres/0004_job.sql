@@ -6,8 +6,9 @@
 --            needed; what is null has its default. It becomes a job with the transaction it is in, which
 --            also wakes a worker. An id or a unique key that is taken inserts nothing and is no error. A
 --            payload that is no JSON object is kept as a failed job that says why.
---   SELECT   every job, live or finished, with what became of it. Cheap: by `id`, by `state = 'failed'`,
---            by what waits or runs. `delay`, `expires_in` and `unique_for` are only for INSERT.
+--   SELECT   every job, live or finished, with what became of it. Cheap: by `id`, by `state = 'failed'`.
+--            What waits or runs is read from among the live jobs alone. `delay`, `expires_in` and
+--            `unique_for` are only for INSERT.
 --   UPDATE and DELETE are refused: a job is cancelled, retried and purged by the CLI or the API.
 
 -- Which states are in which table, so that the view leaves out the one where a state cannot be.
