@@ -122,20 +122,15 @@ def whole(queues: Iterable[str]) -> Ranges:
 
 
 def _arrays(queues: Iterable[str], begins: Mapping[str, dict[int, Ticket]]) -> tuple[str, ...]:
-    parts: list[tuple[int, int, float, int, int]] = []
+    parts: list[tuple[object, ...]] = []
     for number, queue in enumerate(queues, 1):
         # Everything up to a priority, then that priority from its bound on, and so forth.
-        after = (FIRST, float("-inf"), FIRST)
+        after: tuple[object, ...] = (FIRST, "-Infinity", FIRST)
         for priority, ticket in sorted(begins.get(queue, {}).items()):
             if priority > FIRST:
                 parts.append((number, *after, priority - 1))
             parts.append((number, priority, *ticket, priority))
-            after = (priority, float("inf"), ANY_PRIORITY)
+            after = (priority, "Infinity", ANY_PRIORITY)
         parts.append((number, *after, ANY_PRIORITY))
     columns = zip(*parts, strict=True) if parts else ((),) * len(RANGES)
-    return tuple("{" + ",".join(map(_text, column)) + "}" for column in columns)
-
-
-def _text(value: float) -> str:
-    """A number as PostgreSQL reads it in an array."""
-    return {"inf": "Infinity", "-inf": "-Infinity"}.get(text := repr(value), text)
+    return tuple(["{" + ",".join(map(str, column)) + "}" for column in columns])

@@ -157,17 +157,12 @@ def to_exchange(ask: Ask, done: Done, ranges: Ranges | None) -> Row:
 
 def to_texts(values: Row) -> list[bytes | None]:
     """The same as texts."""
-    return [None if value is None else _text(value).encode() for value in values]
+    return [None if value is None else _to_text(value).encode() for value in values]
 
 
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "t" if value else "f"
-    if isinstance(value, list):
-        return "{" + ",".join(map(_quoted, value)) + "}"
-    return str(value)
+def _to_text(value: object) -> str:
+    """A truth, a number or a text as it is; a list of words as an array."""
+    return "{" + ",".join(map(_quoted, value)) + "}" if isinstance(value, list) else str(value)
 
 
 def _quoted(word: str) -> str:
