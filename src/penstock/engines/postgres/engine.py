@@ -2,7 +2,7 @@
 
 What a handle has open is in ``handle``; here is what it does, verb by verb. Time is the server's.
 The usual turn of a worker and the usual way in are one function call each, so one round trip and
-one commit (see ``sql/postgres/0002_functions.sql``).
+one commit (see ``sql/postgres/0006_exchange.sql``).
 
 | if                                     | then                                                    |
 |----------------------------------------|---------------------------------------------------------|

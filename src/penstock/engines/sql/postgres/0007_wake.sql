@@ -1,0 +1,69 @@
+-- Wake-up (law 11): who sleeps, and how they are told.
+
+-- Say that somebody is about to sleep. It has to be committed before the last look. Sleep is real, so
+-- it is measured by the server's own clock, whatever a test says the time is.
+-- Nobody waits for it to be on disk: a server that is killed has forgotten all sleepers anyway.
+CREATE FUNCTION penstock.doze(id_ text, kind_ text, for_ double precision) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);
+  INSERT INTO penstock.sleeper (id, kind, until)
+  VALUES (id_, kind_, extract(epoch FROM pg_catalog.clock_timestamp()) + for_)
+  ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, until = excluded.until;
+END $$;
+
+-- Whether a job that has ended may have made room for another one: something waits in a queue that
+-- gives only so many at once.
+CREATE FUNCTION penstock.has_crowd() RETURNS boolean LANGUAGE plpgsql STABLE
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+DECLARE
+  queue_ text COLLATE "C";
+BEGIN
+  FOR queue_ IN SELECT name FROM penstock.queue WHERE (most IS NOT NULL OR ordered) AND NOT paused LOOP
+    IF EXISTS (SELECT FROM penstock.live WHERE queue = queue_ AND in_line AND hold IS NULL AND state = 'ready')
+       OR EXISTS (SELECT FROM penstock.live WHERE hold = 'unplaced' AND queue = queue_) THEN
+      RETURN true;
+    END IF;
+  END LOOP;
+  RETURN false;
+END $$;
+
+-- Wake whoever sleeps for this, with the commit; false: nobody does. `queue_` has new jobs, and nothing was
+-- decided about it that may keep them from being claimed: who wants them need not look first.
+CREATE FUNCTION penstock.rouse(kind_ text, queue_ text) RETURNS boolean LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  now_   double precision := extract(epoch FROM clock_timestamp());
+  kinds_ text[];
+BEGIN
+  kinds_ := ARRAY(SELECT DISTINCT kind FROM penstock.sleeper WHERE until > now_);
+  IF kinds_ = '{}' THEN
+    RETURN false;
+  END IF;
+  IF kind_ = 'done' AND 'work' = ANY (kinds_) THEN
+    IF penstock.has_crowd() THEN
+      kind_ := 'any';
+    END IF;
+  END IF;
+  IF kind_ = 'any' OR kinds_ && ARRAY[kind_, 'any'] THEN
+    PERFORM pg_notify('penstock.wake', CASE WHEN length(queue_) <= 200 THEN kind_ || ' ' || queue_ ELSE kind_ END);
+    RETURN true;
+  END IF;
+  RETURN false;
+END $$;
+
+-- The same after a commit. A NOTIFY takes a lock of the whole cluster while it commits, so none is sent
+-- when nobody sleeps; and it says nothing that has to outlive the server, so nobody waits for the disk.
+CREATE FUNCTION penstock.wake(kind_ text, queue_ text DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF queue_ IS NOT NULL AND EXISTS (SELECT FROM penstock.queue WHERE name = queue_) THEN
+    queue_ := NULL;
+  END IF;
+  IF NOT penstock.rouse(kind_, queue_) THEN
+    RETURN false;
+  END IF;
+  PERFORM set_config('synchronous_commit', 'off', true);
+  RETURN true;
+END $$;
