@@ -26,8 +26,8 @@ from conformance.steps import (
 )
 from penstock.core.job import Job, Verdict
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.records import QueueSettings
-from penstock.errors import LeaseLost
+from penstock.engines.records import QueueSettings, WorkerInfo
+from penstock.errors import ItemRefused, LeaseLost
 from penstock.testing.clock import FakeClock
 from servers.emptied import emptied
 
@@ -265,3 +265,94 @@ async def test_two_who_claim_at_once_get_different_jobs_and_both_are_found(
     got = [job.id for each in given for job in each.jobs]
     assert len(set(got)) == len(got)
     await eye.check()
+
+
+# --- what others do meanwhile --------------------------------------------------------------------
+
+
+async def test_a_job_that_got_another_ticket_while_it_was_claimed_is_found(
+    engine: PostgresEngine, eye: Eye, clock: FakeClock
+) -> None:
+    """Whoever walks the line meets a row where it stood, and gets it as it is by now. The walk takes
+    so long because of all that it has to avoid.
+    """
+    await engine.enqueue([draft(task="slow") for _ in range(300)])
+    await enqueue_jobs(engine, 3)
+    worker, other = await joined(engine), await joined(engine)
+    avoid = ("slow", *(f"no-{number}" for number in range(100_000)))
+    walk = asyncio.ensure_future(engine.exchange(ask(worker, want=5, avoid=avoid)))
+    await asyncio.sleep(0.3)
+    found = (await engine.exchange(ask(other, want=1, avoid=("slow",)))).jobs
+    for job in found:
+        await send(engine, other, outcome(job, "retry", delay=0.0))
+    await engine.promote(10)
+    jobs = (await walk).jobs
+    await eye.check()
+    assert sorted(ids(await engine.held(worker))) == sorted(ids(jobs))
+    await engine.leave(worker)
+    assert sorted(ids(await engine.rescue([], 100))) == sorted(ids(jobs))
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+async def test_a_transactional_job_ends_though_its_neighbour_did_meanwhile(
+    engine: PostgresEngine, eye: Eye, level: str
+) -> None:
+    """Both are counted in one claim, which a transaction that sees the past may not change."""
+    await enqueue_jobs(engine, 2)
+    worker = await joined(engine)
+    one, two = await claim(engine, worker=worker, want=2)
+    with psycopg.connect(emptied().url) as theirs:
+        theirs.execute(f"SET TRANSACTION ISOLATION LEVEL {level}".encode())
+        theirs.execute("SET LOCAL plpgsql.extra_errors = 'all'")
+        theirs.execute("SET LOCAL penstock_effect.mark = 'mark'")
+        theirs.execute(f"SET LOCAL penstock_clock.now = '{await engine.now()!r}'".encode())
+        theirs.execute("SELECT count(*) FROM penstock.worker")
+        assert await settle(engine, two, "succeeded") is Verdict.DONE
+        ends = "SELECT penstock.succeed(%s, %s, %s, NULL, 'mark')"
+        assert theirs.execute(ends, (one.id, one.attempt, worker)).fetchall() == [(True,)]
+    await eye.check()
+    assert await engine.held(worker) == []
+    await engine.mend()
+    assert await eye.rows(CLAIMS) == [(None, 0)]
+
+
+async def test_a_fair_queue_that_becomes_a_plain_one_is_not_walked_from_end_to_end(
+    engine: PostgresEngine, eye: Eye
+) -> None:
+    await engine.set_queue("fair", QueueSettings(fair=True))
+    for number in range(12):
+        await put(engine, queue="fair", key=f"key-{number % 3}")
+    worker = await joined(engine)
+    jobs = await claim(engine, "fair", worker=worker, want=7)
+    await engine.set_queue("fair", QueueSettings(max_running=8))
+    ranges = "SELECT from_place, to_place, to_seq - from_seq, jobs FROM penstock.claim"
+    assert await eye.rows(ranges) == [(0.0, 0.0, 0, 1)] * 7
+    given = await send(engine, worker, *(outcome(job, "succeeded") for job in jobs))
+    assert set(given.verdicts) == {Verdict.DONE}
+    assert await eye.rows(CLAIMS) == [(None, 0)]
+
+
+async def test_what_runs_costs_nobody_who_looks_for_what_expires_or_is_cancelled(
+    engine: PostgresEngine, eye: Eye, clock: FakeClock
+) -> None:
+    id = await put(engine, expires_in=5)
+    worker = await joined(engine)
+    (job,) = await claim(engine, worker=worker)
+    known = "SELECT waits_until IS NOT NULL, cancels IS NOT NULL FROM penstock.live"
+    assert await eye.rows(known) == [(False, False)]
+    await engine.cancel([id], "enough")
+    assert await eye.rows(known) == [(False, True)]
+    assert (await engine.exchange(ask(worker, "nothing"))).cancels == (id,)
+    await settle(engine, job, "released")
+    assert await eye.rows(known) == []
+
+
+@pytest.mark.parametrize("name", ["w\0x", "w\ud800"])
+async def test_a_name_that_is_no_text_is_refused_and_means_nobody_else(
+    engine: PostgresEngine, name: str
+) -> None:
+    await engine.join(WorkerInfo(id="w"))
+    await put(engine)
+    with pytest.raises(ItemRefused):
+        await engine.exchange(ask(name))
+    assert await engine.held("w") == []

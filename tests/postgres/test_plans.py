@@ -46,13 +46,15 @@ SET client_min_messages = notice; SET plan_cache_mode = {mode}
 
 BACKLOG = """
 INSERT INTO penstock.live (entry, seq, priority, enqueued_at, run_at, expires_at, hold, hold_until,
-                           claimed_at, id, task, queue, state, payload, in_line, was_claimed)
+                           claimed_at, id, task, queue, state, payload, in_line, was_claimed,
+                           waits_until)
 SELECT n, n, n %% 3, %(now)s, CASE WHEN n %% 10 = 0 THEN %(now)s + 1e6 + n END,
        CASE WHEN n %% 10 = 1 THEN %(now)s + 1e6 + n END,
        CASE WHEN n %% 10 = 2 THEN 'rate' WHEN n %% 10 = 3 THEN 'unplaced' END,
        CASE WHEN n %% 10 = 2 THEN %(now)s + 1e6 + n END, CASE WHEN n %% 10 = 4 THEN %(now)s END,
        'crowd-' || n, 'work', 'queue-' || n / 10 %% 20,
-       CASE WHEN n %% 10 = 0 THEN 'scheduled' ELSE 'ready' END, '', n %% 10 <> 0, n %% 10 = 4
+       CASE WHEN n %% 10 = 0 THEN 'scheduled' ELSE 'ready' END, '', n %% 10 <> 0, n %% 10 = 4,
+       CASE WHEN n %% 10 = 1 THEN %(now)s + 1e6 + n END
   FROM generate_series(1, %(many)s) AS n
 """
 ENDED = """

@@ -223,9 +223,10 @@ class PostgresEngine(PostgresHandle):
     async def _quick_turn(self, ask: Ask, done: Done, wakes: str) -> Exchange | None:
         """The whole turn in one call; None: an outcome has to be looked at, nothing was claimed."""
         ranges = self._ranges(ask)
-        values = to_exchange(ask, done, ranges)
+        with named_errors(self.traits.name):
+            values = to_texts(to_exchange(ask, done, ranges))
         try:
-            rows = await self._run(self._exchange, to_texts(values), wakes)
+            rows = await self._run(self._exchange, values, wakes)
         except EngineUnavailable as error:
             if _says(error, NO_LEASE):
                 raise LeaseLost(ask.worker) from None

@@ -118,8 +118,8 @@ class PostgresJobs(PostgresWork):
         if decided is not None and decided.fair and not settings.fair:
             for statement in (
                 "unhold_unplaced",
+                "split_claims",
                 "level",
-                "level_claims",
                 "forget_lanes",
                 "forget_spots",
             ):

@@ -65,6 +65,8 @@ ANY: Final = "any"
 """Of whoever commits: all of these. Of whoever sleeps: any of these."""
 KINDS: Final = (WORK, DONE, ORDERS, NEWS, ANY)
 
+LATE: Final = 0.1
+"""Seconds between two tries to tell news while all connections are busy."""
 SOON: Final = 0.001
 """Seconds after which others hear news; what comes until then is told at once."""
 
@@ -121,21 +123,20 @@ class Watch:
             link.post(placed(f"SELECT penstock.wake('{kind}'", self._schema) + f"{named})")
         self._stir(kind)
 
-    def _tell_news_soon(self, tries: int = 5) -> None:
+    def _tell_news_soon(self, delay: float = SOON) -> None:
         """Nobody hurries to hear them, and whoever has them has other things to do first."""
         if self._news is None:
             loop = asyncio.get_running_loop()
-            self._news = loop.call_later(SOON, self._tell_news, tries)
+            self._news = loop.call_later(delay, self._tell_news, min(2 * delay, LATE))
 
-    def _tell_news(self, tries: int) -> None:
+    def _tell_news(self, delay: float) -> None:
+        """Tell them on a connection that is free; if none is, try again after the delay."""
         self._news = None
-        if self._is_closed:
-            return
         link = self._links.free()
         if link is not None:
             link.post(placed(f"SELECT penstock.wake('{NEWS}')", self._schema))
-        elif tries > 0:
-            self._tell_news_soon(tries - 1)
+        elif not self._is_closed:
+            self._tell_news_soon(delay)
 
     # --- whoever sleeps ------------------------------------------------------------------------
 
@@ -188,6 +189,7 @@ class Watch:
         self._is_closed = True
         if self._news is not None:
             self._news.cancel()
+            self._tell_news(SOON)
         self._stir(ANY)
         if self._ear is not None:
             await self._ear.close()

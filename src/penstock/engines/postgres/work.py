@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any, Final
 
 import msgspec
+import psycopg
 from msgspec.structs import replace
 from psycopg import errors
 
@@ -156,8 +157,17 @@ def to_exchange(ask: Ask, done: Done, ranges: Ranges | None) -> Row:
 
 
 def to_texts(values: Row) -> list[bytes | None]:
-    """The same as texts."""
-    return [None if value is None else _to_text(value).encode() for value in values]
+    """The same as texts.
+
+    On failure: ``DataError``, as the driver says it, if something is no text that can be stored.
+    """
+    try:
+        texts = [None if value is None else _to_text(value).encode() for value in values]
+    except UnicodeEncodeError as error:
+        raise psycopg.DataError(str(error)) from error
+    if any(b"\0" in text for text in texts if text is not None):
+        raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
+    return texts
 
 
 def _to_text(value: object) -> str:

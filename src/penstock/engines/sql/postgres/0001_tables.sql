@@ -57,11 +57,14 @@ CREATE TABLE penstock.live (
   in_line        boolean          NOT NULL DEFAULT true,    -- not scheduled; a claim leaves it as it is
   was_claimed    boolean          NOT NULL DEFAULT false,   -- before it waited again
   claim          bigint,                                    -- while it runs: its number
+  waits_until    double precision,                          -- while it waits: when it expires
+  cancels        text COLLATE "C",                          -- while it runs: who is to cancel it
   CONSTRAINT live_id PRIMARY KEY (id),
   -- What is in no index that fits its state would never be found. The view of all jobs leaves out the
   -- table where a state cannot be.
-  CONSTRAINT live_state CHECK (state IN ('scheduled', 'ready', 'running')
-                               AND in_line = (state <> 'scheduled'))
+  CONSTRAINT live_state CHECK (
+    state IN ('scheduled', 'ready', 'running') AND in_line = (state <> 'scheduled')
+    AND waits_until IS NOT DISTINCT FROM CASE WHEN state <> 'running' THEN expires_at END)
 ) WITH (
   -- A claim of all jobs of a page fits on it; each grows by the name of its worker.
   fillfactor = 40,
@@ -80,11 +83,11 @@ CREATE INDEX live_due_in    ON penstock.live (queue, run_at)       WHERE NOT in_
 CREATE INDEX live_held      ON penstock.live (hold, queue, seq)    WHERE hold IS NOT NULL;
 CREATE INDEX live_unhold    ON penstock.live (hold_until, seq)     WHERE hold_until IS NOT NULL;
 CREATE INDEX live_unhold_in ON penstock.live (queue, hold_until)   WHERE hold_until IS NOT NULL;
-CREATE INDEX live_expiry    ON penstock.live (expires_at, seq)     WHERE expires_at IS NOT NULL;
+CREATE INDEX live_expiry    ON penstock.live (waits_until, seq)    WHERE waits_until IS NOT NULL;
 -- What was claimed before and waits again: in an ordered queue nobody passes it.
 CREATE INDEX live_open      ON penstock.live (queue, priority, place, seq) WHERE was_claimed;
 -- Every turn of a worker asks for this one, and it is nearly always empty.
-CREATE INDEX live_cancels   ON penstock.live (id)                  WHERE cancel_reason IS NOT NULL;
+CREATE INDEX live_cancels   ON penstock.live (cancels, id)         WHERE cancels IS NOT NULL;
 
 -- Where in a line the jobs stand that one turn gave to a worker: every job that runs is within the claim
 -- that it has the number of. How many still run is counted in the step that ends an attempt; with the

@@ -174,7 +174,7 @@ BEGIN
     INSERT INTO penstock.live AS job (
       entry, seq, priority, enqueued_at, run_at, expires_at, at_most_once, id, task, queue, state,
       enqueued_by, hold, hold_cause, key, unique_key, unique_until, name, correlation_id, tags, payload,
-      in_line)
+      in_line, waits_until)
     VALUES (
       ticket_, ticket_, coalesce(draft.priority, 5), now_,
       CASE WHEN draft.run_at IS NOT NULL OR NOT is_due THEN run_at_ END, now_ + draft.expires_in,
@@ -184,7 +184,7 @@ BEGIN
       nullif(draft.unique_until, 'done'), draft.name, draft.correlation_id, draft.tags::text,
       CASE WHEN draft.payload64 IS NOT NULL THEN decode(draft.payload64, 'base64')
            ELSE convert_to(coalesce(draft.payload, '{}'), 'UTF8') END,
-      is_due)
+      is_due, now_ + draft.expires_in)
     ON CONFLICT (id) DO NOTHING;
     IF NOT FOUND OR EXISTS (
          SELECT FROM penstock.history WHERE history.id = draft.id

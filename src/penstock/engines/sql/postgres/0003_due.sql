@@ -11,8 +11,7 @@ DECLARE
 BEGIN
   WITH old AS MATERIALIZED (
     SELECT ctid AS tid FROM penstock.live
-     WHERE expires_at <= now_ AND expires_at IS NOT NULL AND state IN ('scheduled', 'ready')
-     ORDER BY expires_at, seq LIMIT limit_ FOR UPDATE SKIP LOCKED
+     WHERE waits_until IS NOT NULL AND waits_until <= now_ ORDER BY waits_until, seq LIMIT limit_ FOR UPDATE SKIP LOCKED
   ), gone AS (
     DELETE FROM penstock.live AS job USING old WHERE job.ctid = old.tid RETURNING job.*
   ), ended AS (

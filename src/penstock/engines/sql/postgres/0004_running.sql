@@ -1,29 +1,14 @@
 -- What runs, which no index says: it is found through the claims, by where in the line each has taken.
 
--- Write down where the jobs at these places stand, as one claim of a worker; returns its number. If they
--- are in the order of one line, its first and last say it all.
-CREATE FUNCTION penstock.note_claim(worker_ text, tids_ tid[], is_line boolean) RETURNS bigint
-LANGUAGE plpgsql AS $$
-DECLARE
-  number_ bigint := nextval('penstock.claims');
-BEGIN
-  IF is_line THEN
-    INSERT INTO penstock.claim (number, priority, from_place, from_seq, to_place, to_seq, jobs, queue, worker)
-    SELECT number_, head.priority, head.place, head.seq, tail.place, tail.seq, cardinality(tids_), head.queue,
-           worker_
-      FROM penstock.live AS head, penstock.live AS tail
-     WHERE head.ctid = tids_[1] AND tail.ctid = tids_[cardinality(tids_)] AND head.priority = tail.priority;
-    IF FOUND THEN
-      RETURN number_;
-    END IF;
-  END IF;
+-- Write down where the jobs at these places stand, as claims of a worker, all of one number.
+CREATE FUNCTION penstock.note_claim(number_ bigint, worker_ text, tids_ tid[]) RETURNS void LANGUAGE sql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
   INSERT INTO penstock.claim (number, priority, from_place, from_seq, to_place, to_seq, jobs, queue, worker)
   SELECT number_, job.priority, min(job.place), min(job.seq), max(job.place), max(job.seq), count(*), job.queue,
          worker_
     FROM unnest(tids_) AS mine (tid) JOIN penstock.live AS job ON job.ctid = mine.tid
-   GROUP BY job.queue, job.priority;
-  RETURN number_;
-END $$;
+   GROUP BY job.queue, job.priority
+$$;
 
 -- So many jobs of these claims have ceased to run. A claim that somebody else counts in just now is left
 -- alone: nobody waits for that, and `mend` takes those away that are there for nothing.
@@ -48,38 +33,41 @@ BEGIN
   END LOOP;
 END $$;
 
--- The same for one job, with the number that it had; null: it did not run.
-CREATE FUNCTION penstock.uncount(number_ bigint, queue_ text, priority_ bigint) RETURNS void LANGUAGE plpgsql
-AS $$
+-- The same for one job, with the number that it had; null: it did not run. Whoever sees the store as it
+-- was when his transaction began may not change what others have counted in since: `mend` does it.
+CREATE FUNCTION penstock.uncount(number_ bigint, queue_ text, priority_ bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
 BEGIN
-  IF number_ IS NOT NULL THEN
-    PERFORM penstock.uncount(ARRAY[number_], ARRAY[queue_], ARRAY[priority_], ARRAY[1]);
+  IF number_ IS NULL OR current_setting('transaction_isolation') <> 'read committed' THEN
+    RETURN false;
   END IF;
+  PERFORM penstock.uncount(ARRAY[number_], ARRAY[queue_], ARRAY[priority_], ARRAY[1]);
+  RETURN true;
 END $$;
 
--- The jobs of some claims that still run; each claim by its own range of the index. Only of a fair queue
--- the places differ. (A comparison of whole tickets would not end where the range does.)
+-- The jobs of some claims that still run; each claim by its own range of the index, whatever a plan would
+-- like to begin with. Only of a fair queue the places differ. (A comparison of whole tickets would not end
+-- where the range does.)
 CREATE FUNCTION penstock.running(claims_ penstock.claim[]) RETURNS SETOF penstock.live LANGUAGE plpgsql STABLE
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-AS $$
-DECLARE
-  claim_ penstock.claim;
+SET enable_material = off SET enable_memoize = off AS $$
 BEGIN
-  FOREACH claim_ IN ARRAY claims_ LOOP
-    IF claim_.from_place = claim_.to_place THEN
-      RETURN QUERY
-      SELECT * FROM penstock.live AS job
-       WHERE job.queue = claim_.queue AND job.in_line AND job.hold IS NULL AND job.priority = claim_.priority
-         AND job.place = claim_.from_place AND job.seq BETWEEN claim_.from_seq AND claim_.to_seq
-         AND job.claim = claim_.number AND job.worker = claim_.worker AND job.state = 'running';
-    ELSE
-      RETURN QUERY
-      SELECT * FROM penstock.live AS job
-       WHERE job.queue = claim_.queue AND job.in_line AND job.hold IS NULL AND job.priority = claim_.priority
-         AND job.place BETWEEN claim_.from_place AND claim_.to_place
-         AND job.claim = claim_.number AND job.worker = claim_.worker AND job.state = 'running';
-    END IF;
-  END LOOP;
+  RETURN QUERY
+  SELECT job.* FROM unnest(claims_) AS claim CROSS JOIN LATERAL (
+    SELECT * FROM penstock.live AS job
+     WHERE job.queue = claim.queue AND job.in_line AND job.hold IS NULL AND job.priority = claim.priority
+       AND job.place = claim.from_place AND job.seq BETWEEN claim.from_seq AND claim.to_seq
+       AND job.claim = claim.number AND job.worker = claim.worker AND job.state = 'running'
+    OFFSET 0) AS job
+   WHERE claim.from_place = claim.to_place
+  UNION ALL
+  SELECT job.* FROM unnest(claims_) AS claim CROSS JOIN LATERAL (
+    SELECT * FROM penstock.live AS job
+     WHERE job.queue = claim.queue AND job.in_line AND job.hold IS NULL AND job.priority = claim.priority
+       AND job.place BETWEEN claim.from_place AND claim.to_place
+       AND job.claim = claim.number AND job.worker = claim.worker AND job.state = 'running'
+    OFFSET 0) AS job
+   WHERE claim.from_place <> claim.to_place;
 END $$;
 
 CREATE FUNCTION penstock.running() RETURNS SETOF penstock.live LANGUAGE sql STABLE AS $$
@@ -100,3 +88,35 @@ CREATE FUNCTION penstock.orphans() RETURNS SETOF penstock.live LANGUAGE sql STAB
     SELECT claim FROM penstock.claim
      WHERE NOT EXISTS (SELECT FROM penstock.worker WHERE worker.id = claim.worker)))
 $$;
+
+-- How many of a queue run. If even those that the claims count are fewer than `enough_`, it is their number,
+-- which is never too small; only otherwise all are looked at.
+CREATE FUNCTION penstock.count_running(queue_ text, enough_ bigint) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  counted_ bigint := (SELECT coalesce(sum(jobs), 0) FROM penstock.claim WHERE queue = queue_);
+BEGIN
+  IF counted_ < enough_ THEN
+    RETURN counted_;
+  END IF;
+  RETURN (SELECT count(*) FROM penstock.running_in(queue_));
+END $$;
+
+-- The jobs of a queue that run are about to lose their places: each gets a claim of its own, which has
+-- nothing but its ticket.
+CREATE FUNCTION penstock.split_claims(queue_ text) RETURNS void LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  job_ record;
+BEGIN
+  FOR job_ IN
+    SELECT job.id, job.seq, job.priority, job.worker, nextval('penstock.claims') AS number
+      FROM penstock.live AS job
+     WHERE job.id = ANY (ARRAY(SELECT id FROM penstock.running_in(queue_))) AND job.claim IS NOT NULL
+     ORDER BY job.id FOR UPDATE
+  LOOP
+    INSERT INTO penstock.claim (number, priority, from_place, from_seq, to_place, to_seq, jobs, queue, worker)
+    VALUES (job_.number, job_.priority, 0, job_.seq, 0, job_.seq, 1, queue_, job_.worker);
+    UPDATE penstock.live SET claim = job_.number, place = 0 WHERE id = job_.id;
+  END LOOP;
+  DELETE FROM penstock.claim WHERE queue = queue_ AND NOT EXISTS (SELECT FROM penstock.running(ARRAY[claim]));
+END $$;

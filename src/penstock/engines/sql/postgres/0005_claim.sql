@@ -126,8 +126,8 @@ BEGIN
         SELECT * INTO decided FROM penstock.queue WHERE name = queues_[number_];
         CONTINUE WHEN decided.paused;
         IF decided.most IS NOT NULL THEN
-          room_ := least(want_, decided.most - (
-            SELECT count(*) FROM penstock.running_in(queues_[number_])));
+          room_ := least(want_, decided.most - penstock.count_running(
+            queues_[number_], greatest(1, decided.most - want_ + 1)));
           CONTINUE WHEN room_ <= 0;
         END IF;
         is_fair_ := is_fair_ OR decided.fair;

@@ -6,6 +6,8 @@ CREATE TYPE penstock.taken AS (
   enqueued_at double precision, enqueued_by text, seq bigint, attempt integer, started boolean,
   rest text);
 
+CREATE TYPE penstock.ticket_line AS (priority bigint, place double precision, seq bigint);
+
 -- One turn of a worker: settle its successes, promote what is due, claim. Everything else that can
 -- become of an attempt is settled before this is called, in the same transaction.
 CREATE FUNCTION penstock.exchange(
@@ -43,6 +45,8 @@ DECLARE
   begun_at_  timestamptz;
   took_      double precision;
   claim_     bigint;
+  first_     penstock.ticket_line;                          -- where they begin and end in their line; a row
+  last_      penstock.ticket_line;                          -- that has just changed is not where it was
 BEGIN
   -- Held until the end: nobody buries a worker in the middle of its turn. A lock on its row would have
   -- to be written, and a turn that changes nothing would cost a commit. Who tries need not be planned.
@@ -52,15 +56,13 @@ BEGIN
   -- The lease, what is rarely so, and what is told to every worker: asked at once, for each statement
   -- costs as much as what it does.
   SELECT EXISTS (SELECT FROM penstock.worker WHERE id = worker_),
-         EXISTS (SELECT FROM penstock.live WHERE expires_at <= now_ AND expires_at IS NOT NULL
-                    AND state IN ('scheduled', 'ready')),
+         EXISTS (SELECT FROM penstock.live WHERE waits_until IS NOT NULL AND waits_until <= now_),
          least((SELECT run_at FROM penstock.live WHERE NOT in_line ORDER BY run_at, seq LIMIT 1),
                (SELECT hold_until FROM penstock.live WHERE hold_until IS NOT NULL
                  ORDER BY hold_until, seq LIMIT 1)),
          EXISTS (SELECT FROM penstock.queue),
          (SELECT last_value + is_called::integer FROM penstock.lowered),
-         (SELECT array_agg(id ORDER BY id) FROM penstock.live
-           WHERE cancel_reason IS NOT NULL AND worker = worker_ AND state = 'running')
+         (SELECT array_agg(id ORDER BY id) FROM penstock.live WHERE cancels = worker_)
     INTO has_lease_, is_old_, due_at_, is_decided_, lowest_, cancels_;
   IF NOT has_lease_ THEN
     RAISE EXCEPTION USING ERRCODE = 'PS002', MESSAGE = 'the worker has no lease';
@@ -154,12 +156,15 @@ BEGIN
       IF cardinality(queues_) = 1
          AND NOT (is_decided_ AND EXISTS (SELECT FROM penstock.queue WHERE name = queues_[1])) THEN
         -- The usual case, without a detour: one queue about which nothing was decided.
-        SELECT array_agg(head.tid), bool_or(head.once), bool_or(head.starts_unique)
-          INTO chosen_, passed_, frees_
+        SELECT array_agg(head.tid), bool_or(head.once), bool_or(head.starts_unique), min(head.priority),
+               max(head.priority), min(head.place), max(head.place), min(head.seq), max(head.seq)
+          INTO chosen_, passed_, frees_, first_.priority, last_.priority, first_.place, last_.place, first_.seq,
+               last_.seq
           FROM (SELECT head.* FROM unnest(from_priority_, from_place_, from_seq_, to_priority_)
                                      AS part (from_priority, from_place, from_seq, to_priority)
                  CROSS JOIN LATERAL (
-                  SELECT job.ctid AS tid, job.at_most_once AS once, job.unique_until IS NOT NULL AS starts_unique
+                  SELECT job.ctid AS tid, job.at_most_once AS once, job.unique_until IS NOT NULL AS starts_unique,
+                         job.priority, job.place, job.seq
                     FROM penstock.live AS job
                    WHERE job.queue = queues_[1] AND job.in_line AND job.hold IS NULL AND job.state = 'ready'
                      AND (job.priority, job.place, job.seq)
@@ -211,10 +216,18 @@ BEGIN
         ON CONFLICT (queue, priority)
         DO UPDATE SET virtual_time = greatest(lane.virtual_time, excluded.virtual_time);
       END IF;
-      claim_ := penstock.note_claim(worker_, chosen_, cardinality(queues_) = 1);
+      claim_ := nextval('penstock.claims');
+      IF first_.priority = last_.priority THEN
+        INSERT INTO penstock.claim (number, priority, from_place, from_seq, to_place, to_seq, jobs, queue, worker)
+        VALUES (claim_, first_.priority, first_.place, first_.seq, last_.place, last_.seq, cardinality(chosen_),
+                queues_[1], worker_);
+      ELSE
+        PERFORM penstock.note_claim(claim_, worker_, chosen_);
+      END IF;
       RETURN QUERY
       UPDATE penstock.live AS job
-         SET state = 'running', attempt = job.attempt + 1, worker = worker_, claim = claim_, hold = NULL, hold_cause = NULL,
+         SET state = 'running', attempt = job.attempt + 1, worker = worker_, claim = claim_,
+             waits_until = NULL, hold = NULL, hold_cause = NULL,
              hold_until = NULL, claimed_at = now_, progress = NULL, note = NULL,
              started = job.at_most_once
                        OR (job.crashes = 0 AND (mine.number <= slots_ OR job.rescues > 0))
@@ -241,7 +254,7 @@ BEGIN
   -- What was asked at the start, as far as this turn may have changed it.
   IF cancels_ IS NOT NULL AND wanted_ > 0 THEN
     SELECT array_agg(job.id ORDER BY job.id) INTO cancels_
-      FROM penstock.live AS job WHERE job.id = ANY (cancels_) AND job.worker = worker_ AND job.state = 'running';
+      FROM penstock.live AS job WHERE job.cancels = worker_;
   END IF;
   IF due_at_ IS NOT NULL THEN
     -- Not of all queues but of these. A range of one, so that only the index of this queue has the order

@@ -26,7 +26,7 @@ DECLARE
   due_at_ double precision;
 BEGIN
   IF (SELECT true FROM penstock.live
-       WHERE cancel_reason IS NOT NULL AND worker = worker_ AND state = 'running' AND id <> ALL (told_)
+       WHERE cancels = worker_ AND id <> ALL (told_)
        LIMIT 1) THEN
     RETURN 0;
   END IF;
@@ -37,7 +37,7 @@ BEGIN
     SELECT paused, most, ordered, fair INTO decided FROM penstock.queue WHERE name = queue_;
     CONTINUE WHEN decided.paused;
     CONTINUE WHEN decided.most IS NOT NULL
-              AND decided.most <= (SELECT count(*) FROM penstock.running_in(queue_));
+              AND decided.most <= penstock.count_running(queue_, decided.most);
     before_ := least_;
 
     IF decided.ordered THEN

@@ -219,7 +219,8 @@ BEGIN
   END IF;
   IF NEW.expires_at IS NOT NULL THEN
     -- As it was said: on the way through `put` it was a time from now on.
-    UPDATE penstock.live SET expires_at = extract(epoch FROM NEW.expires_at) WHERE id = NEW.id;
+    UPDATE penstock.live SET expires_at = extract(epoch FROM NEW.expires_at),
+                             waits_until = extract(epoch FROM NEW.expires_at) WHERE id = NEW.id;
   END IF;
   IF why_ IS NOT NULL THEN
     PERFORM penstock.quarantine(NEW.id, format('%s: the stored payload is no JSON object: %s', NEW.task, why_));

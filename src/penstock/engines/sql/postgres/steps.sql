@@ -42,6 +42,8 @@ UPDATE penstock.live AS job
    SET state = new.state, in_line = new.state <> 'scheduled',
        was_claimed = CASE WHEN new.state = 'running' THEN job.was_claimed
                           ELSE new.claimed_at IS NOT NULL END,
+       waits_until = CASE WHEN new.state <> 'running' THEN new.expires_at END,
+       cancels = CASE WHEN new.state = 'running' AND new.cancel_reason IS NOT NULL THEN new.worker END,
        hold = new.hold, hold_cause = new.hold_cause, hold_until = new.hold_until,
        place = new.place, seq = new.seq, run_at = new.run_at, expires_at = new.expires_at,
        attempt = new.attempt, failures = new.failures, crashes = new.crashes, rescues = new.rescues,
@@ -84,7 +86,7 @@ SELECT gone.entry, new.seq, new.place, new.priority, new.enqueued_at, new.run_at
        new.state, new.worker, new.enqueued_by, new.hold, new.hold_cause, new.key, new.unique_key,
        new.unique_until, new.name, new.correlation_id, gone.signed_by, new.cancel_reason, new.reason,
        new.note, new.tags, new.errors, new.payload, new.result, new.state <> 'scheduled',
-       new.claimed_at IS NOT NULL
+       new.claimed_at IS NOT NULL, NULL, new.expires_at
   FROM gone, new
 
 -- name: lower
@@ -144,9 +146,8 @@ UPDATE penstock.live SET hold = NULL, hold_cause = NULL, hold_until = NULL
 -- name: level
 UPDATE penstock.live SET place = 0 WHERE queue = %s::text AND place <> 0
 
--- name: level_claims
-UPDATE penstock.claim SET from_place = 0, to_place = 0, from_seq = -9223372036854775808,
-                          to_seq = 9223372036854775807 WHERE queue = %s::text
+-- name: split_claims
+SELECT penstock.split_claims(%s::text)
 
 -- name: forget_lanes
 DELETE FROM penstock.lane WHERE queue = %s::text
@@ -165,8 +166,7 @@ SELECT min(at) FROM (
   UNION ALL
   (SELECT hold_until FROM penstock.live WHERE hold_until IS NOT NULL ORDER BY hold_until LIMIT 1)
   UNION ALL
-  (SELECT expires_at FROM penstock.live
-    WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'ready') ORDER BY expires_at LIMIT 1)
+  (SELECT waits_until FROM penstock.live WHERE waits_until IS NOT NULL ORDER BY waits_until LIMIT 1)
 ) AS next
 
 -- name: bury
