@@ -279,13 +279,16 @@ async def test_a_job_that_got_another_ticket_while_it_was_claimed_is_found(
     await engine.enqueue([draft(task="slow") for _ in range(300)])
     await enqueue_jobs(engine, 3)
     worker, other = await joined(engine), await joined(engine)
-    avoid = ("slow", *(f"no-{number}" for number in range(100_000)))
+    avoid = (*(f"no-{number}" for number in range(100_000)), "slow")
+    theirs = PostgresEngine(emptied().url, clock, follows_clock=True)
+    await theirs.open()
     walk = asyncio.ensure_future(engine.exchange(ask(worker, want=5, avoid=avoid)))
-    await asyncio.sleep(0.3)
-    found = (await engine.exchange(ask(other, want=1, avoid=("slow",)))).jobs
+    await asyncio.sleep(0.3)  # it has begun to walk; if not, this shows nothing
+    found = (await theirs.exchange(ask(other, want=1, avoid=("slow",)))).jobs
     for job in found:
-        await send(engine, other, outcome(job, "retry", delay=0.0))
-    await engine.promote(10)
+        await send(theirs, other, outcome(job, "retry", delay=0.0))
+    await theirs.promote(10)
+    await theirs.close()
     jobs = (await walk).jobs
     await eye.check()
     assert sorted(ids(await engine.held(worker))) == sorted(ids(jobs))
