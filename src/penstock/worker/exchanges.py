@@ -22,8 +22,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -86,13 +85,15 @@ class Exchanges:
         stats.exchanges += 1
         asked_at = clock.monotonic()
         self._is_uncertain = True
-        with self._tells(ask):
-            try:
-                reply = await self._engine.exchange(ask)
-            except ItemRefused:
-                self._is_uncertain = False
-                await self._halve(ask)
-                return None
+        self.telling = _told_by(ask)
+        try:
+            reply = await self._engine.exchange(ask)
+        except ItemRefused:
+            self._is_uncertain = False
+            await self._halve(ask)
+            return None
+        finally:
+            self.telling = frozenset()
         if ask.worker != self._lease.worker:
             return None  # the lease was lost meanwhile: what it says is for a worker that was
         self._is_uncertain = False
@@ -103,14 +104,6 @@ class Exchanges:
         now = clock.monotonic()
         self._crew.menu.appetite.exchanged(now, now - asked_at, kinds)
         return reply
-
-    @contextmanager
-    def _tells(self, ask: Ask) -> Iterator[None]:
-        self.telling = frozenset((*ask.begun, *((each.job, each.attempt) for each in ask.outcomes)))
-        try:
-            yield
-        finally:
-            self.telling = frozenset()
 
     async def settle(self, outcomes: tuple[Outcome, ...]) -> None:
         """Make an exchange that settles and claims nothing; one that claims may be in flight.
@@ -173,14 +166,16 @@ class Exchanges:
             told=self._hands.told,
         )
         if ask.outcomes:
-            with self._tells(ask):
-                try:
-                    reply = await self._engine.exchange(ask)
-                except ItemRefused:
-                    await self._halve(ask)
-                else:
-                    self._judged(ask, reply.verdicts)
-                    self._crew.cancel(reply.cancels)
+            self.telling = _told_by(ask)
+            try:
+                reply = await self._engine.exchange(ask)
+            except ItemRefused:
+                await self._halve(ask)
+            else:
+                self._judged(ask, reply.verdicts)
+                self._crew.cancel(reply.cancels)
+            finally:
+                self.telling = frozenset()
         held = await self._engine.held(worker)
         self._tools.journal.available()
         if worker != self._lease.worker:
@@ -208,6 +203,10 @@ class Exchanges:
             if isinstance(answer, ItemRefused):
                 self._tools.journal.refused(outcome.job, answer)
                 self._hands.replace(outcome, _plainer(outcome, answer))
+
+
+def _told_by(ask: Ask) -> frozenset[Key]:
+    return frozenset((*ask.begun, *[(each.job, each.attempt) for each in ask.outcomes]))
 
 
 def _plainer(outcome: Outcome, refusal: ItemRefused) -> Outcome | None:
