@@ -86,7 +86,7 @@ class Links:
 
     def free(self) -> Link | None:
         """One that nobody uses now and that owes nothing, for something that is only posted."""
-        return next((each for each in reversed(self._idle) if not each.owes and each.is_usable), None)
+        return next((link for link in self._idle if not link.owes and link.is_usable), None)
 
     def abandon(self, backend: Backend) -> None:
         """Let the next caller end what was sent there before it happens. Any thread may call."""

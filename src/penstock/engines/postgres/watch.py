@@ -30,6 +30,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable
+from math import inf
 from typing import Final
 
 from penstock.clock import Clock
@@ -65,10 +66,10 @@ ANY: Final = "any"
 """Of whoever commits: all of these. Of whoever sleeps: any of these."""
 KINDS: Final = (WORK, DONE, ORDERS, NEWS, ANY)
 
-LATE: Final = 0.1
-"""Seconds between two tries to tell news while all connections are busy."""
 SOON: Final = 0.001
 """Seconds after which others hear news; what comes until then is told at once."""
+SELDOM: Final = 0.05
+"""Seconds between two times that they do: whoever uses the connection next has to wait for it."""
 
 _log: Final = logging.getLogger("penstock.postgres")
 
@@ -104,6 +105,7 @@ class Watch:
         self._pause = OFTEN
         self._is_closed = False
         self._news: asyncio.TimerHandle | None = None
+        self._told_news_at = -inf
         self._ear: Ear | None = None
         if connect is not None:
             channel = placed("penstock.wake", schema)
@@ -123,20 +125,22 @@ class Watch:
             link.post(placed(f"SELECT penstock.wake('{kind}'", self._schema) + f"{named})")
         self._stir(kind)
 
-    def _tell_news_soon(self, delay: float = SOON) -> None:
+    def _tell_news_soon(self) -> None:
         """Nobody hurries to hear them, and whoever has them has other things to do first."""
         if self._news is None:
             loop = asyncio.get_running_loop()
-            self._news = loop.call_later(delay, self._tell_news, min(2 * delay, LATE))
+            at = max(loop.time() + SOON, self._told_news_at + SELDOM)
+            self._news = loop.call_at(at, self._tell_news)
 
-    def _tell_news(self, delay: float) -> None:
-        """Tell them on a connection that is free; if none is, try again after the delay."""
+    def _tell_news(self) -> None:
+        """Tell them on a connection that is free; if none is, try again later."""
         self._news = None
+        self._told_news_at = asyncio.get_running_loop().time()
         link = self._links.free()
         if link is not None:
             link.post(placed(f"SELECT penstock.wake('{NEWS}')", self._schema))
         elif not self._is_closed:
-            self._tell_news_soon(delay)
+            self._tell_news_soon()
 
     # --- whoever sleeps ------------------------------------------------------------------------
 
@@ -189,7 +193,7 @@ class Watch:
         self._is_closed = True
         if self._news is not None:
             self._news.cancel()
-            self._tell_news(SOON)
+            self._tell_news()
         self._stir(ANY)
         if self._ear is not None:
             await self._ear.close()
