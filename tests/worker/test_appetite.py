@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.worker.appetite import Appetite, Meal, Room
+from penstock.worker.appetite import AHEAD, Appetite, Meal, Room
 
 
 def fed(*, rate: float, round_trip: float, kind: str = "async", most: int = 100) -> Appetite:
@@ -33,7 +33,7 @@ def test_a_worker_that_knows_nothing_asks_for_its_free_slots():
 def test_short_jobs_are_prefetched_for_the_time_of_a_round_trip():
     appetite = fed(rate=2000, round_trip=0.005)
 
-    assert appetite.prefetch("async") == pytest.approx(20, abs=3)
+    assert appetite.prefetch("async") == pytest.approx(2000 * 0.005 * AHEAD, abs=3)
     assert ask(appetite, a=(100, 100)).want == appetite.prefetch("async")
     assert ask(appetite, a=(100, 100)).slots == 0
 

@@ -23,8 +23,10 @@ from penstock.core.spec import KINDS, Kind
 MEMORY: Final = 0.1
 """Seconds over which the rate of finished attempts is averaged."""
 
-AHEAD: Final = 2.0
-"""How many round trips are prefetched for; the second covers what is being run on arrival."""
+AHEAD: Final = 3.0
+"""How many round trips are prefetched for; the second covers what is being run on arrival, the third
+one that takes longer than most.
+"""
 
 SHORTEST: Final = 0.005
 """Seconds that a round trip counts at least: a loop and its threads need a while to wake up, and
