@@ -273,8 +273,8 @@ async def test_two_who_claim_at_once_get_different_jobs_and_both_are_found(
 async def test_a_job_that_got_another_ticket_while_it_was_claimed_is_found(
     engine: PostgresEngine, eye: Eye, clock: FakeClock
 ) -> None:
-    """Whoever walks the line meets a row where it stood, and gets it as it is by now. The walk takes
-    so long because of all that it has to avoid.
+    """Whoever walks the line meets a row where it stood, and gets it as it is by now. The walk
+    takes so long because of all that it has to avoid.
     """
     await engine.enqueue([draft(task="slow") for _ in range(300)])
     await enqueue_jobs(engine, 3)

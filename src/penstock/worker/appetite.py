@@ -24,8 +24,8 @@ MEMORY: Final = 0.1
 """Seconds over which the rate of finished attempts is averaged."""
 
 AHEAD: Final = 3.0
-"""How many round trips are prefetched for; the second covers what is being run on arrival, the third
-one that takes longer than most.
+"""How many round trips are prefetched for; the second covers what is being run on arrival, the
+third one that takes longer than most.
 """
 
 SHORTEST: Final = 0.005
