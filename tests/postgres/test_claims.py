@@ -45,17 +45,6 @@ SELECT id FROM penstock.live
 CLAIMS = "SELECT sum(jobs)::bigint, count(*) FROM penstock.claim"
 
 
-@pytest.fixture
-async def engine(clock: FakeClock) -> AsyncIterator[PostgresEngine]:
-    database = emptied()
-    database.empty()
-    engine = PostgresEngine(database.url, clock, follows_clock=True)
-    await engine.open()
-    yield engine
-    await engine.close()
-    assert database.left_open() == []
-
-
 class Eye:
     """Somebody who looks at the tables themselves."""
 
@@ -130,14 +119,21 @@ async def test_every_queue_and_priority_of_a_claim_is_found(
     }
 
 
-async def test_what_runs_is_found_when_a_fair_queue_becomes_a_plain_one(
-    engine: PostgresEngine, eye: Eye
-) -> None:
+async def fair_ones(engine: PostgresEngine) -> tuple[str, list[Job]]:
+    """Jobs of a fair queue that a worker runs, while others wait there."""
     await engine.set_queue("fair", QueueSettings(fair=True))
     for number in range(12):
         await put(engine, queue="fair", key=f"key-{number % 3}")
     worker = await joined(engine)
-    assert len(await claim(engine, "fair", worker=worker, want=7)) == 7
+    jobs = await claim(engine, "fair", worker=worker, want=7)
+    assert len(jobs) == 7
+    return worker, jobs
+
+
+async def test_what_runs_is_found_when_a_fair_queue_becomes_a_plain_one(
+    engine: PostgresEngine, eye: Eye
+) -> None:
+    worker, _ = await fair_ones(engine)
     await eye.check()
     await engine.set_queue("fair", QueueSettings())
     await eye.check()
@@ -322,11 +318,7 @@ async def test_a_transactional_job_ends_though_its_neighbour_did_meanwhile(
 async def test_a_fair_queue_that_becomes_a_plain_one_is_not_walked_from_end_to_end(
     engine: PostgresEngine, eye: Eye
 ) -> None:
-    await engine.set_queue("fair", QueueSettings(fair=True))
-    for number in range(12):
-        await put(engine, queue="fair", key=f"key-{number % 3}")
-    worker = await joined(engine)
-    jobs = await claim(engine, "fair", worker=worker, want=7)
+    worker, jobs = await fair_ones(engine)
     await engine.set_queue("fair", QueueSettings(max_running=8))
     ranges = "SELECT from_place, to_place, to_seq - from_seq, jobs FROM penstock.claim"
     assert await eye.rows(ranges) == [(0.0, 0.0, 0, 1)] * 7

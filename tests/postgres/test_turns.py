@@ -35,17 +35,6 @@ PATIENCE = 60.0
 
 
 @pytest.fixture
-async def engine(clock: FakeClock) -> AsyncIterator[PostgresEngine]:
-    database = emptied()
-    database.empty()
-    engine = PostgresEngine(database.url, clock, follows_clock=True)
-    await engine.open()
-    yield engine
-    await engine.close()
-    assert database.left_open() == []
-
-
-@pytest.fixture
 async def connection(engine: PostgresEngine) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
     """Somebody else's, whose clock is the engine's."""
     async with await psycopg.AsyncConnection.connect(emptied().url) as connection:
