@@ -24,6 +24,7 @@ from conformance.steps import (
     settle,
     soon,
 )
+from conformance.waiting import breathe
 from penstock.core.job import Job, Verdict
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import QueueSettings, WorkerInfo
@@ -41,6 +42,10 @@ SELECT claim.number FROM penstock.claim WHERE jobs < (
 LOOSE = """
 SELECT id FROM penstock.live
  WHERE (claim IS NOT NULL) <> (state = 'running') OR in_line <> (state <> 'scheduled')
+"""
+WALKS = """
+SELECT FROM pg_locks
+ WHERE relation = 'penstock.live'::regclass AND mode = 'RowShareLock' AND granted
 """
 CLAIMS = "SELECT sum(jobs)::bigint, count(*) FROM penstock.claim"
 
@@ -279,7 +284,8 @@ async def test_a_job_that_got_another_ticket_while_it_was_claimed_is_found(
     theirs = PostgresEngine(emptied().url, clock, follows_clock=True)
     await theirs.open()
     walk = asyncio.ensure_future(engine.exchange(ask(worker, want=5, avoid=avoid)))
-    await asyncio.sleep(0.3)  # it has begun to walk; if not, this shows nothing
+    while not await eye.rows(WALKS):
+        await breathe()
     found = (await theirs.exchange(ask(other, want=1, avoid=("slow",)))).jobs
     for job in found:
         await send(theirs, other, outcome(job, "retry", delay=0.0))

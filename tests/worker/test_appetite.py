@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
+from penstock.core.spec import Kind
 from penstock.worker.appetite import AHEAD, Appetite, Meal, Room
 
 
@@ -17,10 +20,13 @@ def fed(*, rate: float, round_trip: float, kind: str = "async", most: int = 100)
     return appetite
 
 
+def to_rooms(sizes_and_loads: Mapping[str, tuple[int, int]]) -> dict[Kind, Room]:
+    names: dict[str, Kind] = {"a": "async", "s": "sync"}
+    return {names[key]: Room(*value) for key, value in sizes_and_loads.items()}
+
+
 def ask(appetite: Appetite, may_pass_over: bool = False, **rooms: tuple[int, int]) -> Meal:
-    names = {"a": "async", "s": "sync"}
-    room = {names[key]: Room(*value) for key, value in rooms.items()}
-    return appetite.meal(room, may_pass_over=may_pass_over)  # type: ignore[arg-type]
+    return appetite.meal(to_rooms(rooms), may_pass_over=may_pass_over)
 
 
 def test_a_worker_that_knows_nothing_asks_for_its_free_slots():
@@ -120,8 +126,7 @@ def test_claims_that_pass_over_a_kind_bring_no_more_than_the_free_slots_without_
 
 
 def lasts(appetite: Appetite, **rooms: tuple[int, int]) -> float:
-    names = {"a": "async", "s": "sync"}
-    return appetite.lasts({names[key]: Room(*value) for key, value in rooms.items()})  # type: ignore[misc]
+    return appetite.lasts(to_rooms(rooms))
 
 
 def test_what_waits_lasts_for_the_time_it_takes_beyond_the_next_round_trip():

@@ -100,14 +100,15 @@ async def test_nothing_is_sent_twice_while_it_is_under_way(rig):
 
     ids = [await rig.put("work", b'{"half": %d}' % (each % 2)) for each in range(2 * MANY)]
     sent: list[str] = []
-    is_free, is_reached = asyncio.Event(), asyncio.Event()
+    under_way: list[asyncio.Event] = []
+    is_reached, are_free = asyncio.Event(), asyncio.Event()
 
     async def exchange(ask):
         sent.extend(outcome.job for outcome in ask.outcomes)
-        if ask.outcomes:
+        if ask.outcomes and not are_free.is_set():
+            under_way.append(is_free := asyncio.Event())
             is_reached.set()
             await is_free.wait()
-            await asyncio.sleep(0)
         return await inner(ask)
 
     async with rig.working(specs(work), concurrency=2 * MANY) as worker:
@@ -119,9 +120,12 @@ async def test_nothing_is_sent_twice_while_it_is_under_way(rig):
         await soon(is_reached.wait())
         worker.stop()
         gates[1].set()
-        for _ in range(20):
-            await asyncio.sleep(0)
-        is_free.set()
+        await rig.clock.settle()
+        under_way[0].set()
+        await rig.clock.settle()
+        are_free.set()
+        for is_free in under_way:
+            is_free.set()
         await rig.meanwhile(rig.ended(*ids))
     assert sorted(sent) == sorted(ids)
 
