@@ -17,7 +17,7 @@ from penstock.core.job import Job, State
 from penstock.engines.postgres import partitions
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.postgres.jobs import PostgresJobs
-from penstock.engines.postgres.partitions import BIG, Day, sort_out
+from penstock.engines.postgres.partitions import BIG, Day, sort_out, to_days
 from penstock.engines.queries import statements
 from penstock.engines.records import Control, Pruned
 from penstock.testing.clock import FakeClock
@@ -499,6 +499,22 @@ async def test_two_leaders_at_once_do_no_harm(admin: Admin, clock: FakeClock) ->
         assert gone == 4 * 3000
         assert set(admin.days().values()) == {"in"}
         assert admin.run("SELECT count(*) FROM penstock.history") == [(0,)]
+
+
+async def test_a_day_that_another_has_just_dropped_is_not_listed(
+    engine: PostgresEngine, admin: Admin, clock: FakeClock
+) -> None:
+    """Nobody can say any more which day it was; and it was not all of them."""
+    await engine.prune(WEEK, 10)
+    kept, name = admin.day(clock.now()), admin.day(clock.now() + DAY)
+    async with await psycopg.AsyncConnection.connect(admin.url) as other:
+        await other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        await other.execute("SELECT 1")
+        admin.run(f"DROP TABLE penstock.{name}")
+        days = await (await other.execute("SELECT * FROM penstock.days()")).fetchall()
+    names = [day.name for day in to_days(days)]
+    assert kept in names
+    assert name not in names
 
 
 @pytest.mark.usefixtures("small_is_big")

@@ -61,23 +61,26 @@ END $$;
 -- The days there are, the oldest first, from `begins_at` until before `ends_at`. `jobs` is what the
 -- statistics guess; null: nothing was gathered yet. `place` is 'in' the history, 'leaving' it if that was
 -- not brought to its end, or 'out' if only the table is left; one that a person took out is not ours. To
--- ask for a size waits for who drops that day just now.
+-- ask for a size waits for who drops that day just now; then it has none, and is not listed: its edges
+-- cannot be read any more, and without them it would look as if it held all days.
 CREATE FUNCTION penstock.days()
 RETURNS TABLE (name text, begins_at double precision, ends_at double precision, bytes bigint, jobs bigint,
                place text, is_ours boolean) LANGUAGE sql STABLE SET lock_timeout = '5s' AS $$
-  SELECT quote_ident(day.relname), coalesce(bound.begins_at, '-infinity'), coalesce(bound.ends_at, 'infinity'),
-         coalesce(pg_relation_size(day.oid), 0), CASE WHEN day.reltuples >= 0 THEN day.reltuples::bigint END,
-         CASE WHEN part.inhdetachpending THEN 'leaving' WHEN part.inhrelid IS NULL THEN 'out' ELSE 'in' END,
-         pg_has_role(day.relowner, 'USAGE') AND pg_has_role(history.relowner, 'USAGE')
-    FROM pg_class AS history
-    JOIN pg_class AS day ON day.relnamespace = history.relnamespace AND day.relkind = 'r'
-    LEFT JOIN pg_inherits AS part ON part.inhrelid = day.oid AND part.inhparent = history.oid
-   CROSS JOIN LATERAL (
-     SELECT substring(edges FROM 'FROM \(''([^'']+)''\)')::double precision,
-            substring(edges FROM 'TO \(''([^'']+)''\)')::double precision
-       FROM pg_get_expr(day.relpartbound, day.oid) AS edges) AS bound (begins_at, ends_at)
-   WHERE history.oid = 'penstock.history'::regclass
-     AND (part.inhrelid IS NOT NULL OR obj_description(day.oid, 'pg_class') = 'penstock: pruned')
+  SELECT * FROM (
+    SELECT quote_ident(day.relname), coalesce(bound.begins_at, '-infinity'), coalesce(bound.ends_at, 'infinity'),
+           pg_relation_size(day.oid) AS bytes, CASE WHEN day.reltuples >= 0 THEN day.reltuples::bigint END,
+           CASE WHEN part.inhdetachpending THEN 'leaving' WHEN part.inhrelid IS NULL THEN 'out' ELSE 'in' END,
+           pg_has_role(day.relowner, 'USAGE') AND pg_has_role(history.relowner, 'USAGE')
+      FROM pg_class AS history
+      JOIN pg_class AS day ON day.relnamespace = history.relnamespace AND day.relkind = 'r'
+      LEFT JOIN pg_inherits AS part ON part.inhrelid = day.oid AND part.inhparent = history.oid
+     CROSS JOIN LATERAL (
+       SELECT substring(edges FROM 'FROM \(''([^'']+)''\)')::double precision,
+              substring(edges FROM 'TO \(''([^'']+)''\)')::double precision
+         FROM pg_get_expr(day.relpartbound, day.oid) AS edges) AS bound (begins_at, ends_at)
+     WHERE history.oid = 'penstock.history'::regclass
+       AND (part.inhrelid IS NOT NULL OR obj_description(day.oid, 'pg_class') = 'penstock: pruned')) AS days
+   WHERE bytes IS NOT NULL
    ORDER BY 2
 $$;
 
