@@ -370,10 +370,10 @@ async def test_a_lone_job_wakes_with_its_own_commit(url: str, open_handle: Open)
     await open_handle()
     with psycopg.connect(url) as connection, psycopg.connect(url, autocommit=True) as sleeper:
         sleeper.execute('LISTEN "penstock.wake"')
-        assert connection.execute(PUT_ONE, ("first",)).fetchall() == [(False,)]
+        assert connection.execute(PUT_ONE, ("first",)).fetchall() == [(None,)]
         connection.commit()
         sleeper.execute("SELECT penstock.doze('me', 'work', 60)")
-        assert connection.execute(PUT_ONE, ("second",)).fetchall() == [(True,)]
+        assert connection.execute(PUT_ONE, ("second",)).fetchall() == [("told",)]
         assert connection.execute("SHOW synchronous_commit").fetchall() == [("on",)]
         assert list(sleeper.notifies(timeout=0.2)) == []
         connection.commit()

@@ -71,7 +71,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     first ``slots`` start at once, the rest wait in the worker's hands; ``begun`` names those of
     earlier turns that have started since, as (job, attempt). Jobs of the tasks in ``avoid`` are
     passed over, and so are those whose priority number is greater than ``least_urgent``, if it is
-    given. Cancellations of the jobs in ``told`` are known to the worker already.
+    given. Cancellations of the jobs in ``told`` are known to the worker already. One ``is_idle``
+    that has nothing in its hands.
     """
 
     worker: str
@@ -83,6 +84,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     avoid: frozenset[str] = frozenset()
     least_urgent: int | None = None
     told: frozenset[str] = frozenset()
+    is_idle: bool = False
 
 
 def least_before(priority: int, *, is_fair: bool) -> int:

@@ -187,6 +187,7 @@ class Turns:
             avoid=self._crew.menu.avoid(meal),
             told=self._hands.told,
             least_urgent=meal.least_urgent,
+            is_idle=self._hands.is_empty and not self._crew.is_draining,
         )
 
     async def _exchange(self, ask: Ask, meal: Meal) -> None:

@@ -71,6 +71,9 @@ others who would do so until it is on disk: many who came one after the other wo
 LONGEST: Final = 10.0
 """Seconds that one commit may take."""
 
+HANDED: Final = b"handed"
+"""What the store says when it gave a job to a worker at once: then nobody else need be woken."""
+
 
 class Window:
     """What the counter has to know of its store."""
@@ -93,6 +96,7 @@ class Window:
         self.put = _statement("put", schema)
         self.put_one = _statement("put_one", schema)
         self.wake = _statement("wake", schema)
+        self.tell_news = _statement("tell_news", schema)
 
 
 def _statement(name: str, schema: str) -> Statement:
@@ -345,16 +349,18 @@ class Counter:
                 till.set_clock(window.instant(), until)
                 row = plain.row(window.doubted_at())
                 values = [None if each is None else str(each).encode() for each in row]
-                has_woken = False
+                told: bytes | None = None
                 since = SystemClock.monotonic() - self._woke_at
                 if len(drafts) == 1 and row[-1] is None:
                     values[-1] = b"t" if since > ALONE else b"f"
-                    has_woken = till.run(window.put_one, values, until) == b"t"
+                    told = till.run(window.put_one, values, until)
                 else:
                     till.run(window.put, values, until)
                 is_clerk = threading.current_thread() in self._clerks
-                if has_woken:
+                if told:
                     self._woke_at = SystemClock.monotonic()
+                    if told == HANDED:
+                        till.post(window.tell_news, [], until)
                 elif is_clerk and since < ONCE:
                     self._to_wake.add(plain.queue)
                 else:

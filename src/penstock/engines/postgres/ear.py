@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import psycopg
@@ -39,22 +39,21 @@ class Deaf(Exception):
 
 
 class Ear:
-    """Listens to one channel. Belongs to one loop."""
+    """Listens to some channels. Belongs to one loop."""
 
     def __init__(
         self,
         connect: Callable[[], Awaitable[Link]],
         send: Callable[[str], Awaitable[None]],
-        channel: str,
-        heard: Callable[[str], None],
+        heard: Mapping[str, Callable[[str], object]],
         changed: Callable[[], None],
     ) -> None:
-        """``send`` notifies the channel over another connection; ``heard`` is called with what
-        others say there; ``changed`` when it begins to hear, or does no more.
+        """``send`` notifies one of the channels over another connection; ``heard`` has, for each of
+        them, what is called with what others say there; ``changed`` is called when it begins to
+        hear, or does no more.
         """
         self._connect = connect
         self._send = send
-        self._channel = channel
         self._heard = heard
         self._changed = changed
         self._sounds = 0
@@ -114,11 +113,11 @@ class Ear:
             await link.close()
 
     async def _hear(self, link: Link) -> None:
-        async for what in link.listen(self._channel):
+        async for channel, what in link.listen(*self._heard):
             self._sounds += 1
             self._sound.set()
-            if what != PROBE:
-                self._heard(what)
+            if channel and what != PROBE:
+                self._heard[channel](what)
         raise psycopg.OperationalError("the connection that listens was closed")
 
     async def _prove(self) -> None:

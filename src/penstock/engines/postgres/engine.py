@@ -31,6 +31,7 @@ from penstock.engines.postgres.entry import packed, to_json, to_plain, to_receip
 from penstock.engines.postgres.glance import glance
 from penstock.engines.postgres.handle import PostgresHandle
 from penstock.engines.postgres.jobs import PostgresJobs
+from penstock.engines.postgres.offers import LEASE
 from penstock.engines.postgres.rows import Row, texts
 from penstock.engines.postgres.troubles import (
     KNOWN_ID,
@@ -79,6 +80,7 @@ from penstock.errors import EngineBusy, EngineClosed, EngineUnavailable, LeaseLo
 
 PUT_PLAIN = "SELECT penstock.put_plain(%s, %s, %s, %s, %s, %s, %s)"
 PUT = "SELECT * FROM penstock.put(%s)"
+OFFER = "SELECT penstock.offer(%s, %s, %s, %s, %s)"
 BEAT = "UPDATE penstock.worker SET beat = beat + 1 WHERE id = %s RETURNING 1"
 
 LONGEST_NAP: Final = 0.05
@@ -134,13 +136,18 @@ class PostgresEngine(PostgresHandle):
         await self._write(WORK, PostgresJobs.join, worker)
 
     async def leave(self, worker: str) -> None:
-        await self._write(NEWS, PostgresJobs.leave, worker)
+        heard = self._offers.last(worker)
+        await self._write(NEWS if heard is None else ANY, PostgresJobs.leave, worker, heard)
+        self._offers.forget(worker)
 
     async def beat(self, worker: str) -> None:
         if not await self._call(BEAT, (worker,), wakes=NEWS):
             raise LeaseLost(worker)
 
     async def exchange(self, ask: Ask) -> Exchange:
+        if self._offers.has(ask.worker) and ask.queues and not (ask.outcomes or ask.begun):
+            jobs = self._handed(ask)
+            return Exchange(jobs=jobs, now=jobs[-1].claimed_at or 0.0)
         check_outcomes(self.traits.name, ask.outcomes)
         wakes = DONE if ask.outcomes else NEWS
         told = [each for each in ask.outcomes if each.is_settled]
@@ -209,7 +216,7 @@ class PostgresEngine(PostgresHandle):
             PostgresJobs.exchange,
             ask=replace(ask, outcomes=tuple(outcomes)),
             overruled=overruled,
-            rest=to_exchange(replace(ask, begun=()), done, ranges),
+            rest=to_exchange(replace(ask, begun=()), done, ranges, self._offered(ask)),
         )
         verdicts, rows = await self._write(ANY, partial(step, is_patient=is_patient))
         given = self._given(ask, rows, ranges)
@@ -224,11 +231,12 @@ class PostgresEngine(PostgresHandle):
         """The whole turn in one call; None: an outcome has to be looked at, nothing was claimed."""
         ranges = self._ranges(ask)
         with named_errors(self.traits.name):
-            values = to_texts(to_exchange(ask, done, ranges))
+            values = to_texts(to_exchange(ask, done, ranges, self._offered(ask)))
         try:
             rows = await self._run(self._exchange, values, wakes)
         except EngineUnavailable as error:
             if _says(error, NO_LEASE):
+                self._offers.forget(ask.worker)
                 raise LeaseLost(ask.worker) from None
             if _says(error, LOCKED):
                 return None
@@ -245,13 +253,26 @@ class PostgresEngine(PostgresHandle):
             return None
         if ranges is not None:
             self._learn(ask, header, jobs, ranges)
+        self._offers.add(header.handed or ())
         return Exchange(
-            jobs=tuple(jobs),
+            jobs=(*jobs, *self._handed(ask)),
             verdicts=(Verdict.DONE,) * len(ask.outcomes),
             cancels=tuple(id for id in header.cancels or () if id not in ask.told),
             due_in=None if header.due is None else max(0.0, header.due - header.now),
             now=header.now,
         )
+
+    def _offered(self, ask: Ask) -> int | None:
+        """What the worker knows of what it was given, if this turn takes its offer back."""
+        return self._offers.heard(ask.worker) if ask.queues else None
+
+    def _handed(self, ask: Ask) -> tuple[Job, ...]:
+        """What the worker was given without asking; a turn that only settles is not told."""
+        if not ask.queues:
+            return ()
+        notes = self._offers.take(ask.worker)
+        self._places.update((note.id, note.tid) for note in notes if note.tid is not None)
+        return tuple(note.job() for note in notes)
 
     def _learn(self, ask: Ask, header: Header, jobs: Sequence[Job], ranges: Ranges) -> None:
         passes_over = bool(ask.avoid) or header.passed or ask.slots <= 0
@@ -263,7 +284,9 @@ class PostgresEngine(PostgresHandle):
         )
 
     async def held(self, worker: str) -> list[Job]:
-        return await self._seek(PostgresViews.held, worker)
+        jobs, number = await self._seek(PostgresViews.held, worker)
+        self._offers.knows(worker, number)
+        return jobs
 
     async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
         check_reports(self.traits.name, reports)
@@ -281,13 +304,27 @@ class PostgresEngine(PostgresHandle):
             due_in = await self._look_before_sleep(ask)
             if due_in is not None and due_in <= 0:
                 return
+            if takes_any and ask.is_idle and watch.hears and not await self._offer(ask):
+                return
             if in_vain > 1:
                 # What comes is for others: to look at each of it would be a hot loop.
                 await asyncio.sleep(min(LONGEST_NAP, 0.001 * 2.0 ** min(in_vain, 10)))
             found = await watch.listen(seen, left if due_in is None else min(left, due_in), kind)
-            if takes_any and watch.has_filled(ask.queues, seen):
+            if self._offers.has(ask.worker) or (takes_any and watch.has_filled(ask.queues, seen)):
                 return
             in_vain = in_vain + 1 if found != seen else 0
+
+    async def _offer(self, ask: Ask) -> bool:
+        """Let the worker be given a job while it sleeps; False: it was, and has not heard of it."""
+        offers, now = self._offers, asyncio.get_running_loop().time()
+        if offers.has(ask.worker):
+            return False
+        if not offers.is_needed(ask.worker, now):
+            return True
+        heard = offers.offer(ask.worker, now)
+        values = (ask.worker, offers.channel, texts(ask.queues), LEASE, heard)
+        ((is_fine,),) = await self._call(OFFER, values)
+        return bool(is_fine)
 
     async def _look_before_sleep(self, ask: Ask) -> float | None:
         """Look from the start of every line, unless that was dear the last time: then only beyond

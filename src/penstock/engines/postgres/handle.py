@@ -37,6 +37,7 @@ from penstock.engines.postgres.counter import Counter, Window
 from penstock.engines.postgres.jobs import PostgresJobs
 from penstock.engines.postgres.link import Link, Statement, Texts, connect
 from penstock.engines.postgres.links import Links
+from penstock.engines.postgres.offers import Offers
 from penstock.engines.postgres.partitions import IN_THE_WAY, Day, Partitions
 from penstock.engines.postgres.rows import Row
 from penstock.engines.postgres.schema import placed
@@ -95,6 +96,7 @@ class PostgresHandle(Engine):
         self._counter: Counter | None = None
         self._bounds = Bounds(self.clock)
         self._places: dict[str, str] = {}
+        self._offers = Offers()
         self._exchange = Statement(b"exchange", placed(EXCHANGE_TEXTS, self._schema))
         self._doubted_at = math.inf
         self._doubting = threading.RLock()  # many threads doubt, and signal handlers do
@@ -128,6 +130,7 @@ class PostgresHandle(Engine):
                 self._dsn, conninfo_to_dict(self._dsn), self._connect_timeout, window, links.abandon
             )
             self._bounds.forget()
+            self._offers = Offers()
             self._doubted_at = self.clock.now()
             self._watch = Watch(
                 None if self._listens is False else self._connect_listener,
@@ -136,6 +139,7 @@ class PostgresHandle(Engine):
                 self._schema,
                 self.clock,
                 self.polls,
+                self._offers,
             )
 
     async def _check_schema(self, link: Link) -> None:

@@ -30,6 +30,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from math import inf
 from typing import Final
 
@@ -38,6 +39,7 @@ from penstock.core.ids import new_id
 from penstock.engines.postgres.ear import Ear
 from penstock.engines.postgres.link import Link
 from penstock.engines.postgres.links import Links
+from penstock.engines.postgres.offers import Offers
 from penstock.engines.postgres.schema import placed
 from penstock.engines.postgres.troubles import named_errors
 from penstock.errors import EngineClosed
@@ -85,6 +87,7 @@ class Watch:
         schema: str,
         clock: Clock,
         told: Callable[[str | None], object],
+        offers: Offers,
     ) -> None:
         """``connect`` opens the connection that listens; None: we poll. ``told`` is called when we
         poll though we should not have to (why), and when we do so no more (None).
@@ -107,9 +110,10 @@ class Watch:
         self._news: asyncio.TimerHandle | None = None
         self._told_news_at = -inf
         self._ear: Ear | None = None
+        self._offers = offers
         if connect is not None:
-            channel = placed("penstock.wake", schema)
-            self._ear = Ear(connect, self._notify, channel, self._stir, self._relearn)
+            heard = {placed("penstock.wake", schema): self._stir, offers.channel: self._receive}
+            self._ear = Ear(partial(self._attend, connect), self._notify, heard, self._relearn)
 
     # --- whoever writes ------------------------------------------------------------------------
 
@@ -149,7 +153,7 @@ class Watch:
         self._check()
         with named_errors(self._name):
             await self._prick_up()
-            if self._hears:
+            if self.hears:
                 await self._register(kind)
             else:
                 await self._peek()
@@ -159,7 +163,7 @@ class Watch:
         """Sleep until the version is no longer ``seen``, at most ``timeout`` seconds."""
         deadline = self._clock.monotonic() + timeout
         loop, event = asyncio.get_running_loop(), asyncio.Event()
-        polls, heard = 0, self._hears
+        polls, heard = 0, self.hears
         self._sleeping[event] = kind
         try:
             while not self._is_closed and self._versions[kind] == seen:
@@ -201,7 +205,8 @@ class Watch:
     # --- inside --------------------------------------------------------------------------------
 
     @property
-    def _hears(self) -> bool:
+    def hears(self) -> bool:
+        """We need not poll."""
         return self._ear is not None and self._ear.hears
 
     def _check(self) -> None:
@@ -222,6 +227,25 @@ class Watch:
             if wanted in kinds:
                 event.set()
 
+    def _receive(self, what: str) -> None:
+        """One of our workers was given a job."""
+        if self._offers.receive(what):
+            self._stir(WORK)
+
+    async def _attend(self, connect: Callable[[], Awaitable[Link]]) -> Link:
+        """Open the connection that listens. As long as it lives, it has a lock by which others see
+        that somebody does.
+        """
+        link = await connect()
+        if not link.is_pooled:
+            who = f"hashtext('penstock.hand'), hashtext('{self._offers.channel}')"
+            try:
+                await link.script(placed(f"SELECT pg_advisory_lock_shared({who})", self._schema))
+            except BaseException:
+                await link.close()
+                raise
+        return link
+
     async def _prick_up(self) -> None:
         """See to it that there is an ear, and give it a moment to be proven."""
         if self._ear is None or self._ear.is_decided.is_set():
@@ -238,25 +262,25 @@ class Watch:
         """The ear hears again, or does no more."""
         self._known_until.clear()
         self._pause = OFTEN
-        if self._hears and self._has_complained:
+        if self.hears and self._has_complained:
             self._has_complained = False
             _log.info("listening schema=%s", self._schema)
             self._told(None)
-        if not self._hears:
+        if not self.hears:
             self._stir(ANY)
         for event in self._sleeping:
             event.set()
 
     def _next_pause(self) -> float:
-        pause = POLL if self._hears else self._pause
-        if not self._hears:
+        pause = POLL if self.hears else self._pause
+        if not self.hears:
             self._pause = min(POLL, 1.5 * self._pause)
         return pause * (0.75 + random.random() / 4)
 
     async def _poll(self, kind: str) -> bool:
         """See whether there was a commit; True: we need not ask again, for we will be told."""
         with named_errors(self._name):
-            hears = self._hears
+            hears = self.hears
             if hears:
                 await self._register(kind)
             await self._peek()

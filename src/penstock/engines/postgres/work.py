@@ -31,7 +31,8 @@ from penstock.core.job import (
 )
 from penstock.engines.postgres.bounds import Ranges
 from penstock.engines.postgres.entry import BETWEEN, is_list
-from penstock.engines.postgres.rows import Row, can_be, json_text, to_job
+from penstock.engines.postgres.offers import Note
+from penstock.engines.postgres.rows import Row, can_be, json_text, to_job, to_jobs
 from penstock.engines.postgres.steps import KeyContested, PostgresSteps
 from penstock.engines.records import ANY_PRIORITY, Ask, Report, WorkerInfo
 from penstock.errors import EngineBusy, LeaseLost
@@ -39,7 +40,7 @@ from penstock.errors import EngineBusy, LeaseLost
 EXCHANGE: Final = (
     "SELECT * FROM penstock.exchange(%s, %s, %s, %s, %s, %s, %s, %s::text[], %s, %s, %s::text[],"
     " %s, %s::bigint[], %s::bigint[], %s::double precision[], %s::bigint[], %s::bigint[],"
-    " %s, %s)"
+    " %s, %s, %s)"
 )
 _numbers = count(1)
 EXCHANGE_TEXTS: Final = re.sub("%s", lambda _: f"${next(_numbers)}", EXCHANGE)
@@ -65,6 +66,8 @@ class Header(msgspec.Struct, frozen=True):
     """Outcomes that have to be looked at one by one; nothing was claimed then."""
     due: float | None = None
     cancels: list[str] | None = None
+    handed: list[Note] | None = None
+    """What the worker was given without asking."""
     passed: bool = False
     """A job that runs at most once stays in line before some that were given."""
     contended: bool = False
@@ -134,8 +137,8 @@ def to_done(outcomes: Sequence[Outcome], places: dict[str, str]) -> Done | None:
     return tids, ids, ",".join([str(each.attempt) for each in outcomes]), results
 
 
-def to_exchange(ask: Ask, done: Done, ranges: Ranges | None) -> Row:
-    """The parameters of ``penstock.exchange``."""
+def to_exchange(ask: Ask, done: Done, ranges: Ranges | None, heard: int | None) -> Row:
+    """The parameters of ``penstock.exchange``; ``heard`` is given if an offer is taken back."""
     begun: tuple[str | None, ...] = (None, None)
     known = [each for each in ask.begun if can_be(each[0]) and BETWEEN not in each[0]]
     if known:
@@ -153,6 +156,7 @@ def to_exchange(ask: Ask, done: Done, ranges: Ranges | None) -> Row:
         *(ranges.arrays if ranges else ("{}",) * 5),
         ranges.lowered if ranges else 0,
         ranges.sweeps if ranges else False,
+        heard,
     )
 
 
@@ -221,8 +225,16 @@ class PostgresWork(PostgresSteps):
         if await self._change("unhold_known", (Hold.UNKNOWN_TASK.value, list(worker.tasks))):
             await self._lower()
 
-    async def leave(self, worker: str) -> None:
-        """See the contract."""
+    async def leave(self, worker: str, heard: int | None) -> None:
+        """See the contract. ``heard`` is the last job that the worker was given without asking and
+        knows of, if it offered itself: what came after that waits again.
+        """
+        if heard is not None:
+            await self._ask("lock_worker", (worker,))
+            await self._change("offer_no_more", (worker,))
+            for job in to_jobs(await self._ask("lock_unheard", (worker, heard))):
+                back = Outcome(job=job.id, attempt=job.attempt, kind=OutcomeKind.RELEASED)
+                await self._wait_or_end(job, life.settled(job, back, self.now), None)
         await self._change("leave", (worker,))
 
     async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:

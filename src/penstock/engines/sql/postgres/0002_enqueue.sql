@@ -79,23 +79,33 @@ BEGIN
 END $$;
 
 -- The same for one job whose id nobody can have sent before: there is next to nothing to plan, and to
--- settle how would cost more than to do it. If nobody else stores anything just now, `tell_`, whoever
--- sleeps is woken by the commit itself; true: somebody was. Whoever falls asleep at this moment is not
--- seen: if nobody was there, look again after the commit.
+-- settle how would cost more than to do it. If nobody else stores anything just now, `tell_`, it is given
+-- to a worker that offers itself ('handed'), or whoever sleeps is woken by the commit itself ('told').
+-- Whoever falls asleep at this moment is not seen: if nobody was there, look again after the commit.
 CREATE FUNCTION penstock.put_plain_one(
   id_ text, payload_ text, task_ text, queue_ text, priority_ bigint, by_ text, tell_ boolean)
-RETURNS boolean LANGUAGE plpgsql
+RETURNS text LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
 DECLARE
   ticket_ bigint  := nextval('penstock.ticket');
   fair_   boolean := (SELECT fair FROM penstock.queue WHERE name = queue_);  -- null: nothing was decided
   hold_   text    := CASE WHEN fair_ THEN 'unplaced' END;
 BEGIN
+  IF tell_ AND fair_ IS NULL THEN
+    IF penstock.hand_over(ticket_, id_, payload_, task_, queue_, priority_, by_) THEN
+      RETURN 'handed';
+    END IF;
+  END IF;
   INSERT INTO penstock.live (entry, seq, priority, enqueued_at, id, task, queue, state, enqueued_by, hold,
                              hold_cause, payload)
   VALUES (ticket_, ticket_, priority_, penstock.now(), id_, task_, queue_, 'ready', by_, hold_,
           CASE WHEN hold_ IS NOT NULL THEN queue_ END, convert_to(payload_, 'UTF8'));
-  RETURN tell_ AND penstock.rouse('work', CASE WHEN fair_ IS NULL THEN queue_ END);
+  IF tell_ THEN
+    IF penstock.rouse('work', CASE WHEN fair_ IS NULL THEN queue_ END) THEN
+      RETURN 'told';
+    END IF;
+  END IF;
+  RETURN NULL;
 END $$;
 
 -- Store jobs of any kind, from a JSON array of drafts; a receipt for each, in order. `tell_` says that

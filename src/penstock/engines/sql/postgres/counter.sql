@@ -10,3 +10,6 @@ SELECT penstock.put_plain_one($1::text, $2::text, $3::text, $4::text, $5::bigint
 
 -- name: wake
 SELECT penstock.wake('work', $1::text)
+
+-- name: tell_news
+SELECT penstock.wake('news')

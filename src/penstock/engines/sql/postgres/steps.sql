@@ -213,6 +213,9 @@ DELETE FROM penstock.spot WHERE next_place <= coalesce(
 -- name: prune_sleepers
 DELETE FROM penstock.sleeper WHERE until < extract(epoch FROM clock_timestamp()) - 60
 
+-- name: prune_offers
+DELETE FROM penstock.offer WHERE until < extract(epoch FROM clock_timestamp()) - 60
+
 -- name: savepoint
 SAVEPOINT rehearsal
 
@@ -263,6 +266,18 @@ UPDATE penstock.live SET hold = NULL, hold_cause = NULL, hold_until = NULL
 
 -- name: leave
 DELETE FROM penstock.worker WHERE id = %s::text
+
+-- name: lock_worker
+-- Whoever is about to give it a job is waited for, and so is its own turn.
+SELECT pg_advisory_xact_lock(hashtext('penstock.worker'), hashtext(%s::text))
+
+-- name: offer_no_more
+DELETE FROM penstock.offer WHERE worker = %s::text
+
+-- name: lock_unheard
+SELECT * FROM penstock.live
+ WHERE id = ANY (ARRAY(SELECT id FROM penstock.unheard(%s::text, %s::bigint))) AND state = 'running'
+   FOR UPDATE SKIP LOCKED
 
 -- name: lock_term
 SELECT holder, epoch, until, ttl FROM penstock.term FOR UPDATE

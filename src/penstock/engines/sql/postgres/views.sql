@@ -92,7 +92,7 @@ SELECT queue, sum(jobs)::bigint FROM (
 ) AS part GROUP BY queue
 
 -- name: held_by
-SELECT * FROM penstock.running_of(%(worker)s::text) ORDER BY priority, place, seq
+SELECT *, coalesce(claim, 0) FROM penstock.running_of(%(worker)s::text) ORDER BY priority, place, seq
 
 -- name: hands
 SELECT coalesce(worker, ''), queue, task, priority, count(*), count(*) FILTER (WHERE started),
