@@ -12,7 +12,7 @@
 CREATE FUNCTION penstock.note(
   claim_ bigint, worker_ text, tid_ tid, id_ text, task_ text, payload_ text, queue_ text, priority_ bigint,
   enqueued_at_ double precision, by_ text, seq_ bigint, attempt_ integer, claimed_at_ double precision)
-RETURNS json LANGUAGE sql IMMUTABLE AS $$
+RETURNS json LANGUAGE sql STABLE AS $$
   SELECT json_build_array(claim_, worker_, tid_, id_, task_, payload_, queue_, priority_, enqueued_at_, by_,
                           seq_, attempt_, claimed_at_)
 $$;
