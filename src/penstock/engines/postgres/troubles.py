@@ -125,3 +125,9 @@ def line(error: BaseException) -> str:
     told = [each for each in str(error).splitlines() if not each.lstrip().startswith("Is the ")]
     text = " ".join(" ".join(told).split()).removeprefix("connection failed: ")
     return text or type(error).__name__
+
+
+def says(error: EngineUnavailable, state: str) -> bool:
+    """The server raised this very state."""
+    cause = error.__cause__
+    return isinstance(cause, psycopg.Error) and cause.sqlstate == state
