@@ -27,6 +27,7 @@ from conformance.steps import (
 )
 from conformance.waiting import LONG, breathe
 from penstock.core.job import Job, State, Verdict
+from penstock.engines.postgres import ear
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.postgres.offers import Note, Offers
 from penstock.engines.postgres.watch import Watch
@@ -282,6 +283,26 @@ async def test_nothing_is_given_to_one_whose_process_is_gone(
     )
     assert (await stored(engine, await enqueue_one(engine))).state is State.READY
     assert await rows(admin, STANDING) == []
+
+
+async def test_nothing_is_given_to_one_whose_connection_has_ended(
+    engine: PostgresEngine,
+    admin: psycopg.AsyncConnection[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it is when its process was killed; this one would listen again in a moment."""
+    monkeypatch.setattr(ear, "AGAIN", (60.0, 60.0))
+    worker = await joined(engine)
+    listeners = (
+        "FROM pg_stat_activity WHERE application_name = 'penstock listener'"
+        " AND datname = current_database()"
+    )
+    async with sleeping(engine, admin, worker):
+        assert await rows(admin, f"SELECT pg_terminate_backend(pid) {listeners}") == [(True,)]
+        async with asyncio.timeout(60):
+            while await rows(admin, f"SELECT pid {listeners}"):
+                await breathe()
+        assert (await stored(engine, await enqueue_one(engine))).state is State.READY
 
 
 async def test_nothing_is_given_to_one_that_lost_its_lease(
