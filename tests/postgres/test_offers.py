@@ -29,12 +29,13 @@ from conformance.waiting import LONG, breathe
 from penstock.core.job import Job, State, Verdict
 from penstock.engines.postgres import ear
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.postgres.offers import Note, Offers
+from penstock.engines.postgres.offers import LEASE, Note, Offers
 from penstock.engines.postgres.watch import Watch
 from penstock.engines.records import QueueSettings
 from servers.emptied import emptied
 from servers.postgres import Postgres
 
+GIVE = "SELECT penstock.put_plain_one('given', '{}', 'work', 'default', 5, '', true)"
 STANDING = "SELECT worker FROM penstock.offer WHERE until > 0 ORDER BY worker"
 
 
@@ -87,7 +88,9 @@ async def rows(admin: psycopg.AsyncConnection[Any], sql: str) -> list[Any]:
 async def sleeping(
     engine: PostgresEngine, admin: psycopg.AsyncConnection[Any], *workers: str
 ) -> AsyncIterator[list[asyncio.Task[None]]]:
-    """Idle workers that have offered themselves."""
+    """Idle workers that have offered themselves, after a turn that gave them nothing."""
+    for worker in workers:
+        assert await next_turn(engine, worker) == []
     naps = [
         asyncio.create_task(engine.wait(ask(worker, want=5, is_idle=True), LONG))
         for worker in workers
@@ -199,7 +202,7 @@ async def test_what_was_not_heard_of_ends_the_next_sleep(
     worker = await joined(engine)
     async with sleeping(engine, admin, worker):
         id = await enqueue_one(engine)
-    engine._offers._offered.clear()  # as if it had lapsed
+    engine._offers.distrust()
     await soon(engine.wait(ask(worker, want=5, is_idle=True), LONG))
     assert ids(await next_turn(engine, worker)) == [id]
     await said(deaf)
@@ -277,8 +280,10 @@ async def test_nothing_is_given_to_one_whose_process_is_gone(
     engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
 ) -> None:
     worker = await joined(engine)
+    assert await next_turn(engine, worker) == []
     await admin.execute(
-        "INSERT INTO penstock.offer VALUES (%s, 'nobody listens', '{default}', 'infinity')",
+        "INSERT INTO penstock.offer SELECT %s, 'nobody listens', 'infinity', '{default}',"
+        " last_value + is_called::integer, '{}', '{}', '{}', '{}', '{}' FROM penstock.lowered",
         (worker,),
     )
     assert (await stored(engine, await enqueue_one(engine))).state is State.READY
@@ -314,16 +319,6 @@ async def test_nothing_is_given_to_one_that_lost_its_lease(
         assert (await stored(engine, await enqueue_one(engine))).state is State.READY
 
 
-async def test_nothing_is_given_to_one_that_is_being_buried(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
-) -> None:
-    worker = await joined(engine)
-    lock = "SELECT pg_advisory_lock(hashtext('penstock.worker'), hashtext(%s))"
-    async with sleeping(engine, admin, worker):
-        await admin.execute(lock, (worker,))
-        assert (await stored(engine, await enqueue_one(engine))).state is State.READY
-
-
 async def test_a_large_job_waits_in_line(
     engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
 ) -> None:
@@ -348,6 +343,67 @@ async def test_a_queue_about_which_something_was_decided_has_its_line(
         assert (await stored(engine, await enqueue_one(engine))).state is State.READY
 
 
+@pytest.mark.parametrize("priority", [0, 5, 9])
+async def test_nobody_is_overtaken(
+    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any], priority: int
+) -> None:
+    """The worker hears of the first one in a moment."""
+    worker = await joined(engine)
+    async with sleeping(engine, admin, worker):
+        first = await put(engine, priority=5)
+        second = await enqueue_one(engine, priority=priority)
+    assert {job.id for job in await next_turn(engine, worker)} == {first, second}
+    assert [(await stored(engine, id)).state for id in (first, second)] == [State.RUNNING] * 2
+    claims = await rows(admin, "SELECT jobs FROM penstock.claim WHERE NOT handed ORDER BY jobs")
+    assert sum(jobs for (jobs,) in claims) == 2
+
+
+async def test_nobody_with_an_old_ticket_is_overtaken(
+    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    worker, other = await joined(engine), await joined(engine)
+    await put(engine, "first")
+    (first,) = await claim(engine, worker=other)
+    second = await put(engine)
+    (job,) = await claim(engine, worker=worker)
+    assert job.id == second
+    await send(engine, worker, outcome(job, "succeeded"))
+    async with sleeping(engine, admin, worker):
+        await send(engine, other, outcome(first, "released"))
+        assert (await stored(engine, await enqueue_one(engine))).state is State.READY
+    assert ids(await next_turn(engine, worker))[0] == "first"
+
+
+async def test_what_waits_in_a_queue_with_decisions_is_not_in_the_way(
+    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    worker = await joined(engine)
+    await engine.set_queue("other", QueueSettings(paused=True))
+    await put(engine, queue="other")
+    wanted = ask(worker, "other", "default", want=5, is_idle=True)
+    assert (await engine.exchange(wanted)).jobs == ()
+    nap = asyncio.create_task(engine.wait(wanted, LONG))
+    await offered(admin, worker)
+    assert (await stored(engine, await enqueue_one(engine))).worker == worker
+    await soon(nap)
+
+
+async def test_who_is_given_a_job_remembers_where_the_line_begins(
+    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    """What is dead before it is not walked again, by nobody who enqueues."""
+    worker = await joined(engine)
+    async with sleeping(engine, admin, worker) as (nap,):
+        id = await enqueue_one(engine)
+        await soon(nap)
+    (job,) = await next_turn(engine, worker)
+    await send(engine, worker, outcome(job, "succeeded"))
+    async with sleeping(engine, admin, worker):
+        given = await rows(admin, "SELECT from_seq FROM penstock.offer")
+    assert given[0][0].count(job.seq) == 1
+    assert job.id == id
+
+
 async def test_another_queue_is_not_offered(
     engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
 ) -> None:
@@ -358,28 +414,37 @@ async def test_another_queue_is_not_offered(
         assert await rows(admin, STANDING) == [(worker,)]
 
 
-async def test_a_worker_waits_for_whoever_gives_it_something(
+async def test_whoever_is_about_to_give_something_is_not_waited_for(
     engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
 ) -> None:
-    """It asks in the middle of that, and is given it."""
+    """A transaction may stay open for long: the worker goes on, and finds the job later."""
     worker = await joined(engine)
-    put_one = "SELECT penstock.put_plain_one('given', '{}', 'work', 'default', 5, '', true)"
     async with sleeping(engine, admin, worker), admin.transaction():
-        assert await rows(admin, put_one) == [("handed",)]
-        turn = asyncio.create_task(next_turn(engine, worker))
-        while not await rows(admin, "SELECT FROM pg_locks WHERE NOT granted"):
-            await breathe()
-    assert ids(await soon(turn)) == ["given"]
+        assert await rows(admin, GIVE) == [("handed",)]
+        await put(engine, "in-line")
+        assert ids(await next_turn(engine, worker)) == ["in-line"]
+        assert ids(await bury(engine, await joined(engine))) == []
+    assert ids(await next_turn(engine, worker)) == ["given"]
+    assert await next_turn(engine, worker) == []
+
+
+async def test_one_that_leaves_waits_for_nobody(
+    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    worker = await joined(engine)
+    async with sleeping(engine, admin, worker), admin.transaction():
+        assert await rows(admin, GIVE) == [("handed",)]
+        await engine.leave(worker)
+    assert ids(await bury(engine)) == ["given"]
 
 
 async def test_who_gives_up_has_given_nothing(
     engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
 ) -> None:
     worker = await joined(engine)
-    put_one = "SELECT penstock.put_plain_one('given', '{}', 'work', 'default', 5, '', true)"
     async with sleeping(engine, admin, worker):
         async with admin.transaction(force_rollback=True):
-            assert await rows(admin, put_one) == [("handed",)]
+            assert await rows(admin, GIVE) == [("handed",)]
         await offered(admin, worker)
         assert ids([await stored(engine, await enqueue_one(engine))]) != ["given"]
     assert await engine.get(["given"]) == [None]
@@ -395,7 +460,8 @@ async def test_who_may_only_enqueue_does_not_learn_where_it_goes(
     url = emptied().url.replace("postgres@", f"{role}@")
     try:
         async with await psycopg.AsyncConnection.connect(url, autocommit=True) as other:
-            for what in ("* FROM penstock.offer", "penstock.offer('w', 'c', '{default}', 60, 0)"):
+            lines = "'{default}', 0, '{}', '{}', '{}', '{}', '{}'"
+            for what in ("* FROM penstock.offer", f"penstock.offer('w', 'c', 60, {lines}, 0)"):
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     await other.execute(f"SELECT {what}".encode())
             async with sleeping(engine, admin, worker) as (nap,):
@@ -407,6 +473,118 @@ async def test_who_may_only_enqueue_does_not_learn_where_it_goes(
     finally:
         await admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
     assert ids(await next_turn(engine, worker)) == ["one"]
+
+
+async def test_two_who_give_at_once_find_that_nobody_listens(
+    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    worker, other = await joined(engine), await joined(engine)
+    async with sleeping(engine, admin, worker, other):
+        await admin.execute("UPDATE penstock.offer SET channel = 'nobody listens'")
+        async with admin.transaction():
+            assert await rows(admin, GIVE) != [("handed",)]
+            id = await enqueue_one(engine)
+            assert (await stored(engine, id)).state is State.READY
+
+
+@pytest.mark.usefixtures("deaf")
+async def test_what_was_not_heard_of_is_found_when_the_ear_is_deaf(
+    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await joined(engine)
+    async with sleeping(engine, admin, worker) as (nap,):
+        id = await enqueue_one(engine)
+        assert engine._watch is not None
+        monkeypatch.setattr(Watch, "hears", False)
+        engine._watch._relearn()
+        await soon(nap)
+    assert ids(await next_turn(engine, worker)) == [id]
+
+
+@pytest.mark.usefixtures("deaf")
+async def test_what_was_not_heard_of_is_found_when_it_hears_again(
+    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    worker = await joined(engine)
+    async with sleeping(engine, admin, worker) as (nap,):
+        id = await enqueue_one(engine)
+        assert engine._watch is not None
+        engine._watch._relearn()
+        await soon(nap)
+    assert ids(await next_turn(engine, worker)) == [id]
+
+
+@pytest.mark.usefixtures("deaf")
+async def test_what_was_not_heard_of_is_found_after_its_queue_was_fair(
+    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    """Running jobs lose their places then, and get claims of their own."""
+    worker = await joined(engine)
+    async with sleeping(engine, admin, worker):
+        id = await enqueue_one(engine)
+    for fair in (True, False):
+        await engine.set_queue("default", QueueSettings(fair=fair))
+    assert ids(await next_turn(engine, worker)) == [id]
+
+
+async def test_what_was_not_heard_of_takes_the_place_of_others(
+    deaf: list[str], engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    worker = await joined(engine)
+    async with sleeping(engine, admin, worker):
+        id = await enqueue_one(engine)
+    await put(engine)
+    assert ids((await engine.exchange(ask(worker, want=1))).jobs) == [id]
+    await said(deaf)
+
+
+async def test_what_was_heard_of_takes_the_place_of_others(
+    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    worker = await joined(engine)
+    job = await claim_one(engine, await _queue_with_one(engine), worker=worker)
+    async with sleeping(engine, admin, worker) as (nap,):
+        id = await enqueue_one(engine)
+        await soon(nap)
+    await put(engine)
+    wanted = ask(worker, want=1, outcomes=(outcome(job, "succeeded"),))
+    assert ids((await engine.exchange(wanted)).jobs) == [id]
+
+
+@pytest.mark.usefixtures("deaf")
+async def test_a_store_that_is_older_than_we_knew_is_asked_again(
+    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    """It was restored from a backup, and its numbers begin before ours."""
+    worker = await joined(engine)
+    assert await next_turn(engine, worker) == []
+    engine._offers.offer(worker)
+    engine._offers.knows(worker, 1000)
+    await admin.execute("SELECT setval('penstock.claims', 5)")
+    await soon(engine.wait(ask(worker, want=5, is_idle=True), LONG))
+    async with sleeping(engine, admin, worker):
+        id = await enqueue_one(engine)
+    assert ids(await next_turn(engine, worker)) == [id]
+
+
+async def test_a_store_with_another_name_gives_jobs_as_well() -> None:
+    engine = PostgresEngine(emptied().url, schema="other_hands")
+    await engine.open()
+    try:
+        url = emptied().url
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as admin:
+            worker = await joined(engine)
+            assert await next_turn(engine, worker) == []
+            nap = asyncio.create_task(engine.wait(ask(worker, want=5, is_idle=True), LONG))
+            async with asyncio.timeout(60):
+                while not await rows(admin, STANDING.replace("penstock.", "other_hands.")):
+                    await breathe()
+            id = await enqueue_one(engine)
+            assert (await stored(engine, id)).worker == worker
+            await soon(nap)
+            await admin.execute("DROP SCHEMA other_hands CASCADE")
+    finally:
+        await engine.close()
 
 
 @pytest.mark.usefixtures("deaf")
@@ -442,12 +620,12 @@ def note(number: int, worker: str = "w") -> Note:
 def test_what_is_for_nobody_here_is_passed_over() -> None:
     offers = Offers()
     assert not offers.add([note(7)])
-    assert not offers.has("w")
+    assert not offers.count("w")
 
 
 def test_the_same_is_given_once_however_often_it_is_said() -> None:
     offers = Offers()
-    offers.offer("w", 0.0)
+    offers.offer("w")
     assert offers.add([note(7), note(7)])
     assert offers.take("w") == [note(7)]
     assert not offers.add([note(7), note(6)])
@@ -455,10 +633,14 @@ def test_the_same_is_given_once_however_often_it_is_said() -> None:
 
 def test_an_offer_is_renewed_before_it_lapses() -> None:
     offers = Offers()
-    assert offers.is_needed("w", 0.0)
-    offers.offer("w", 0.0)
-    assert not offers.is_needed("w", 1.0)
-    assert offers.is_needed("w", 4.0)
+    offers.offer("w")
+    assert not offers.is_fresh("w", 1.0)
+    offers.offered("w", 1.0)
+    assert offers.is_fresh("w", 1.1)
+    assert not offers.is_fresh("w", 1.0 + LEASE / 2)
+    offers.distrust()
+    assert not offers.is_fresh("w", 1.1)
+    assert offers.heard("w") == 0
 
 
 def test_two_handles_are_told_in_different_places() -> None:

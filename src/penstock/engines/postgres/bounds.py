@@ -80,6 +80,14 @@ class Bounds:
         """The ranges to look at while there may be no sweep; None: there may be."""
         return self._ranges(queues) if self.rests and self._begins else None
 
+    def known(self, queues: Iterable[str]) -> Ranges:
+        """The ranges beyond what was claimed, whether or not it is time to sweep."""
+        return self._ranges(queues)
+
+    def raise_to(self, jobs: Sequence[Job]) -> None:
+        """These were next in line, beyond the bounds."""
+        self.learn(jobs, self._lowered, is_fair=False, swept=None)
+
     @property
     def rests(self) -> bool:
         """The last sweep was so dear that there is none for a while."""

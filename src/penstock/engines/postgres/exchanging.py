@@ -38,7 +38,10 @@ from penstock.engines.records import Ask, Exchange, Report, WorkerInfo, reasons
 from penstock.engines.storable import check_outcomes, check_reports
 from penstock.errors import EngineBusy, EngineUnavailable, LeaseLost
 
-OFFER: Final = "SELECT penstock.offer(%s, %s, %s, %s, %s)"
+OFFER: Final = (
+    "SELECT penstock.offer(%s, %s, %s, %s, %s, %s::bigint[], %s::bigint[], %s::double precision[],"
+    " %s::bigint[], %s::bigint[], %s)"
+)
 BEAT: Final = "UPDATE penstock.worker SET beat = beat + 1 WHERE id = %s RETURNING 1"
 
 LONGEST_NAP: Final = 0.05
@@ -65,9 +68,20 @@ class PostgresExchanging(PostgresHandle):
     # --- turns ---------------------------------------------------------------------------------
 
     async def exchange(self, ask: Ask) -> Exchange:
-        if self._offers.has(ask.worker) and ask.queues and not (ask.outcomes or ask.begun):
+        given = self._offers.count(ask.worker) if ask.queues else 0
+        if given and not (ask.outcomes or ask.begun):
             jobs = self._handed(ask)
+            self._bounds.raise_to(jobs)
             return Exchange(jobs=jobs, now=jobs[-1].claimed_at or 0.0)
+        if given:
+            ask = replace(ask, want=max(0, ask.want - given), slots=max(0, ask.slots - given))
+        try:
+            return await self._whole_turn(ask)
+        except LeaseLost:
+            self._offers.forget(ask.worker)
+            raise
+
+    async def _whole_turn(self, ask: Ask) -> Exchange:
         check_outcomes(self.traits.name, ask.outcomes)
         wakes = DONE if ask.outcomes else NEWS
         told = [each for each in ask.outcomes if each.is_settled]
@@ -156,7 +170,6 @@ class PostgresExchanging(PostgresHandle):
             rows = await self._run(self._exchange, values, wakes)
         except EngineUnavailable as error:
             if says(error, NO_LEASE):
-                self._offers.forget(ask.worker)
                 raise LeaseLost(ask.worker) from None
             if says(error, LOCKED):
                 return None
@@ -173,7 +186,10 @@ class PostgresExchanging(PostgresHandle):
             return None
         if ranges is not None:
             self._learn(ask, header, jobs, ranges)
-        self._offers.add(header.handed or ())
+        if ask.queues:
+            self._offers.add(header.handed or ())
+            if header.handed != []:
+                self._offers.took_back(ask.worker)
         return Exchange(
             jobs=(*jobs, *self._handed(ask)),
             verdicts=(Verdict.DONE,) * len(ask.outcomes),
@@ -226,26 +242,32 @@ class PostgresExchanging(PostgresHandle):
             due_in = await self._look_before_sleep(ask)
             if due_in is not None and due_in <= 0:
                 return
-            if takes_any and ask.is_idle and watch.hears and not await self._offer(ask):
-                return
+            if takes_any and ask.is_idle and watch.hears:
+                if not await self._offer(ask):
+                    return
+            elif self._offers.heard(ask.worker) is not None:
+                return  # what it is given now would not be heard of: a turn takes the offer back
             if in_vain > 1:
                 # What comes is for others: to look at each of it would be a hot loop.
                 await asyncio.sleep(min(LONGEST_NAP, 0.001 * 2.0 ** min(in_vain, 10)))
             found = await watch.listen(seen, left if due_in is None else min(left, due_in), kind)
-            if self._offers.has(ask.worker) or (takes_any and watch.has_filled(ask.queues, seen)):
+            if self._offers.count(ask.worker) or (takes_any and watch.has_filled(ask.queues, seen)):
                 return
             in_vain = in_vain + 1 if found != seen else 0
 
     async def _offer(self, ask: Ask) -> bool:
-        """Let the worker be given a job while it sleeps; False: it was, and has not heard of it."""
+        """Let the worker be given a job while it sleeps; False: it has to take a turn first."""
         offers, now = self._offers, asyncio.get_running_loop().time()
-        if offers.has(ask.worker):
-            return False
-        if not offers.is_needed(ask.worker, now):
+        if offers.is_fresh(ask.worker, now):
             return True
-        heard = offers.offer(ask.worker, now)
-        values = (ask.worker, offers.channel, texts(ask.queues), LEASE, heard)
-        ((is_fine,),) = await self._call(OFFER, values)
+        heard, queues = offers.offer(ask.worker), texts(ask.queues)
+        ranges = self._bounds.known(queues)
+        lines = queues, ranges.lowered, *ranges.arrays
+        ((is_fine,),) = await self._call(OFFER, (ask.worker, offers.channel, LEASE, *lines, heard))
+        if is_fine is None:
+            offers.restart(ask.worker)
+        elif is_fine:
+            offers.offered(ask.worker, now)
         return bool(is_fine)
 
     async def _look_before_sleep(self, ask: Ask) -> float | None:

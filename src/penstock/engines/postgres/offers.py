@@ -27,8 +27,10 @@ import msgspec
 
 from penstock.core.job import Job, State
 
-LEASE: Final = 6.0
-"""Seconds for which an offer stands; renewed at half of it."""
+LEASE: Final = 2.0
+"""Seconds for which an offer stands: one whose process hangs is given a job for so long."""
+FRESH: Final = 0.5
+"""Seconds for which it need not be renewed; then each look does so, and asks what was given."""
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True):
@@ -74,10 +76,10 @@ class Offers:
     """What the workers of one handle offer, and what they were given. Belongs to its loop."""
 
     def __init__(self) -> None:
-        self.channel = f"penstock.{secrets.token_hex(16)}"
+        self.channel = f"penstock_{secrets.token_hex(16)}"
         """Where we are told; known to nobody else, as anybody may listen."""
         self._offered: dict[str, float] = {}
-        """Until when, by the loop's time. What is here may have been taken; what is not, was."""
+        """Since when, by the loop's time. What is here may have been taken; what is not, was."""
         self._given: dict[str, dict[int, Note]] = {}
         self._heard: dict[str, int] = {}
 
@@ -89,14 +91,27 @@ class Offers:
         """The last number that it knows; None: it has never offered itself."""
         return self._heard.get(worker)
 
-    def is_needed(self, worker: str, now: float) -> bool:
-        """The worker does not offer itself, or not for long."""
-        return self._offered.get(worker, -inf) - now < LEASE / 2
+    def is_fresh(self, worker: str, now: float) -> bool:
+        """The worker has just offered itself."""
+        return now - self._offered.get(worker, -inf) < FRESH
 
-    def offer(self, worker: str, now: float) -> int:
+    def offer(self, worker: str) -> int:
         """The worker is about to offer itself; returns the last number that it knows."""
-        self._offered[worker] = now + LEASE
+        self._offered[worker] = -inf
         return self._heard.setdefault(worker, 0)
+
+    def offered(self, worker: str, now: float) -> None:
+        """Its offer stands, unless it was taken meanwhile."""
+        if worker in self._offered:
+            self._offered[worker] = now
+
+    def restart(self, worker: str) -> None:
+        """The store is another one, and its numbers begin anew."""
+        self._heard[worker] = 0
+
+    def distrust(self) -> None:
+        """What was said may not have been heard: the next look has to ask."""
+        self._offered = dict.fromkeys(self._offered, -inf)
 
     def receive(self, text: str) -> bool:
         """Somebody has given a job; False: that was known, or is for nobody here."""
@@ -112,13 +127,16 @@ class Offers:
                 is_new = True
         return is_new
 
-    def has(self, worker: str) -> bool:
-        """The worker was given something that it does not know of."""
-        return worker in self._given
+    def count(self, worker: str) -> int:
+        """How many jobs the worker was given of which it does not know."""
+        return len(self._given.get(worker, ()))
+
+    def took_back(self, worker: str) -> None:
+        """A turn has ended the offer."""
+        self._offered.pop(worker, None)
 
     def take(self, worker: str) -> list[Note]:
-        """What it was given, in a turn that has ended: now it knows, and offers itself no more."""
-        self._offered.pop(worker, None)
+        """What it was given; from now on it knows."""
         given = self._given.pop(worker, {})
         self.knows(worker, max(given, default=0))
         return list(given.values())

@@ -261,6 +261,7 @@ class Watch:
     def _relearn(self) -> None:
         """The ear hears again, or does no more."""
         self._known_until.clear()
+        self._offers.distrust()
         self._pause = OFTEN
         if self.hears and self._has_complained:
             self._has_complained = False

@@ -67,7 +67,7 @@ class Header(msgspec.Struct, frozen=True):
     due: float | None = None
     cancels: list[str] | None = None
     handed: list[Note] | None = None
-    """What the worker was given without asking."""
+    """What the worker was given without asking; empty: somebody is about to give it something."""
     passed: bool = False
     """A job that runs at most once stays in line before some that were given."""
     contended: bool = False
@@ -230,7 +230,6 @@ class PostgresWork(PostgresSteps):
         knows of, if it offered itself: what came after that waits again.
         """
         if heard is not None:
-            await self._ask("lock_worker", (worker,))
             await self._change("offer_no_more", (worker,))
             for job in to_jobs(await self._ask("lock_unheard", (worker, heard))):
                 back = Outcome(job=job.id, attempt=job.attempt, kind=OutcomeKind.RELEASED)

@@ -71,6 +71,10 @@ BEGIN
   END IF;
   IF heard_ IS NOT NULL THEN
     handed_ := penstock.take_back(worker_, heard_);
+    IF handed_ IS NOT NULL THEN
+      want_ := greatest(0, want_ - json_array_length(handed_));
+      slots_ := greatest(0, slots_ - json_array_length(handed_));
+    END IF;
   END IF;
 
   IF begun_ IS NOT NULL THEN

@@ -267,12 +267,10 @@ UPDATE penstock.live SET hold = NULL, hold_cause = NULL, hold_until = NULL
 -- name: leave
 DELETE FROM penstock.worker WHERE id = %s::text
 
--- name: lock_worker
--- Whoever is about to give it a job is waited for, and so is its own turn.
-SELECT pg_advisory_xact_lock(hashtext('penstock.worker'), hashtext(%s::text))
-
 -- name: offer_no_more
-DELETE FROM penstock.offer WHERE worker = %s::text
+-- Whoever takes the offer just now is not waited for: what he gives is rescued.
+DELETE FROM penstock.offer
+ WHERE worker = (SELECT worker FROM penstock.offer WHERE worker = %s::text FOR UPDATE SKIP LOCKED)
 
 -- name: lock_unheard
 SELECT * FROM penstock.live
