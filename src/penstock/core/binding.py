@@ -21,7 +21,7 @@ from types import GenericAlias
 from typing import Any, TypeAlias, Unpack, get_args, get_origin
 
 from msgspec import UNSET, Struct, defstruct
-from msgspec.structs import astuple
+from msgspec.structs import asdict
 
 from penstock.core.wire import carried
 
@@ -143,7 +143,7 @@ class Direct(_Fields):
         # Of a Struct that inherits keyword-only fields, only its own can be given by place.
         names = defstruct("Names", by_name, kw_only=True)
         self.kind = defstruct("Arguments", by_place, bases=(names,), forbid_unknown_fields=True)
-        self._names: tuple[str, ...] = self.kind.__struct_fields__
+        self._may_lack = any(not _is_required(each) for each in self.given.parameters.values())
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         try:
@@ -157,8 +157,9 @@ class Direct(_Fields):
         return self.kind(**arguments)
 
     def call(self, value: Struct, context: object) -> Call:
-        pairs = zip(self._names, astuple(value), strict=True)
-        kwargs = {name: item for name, item in pairs if item is not UNSET}
+        kwargs = asdict(value)
+        if self._may_lack:
+            kwargs = {name: item for name, item in kwargs.items() if item is not UNSET}
         for name in self.injected:
             kwargs[name] = context
         return (), kwargs

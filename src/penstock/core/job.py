@@ -236,6 +236,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The job has ended already, in the transaction of its effects: this only tells of it."""
 
 
+# To look a member up in its enum takes longer than most of what is done with it: what every attempt
+# asks for has a name of its own.
+RUNNING: Final = State.RUNNING
+SUCCEEDED: Final = OutcomeKind.SUCCEEDED
+
+
 def step(job: Job, change: Change) -> State:
     """Return the state that ``change`` leads to, or raise ``WrongState``."""
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from penstock.core.job import Hold, Job, Outcome, OutcomeKind, Verdict
+from penstock.core.job import SUCCEEDED, Hold, Job, Outcome, OutcomeKind, Verdict
 from penstock.core.spec import KINDS, Kind
 from penstock.engines.records import Report
 from penstock.worker.appetite import Meal, Room
@@ -47,6 +47,8 @@ class Crew:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._hands = tools.hands
+        self._stats = tools.stats
+        self._wake = tools.wake
         self._gate = tools.gate
         self._is_verbose = tools.journal.is_verbose
         settings = tools.settings
@@ -128,12 +130,13 @@ class Crew:
         """Hand claimed jobs out, most urgent first; return how many of each kind there were."""
         now = self._tools.clock.monotonic()
         lots: dict[Kind, list[Attempt]] = {kind: [] for kind in KINDS}
+        spec_of, take = self._tools.specs.get, self._hands.take
         for job in jobs:
-            spec = self._tools.specs.get(job.task)
+            spec = spec_of(job.task)
             if spec is None:
                 self._turn_away(job)
                 continue
-            attempt = self._hands.take(job, spec, now)
+            attempt = take(job, spec, now)
             if self.is_draining:
                 self._settle(attempt, released(attempt, SHUT_DOWN))
             elif job.crashes == 0:
@@ -180,7 +183,7 @@ class Crew:
             self._ends.over(attempt)
         self.menu.appetite.finished(attempt.spec.kind)
         self._over(attempt)
-        if outcome is not None and (self._is_verbose or outcome.kind is not OutcomeKind.SUCCEEDED):
+        if outcome is not None and (self._is_verbose or outcome.kind is not SUCCEEDED):
             self._tools.journal.ended(attempt.job, outcome)
         self._settle(attempt, outcome)
 
@@ -191,8 +194,8 @@ class Crew:
 
     def _settle(self, attempt: Attempt, outcome: Outcome | None) -> None:
         if self._hands.settle(attempt, outcome) and outcome is not None:
-            self._tools.stats.count(outcome.kind)
-        self._tools.wake()
+            self._stats.count(outcome.kind)
+        self._wake()
 
     @property
     def is_hopeless(self) -> bool:

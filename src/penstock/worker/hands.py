@@ -34,6 +34,8 @@ class Hands:
         self._attempts: dict[Key, Attempt] = {}
         self._outcomes: dict[Key, Outcome] = {}
         self._apart: dict[Key, Outcome] = {}
+        self._parted: tuple[Outcome, ...] = ()
+        """What was last set apart, all of it."""
         self._told: set[str] = set()
         self._announced: Attempt | None = None
         self._taken = 0
@@ -79,11 +81,13 @@ class Hands:
 
         False: it was forgotten before, and its outcome is nobody's business.
         """
-        if self._attempts.pop(attempt.key, None) is None:
+        key = attempt.key
+        if self._attempts.pop(key, None) is None:
             return False
-        self._told.discard(attempt.job.id)
+        if self._told:
+            self._told.discard(key[0])
         if outcome is not None:
-            self._outcomes[attempt.key] = outcome
+            self._outcomes[key] = outcome
         return True
 
     def add(self, outcome: Outcome) -> None:
@@ -143,9 +147,12 @@ class Hands:
 
     def answered(self, outcomes: Sequence[Outcome], verdicts: Sequence[Verdict]) -> int:
         """The store has judged these outcomes; those it wants later stay. Count the stale ones."""
-        stale = 0
+        if outcomes is self._parted and verdicts.count(Verdict.DONE) == len(outcomes):
+            self._apart, self._parted = {}, ()
+            return 0
+        stale, stays = 0, Verdict.LATER
         for outcome, verdict in zip(outcomes, verdicts, strict=True):
-            if verdict is not Verdict.LATER:
+            if verdict is not stays:
                 self._forget(outcome)
                 stale += verdict is Verdict.STALE
         return stale
@@ -154,16 +161,20 @@ class Hands:
         """Take outcomes to be sent by themselves, the oldest first, without those of some
         attempts. Until they are answered or brought back nobody else sends them.
         """
-        chosen = islice((key for key in self._outcomes if key not in but), limit)
-        for key in list(chosen):
-            self._apart[key] = self._outcomes.pop(key)
-        return tuple(self._apart.values())
+        if not but and not self._apart and len(self._outcomes) <= limit:
+            self._apart, self._outcomes = self._outcomes, {}
+        else:
+            chosen = islice((key for key in self._outcomes if key not in but), limit)
+            for key in list(chosen):
+                self._apart[key] = self._outcomes.pop(key)
+        self._parted = tuple(self._apart.values())
+        return self._parted
 
     def bring_back(self) -> None:
         """Let those that were set apart and not answered be sent again, before the others."""
         if self._apart:
             self._outcomes = {**self._apart, **self._outcomes}
-            self._apart = {}
+            self._apart, self._parted = {}, ()
 
     def begun(self) -> tuple[Key, ...]:
         """The attempts that have started, or are about to, and of which the store does not know."""

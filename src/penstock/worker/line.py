@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from math import inf
 
 from penstock.worker.attempt import Attempt
 
@@ -18,12 +19,12 @@ class Line(deque[Attempt]):
     def add(self, attempts: Sequence[Attempt]) -> None:
         """Put attempts where they belong."""
         is_sorted = True
-        last = _urgency(self[-1]) if self else None
+        last_priority, last_number = _urgency(self[-1]) if self else (-inf, 0)
         for attempt in attempts:
-            urgency = _urgency(attempt)
-            if last is not None and urgency < last:
+            priority, number = attempt.job.priority, attempt.number
+            if priority < last_priority or (priority == last_priority and number < last_number):
                 is_sorted = False
-            last = urgency
+            last_priority, last_number = priority, number
         self.extend(attempts)
         if not is_sorted:
             attempts = sorted(self, key=_urgency)

@@ -24,25 +24,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context as Variables
 from contextvars import copy_context
 from random import random
-from types import CoroutineType, MappingProxyType, coroutine
+from types import CoroutineType, coroutine
 from typing import Any, Final, assert_never
 from weakref import WeakSet
 
 from penstock.context import CURRENT, Cancel, Retry, Signal, Snooze
 from penstock.core.duration import text
-from penstock.core.job import Outcome, OutcomeKind
+from penstock.core.job import SUCCEEDED, Outcome, OutcomeKind
 from penstock.core.life import MAY_HAVE_RUN
 from penstock.errors import NotAnObject, TransactionEnded
 from penstock.worker.attempt import Attempt, Ending
 from penstock.worker.blame import error_record, message_of, summary_of
 from penstock.worker.effects import stepped, transacted
 from penstock.worker.passage import Passage
-
-_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 SHUT_DOWN: Final = "the worker shut down"
 
@@ -75,20 +73,30 @@ class Runner:
         spec = attempt.spec
         if spec.need is not None and attempt.context.effect is None:
             return await transacted(attempt, lambda: self.run(attempt), self)
-        if spec.hooks.middleware or spec.signature.plan.steps:
-            passage = Passage(attempt, self.part)
-            try:
-                await _isolated(self, attempt, passage.go)
-            except BaseException as error:  # its slot was abandoned
-                return self._raised(attempt, error, attempt.ending)
-            return self._passed(attempt, passage)
+        passage: Passage | None = None
+        function: Callable[..., Any] = spec.function
         try:
-            args, kwargs = spec.signature.decode(attempt.job.payload, attempt.context)
-            value = await _isolated(self, attempt, spec.function, args, kwargs)
+            if spec.hooks.middleware or spec.signature.plan.steps:
+                passage = Passage(attempt, self.part)
+                function, args, kwargs = passage.go, (), dict[str, Any]()
+            else:
+                args, kwargs = spec.signature.decode(attempt.job.payload, attempt.context)
+            enter = _apart(attempt)
+            handler = enter(function, *args, **kwargs)
+            if type(handler) is not CoroutineType:
+                handler = _coroutine(handler)
+            try:
+                future = enter(handler.send, None)
+            except StopIteration as end:  # it has never waited
+                value = end.value
+            else:
+                value = await _awaited(self, attempt, handler, enter, future)
             if self.is_copied:
                 self.part()
         except BaseException as error:
             return self._raised(attempt, error, attempt.ending)
+        if passage is not None:
+            return self._passed(attempt, passage)
         if attempt.ending is None:
             return self._returned(attempt, value, None)
         if attempt.is_out_of_time:
@@ -169,7 +177,7 @@ class Runner:
             return self._raised(attempt, error, ending)
         if is_signal:
             return self._raised(attempt, value, ending)
-        if attempt.ending is Ending.LOST:
+        if attempt.ending is not None and attempt.ending is Ending.LOST:
             return None
         if ending is not None:
             return self._ended(attempt, ending)
@@ -178,7 +186,7 @@ class Runner:
             result = spec.signature.encode_result(value, spec.max_result)
         except BaseException as error:
             return self._failed(attempt, error)
-        return Outcome(job=job.id, attempt=job.attempt, kind=OutcomeKind.SUCCEEDED, result=result)
+        return Outcome(job=job.id, attempt=job.attempt, kind=SUCCEEDED, result=result)
 
     def _raised(
         self, attempt: Attempt, error: BaseException, ending: Ending | None
@@ -291,38 +299,41 @@ def _said(error: BaseException) -> str:
     return summary_of(error)
 
 
-@coroutine
-def _isolated(
-    runner: Runner,
-    attempt: Attempt,
-    function: Callable[..., Awaitable[Any]],
-    args: tuple[Any, ...] = (),
-    kwargs: Mapping[str, Any] = _NONE,
-) -> Generator[Any, Any, Any]:
-    """Await a coroutine whose context variables are its own, without a task of its own.
+def _apart(attempt: Attempt) -> Callable[..., Any]:
+    """What calls a function so that its context variables are its own, without a task of its own.
 
     Slots are tasks that outlive their attempts: what one handler sets must not be seen by the next.
     """
+    token = CURRENT.set(attempt.context)
     enter = copy_context().run
-    enter(CURRENT.set, attempt.context)
-    handler = enter(function, *args, **kwargs)
-    if type(handler) is not CoroutineType and not asyncio.iscoroutine(handler):
-        handler = _awaited(handler)
-    step, sent = handler.send, None
+    CURRENT.reset(token)
+    return enter
+
+
+@coroutine
+def _awaited(
+    runner: Runner,
+    attempt: Attempt,
+    handler: Coroutine[Any, Any, Any],
+    enter: Callable[..., Any],
+    future: Any,
+) -> Generator[Any, Any, Any]:
+    """Await a coroutine that waits for ``future``, with the variables that ``enter`` has for it."""
     while True:
-        try:
-            future = enter(step, sent)
-        except StopIteration as end:
-            return end.value
         runner.part()
+        step: Callable[[Any], Any]
         try:
-            sent = yield future
+            sent: Any = yield future
             step = handler.send
         except BaseException as error:
             if attempt.is_abandoned:
                 _close(handler)
                 raise
             sent, step = error, handler.throw
+        try:
+            future = enter(step, sent)
+        except StopIteration as end:
+            return end.value
 
 
 def _close(handler: Coroutine[Any, Any, Any]) -> None:
@@ -333,5 +344,10 @@ def _close(handler: Coroutine[Any, Any, Any]) -> None:
         pass  # it awaits even now, or fails to clean up: there is nobody left to tell
 
 
-async def _awaited(handler: Awaitable[Any]) -> Any:
+def _coroutine(handler: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
+    """What a handler has returned that is no plain coroutine."""
+    return handler if asyncio.iscoroutine(handler) else _waits_for(handler)
+
+
+async def _waits_for(handler: Awaitable[Any]) -> Any:
     return await handler

@@ -116,7 +116,14 @@ class Slots:
                     continue
                 attempt = self._line.popleft()
                 if attempt.seize():
-                    await self._run(attempt, slot)
+                    # Nothing here waits except the handler, so a cancellation meant for the
+                    # handler cannot hit anything else.
+                    self._begin(attempt, slot)
+                    try:
+                        outcome = await self._runner.run(attempt)
+                    finally:
+                        self._end(attempt)
+                    self._finished(attempt, outcome)
                 if (now := self._clock.monotonic()) - since > SLICE:
                     since = now
                     await self._pause()
@@ -128,10 +135,7 @@ class Slots:
                 while slot.cancelling() and not self._is_closed:
                     slot.uncancel()
 
-    async def _run(self, attempt: Attempt, slot: asyncio.Task[None]) -> None:
-        """Run one attempt. Nothing here waits except the handler, so a cancellation meant for the
-        handler cannot hit anything else.
-        """
+    def _begin(self, attempt: Attempt, slot: asyncio.Task[None]) -> None:
         attempt.task = slot
         attempt.started_at = self._clock.monotonic()
         self._running.add(attempt)
@@ -143,14 +147,12 @@ class Slots:
             self._is_spreading = True
             # Runs when this handler first waits, or not at all before the line is empty.
             slot.get_loop().call_soon(self._spread)
-        try:
-            outcome = await self._runner.run(attempt)
-        finally:
-            attempt.task = None
-            self._running.discard(attempt)
-            if self._reserve is not None:
-                self._reserve.count(attempt.job.priority, -1)
-        self._finished(attempt, outcome)
+
+    def _end(self, attempt: Attempt) -> None:
+        attempt.task = None
+        self._running.discard(attempt)
+        if self._reserve is not None:
+            self._reserve.count(attempt.job.priority, -1)
 
     async def _pause(self) -> None:
         self._is_pausing = True

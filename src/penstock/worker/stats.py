@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, assert_never
 
-from penstock.core.job import OutcomeKind
+from penstock.core.job import SUCCEEDED, OutcomeKind
 
 
 @dataclass(slots=True)
@@ -27,6 +27,9 @@ class Stats:
 
     def count(self, kind: OutcomeKind) -> None:
         """An attempt has ended so."""
+        if kind is SUCCEEDED:
+            self.succeeded += 1
+            return
         match kind:
             case OutcomeKind.SUCCEEDED:
                 self.succeeded += 1

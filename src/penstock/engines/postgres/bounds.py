@@ -118,10 +118,11 @@ class Bounds:
             self._begins.clear()
             return
         self._claimed += len(jobs)
-        for job in jobs:
-            begins = self._begins.setdefault(job.queue, {})
-            if job.priority in begins or len(begins) < MOST:
-                begins[job.priority] = Ticket(job.place, job.seq)
+        last = {(job.queue, job.priority): job for job in jobs}
+        for (queue, priority), job in last.items():
+            begins = self._begins.setdefault(queue, {})
+            if priority in begins or len(begins) < MOST:
+                begins[priority] = Ticket(job.place, job.seq)
 
 
 def whole(queues: Iterable[str]) -> Ranges:

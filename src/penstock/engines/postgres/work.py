@@ -21,6 +21,8 @@ from psycopg import errors
 from penstock.clock import SystemClock
 from penstock.core import life
 from penstock.core.job import (
+    RUNNING,
+    SUCCEEDED,
     ErrorRecord,
     Hold,
     Job,
@@ -117,23 +119,25 @@ def to_done(outcomes: Sequence[Outcome], places: dict[str, str]) -> Done | None:
     """
     if not outcomes:
         return NOTHING
-    if any(each.kind is not OutcomeKind.SUCCEEDED for each in outcomes):
+    if any(each.kind is not SUCCEEDED for each in outcomes):
         return None
-    ids = BETWEEN.join([each.job for each in outcomes])
-    some = [each.result for each in outcomes if each.result is not None]
+    jobs = [each.job for each in outcomes]
+    ids = BETWEEN.join(jobs)
+    given = [each.result for each in outcomes]
+    some = [result for result in given if result is not None]
     try:
-        results = b"\x1f".join([each.result or b"" for each in outcomes]).decode()
+        results = b"\x1f".join([result or b"" for result in given]).decode()
     except UnicodeDecodeError:
         return None
     if not (
         is_list(ids, len(outcomes))
         and is_list(results, len(outcomes))
         and all(some)
-        and all(each.job for each in outcomes)
+        and all(jobs)
         and max(map(len, some), default=0) <= _LARGE
     ):
         return None
-    tids = BETWEEN.join([places.pop(each.job, "(0,0)") for each in outcomes])
+    tids = BETWEEN.join([places.pop(job, "(0,0)") for job in jobs])
     return tids, ids, ",".join([str(each.attempt) for each in outcomes]), results
 
 
@@ -188,26 +192,26 @@ def to_claimed(
 ) -> tuple[Header, list[Job]]:
     """Read what ``penstock.exchange`` returns; the rows' places are added."""
     header = _header.decode(rows[-1][12])
-    jobs: list[Job] = []
+    now, jobs = header.now, []
     for row in rows[:-1]:
-        id = row[2]
-        places[id] = row[1]
+        _, place, id, task, payload, queue, priority, at, by, seq, attempt, started, rest = row
+        places[id] = place
         job = Job(
             id=id,
-            task=row[3],
-            payload=row[4],
-            queue=row[5],
-            priority=row[6],
-            state=State.RUNNING,
-            enqueued_at=row[7],
-            enqueued_by=row[8],
-            seq=row[9],
-            attempt=row[10],
-            started=row[11],
+            task=task,
+            payload=payload,
+            queue=queue,
+            priority=priority,
+            state=RUNNING,
+            enqueued_at=at,
+            enqueued_by=by,
+            seq=seq,
+            attempt=attempt,
+            started=started,
             worker=worker,
-            claimed_at=header.now,
+            claimed_at=now,
         )
-        jobs.append(job if row[12] is None else _completed(job, _rest.decode(row[12])))
+        jobs.append(job if rest is None else _completed(job, _rest.decode(rest)))
     return header, jobs
 
 
