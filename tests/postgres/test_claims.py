@@ -26,7 +26,9 @@ from conformance.steps import (
 )
 from conformance.waiting import breathe
 from penstock.core.job import Job, Verdict
+from penstock.engines.postgres.bounds import whole
 from penstock.engines.postgres.engine import PostgresEngine
+from penstock.engines.postgres.work import EXCHANGE, NOTHING, to_exchange
 from penstock.engines.records import QueueSettings, WorkerInfo
 from penstock.errors import ItemRefused, LeaseLost
 from penstock.testing.clock import FakeClock
@@ -91,6 +93,19 @@ async def test_a_claim_writes_to_no_index_of_the_jobs(engine: PostgresEngine, ey
     written = {"state", "attempt", "worker", "claim", "claimed_at", "progress", "note", "started"}
     assert known
     assert not written & {name for (name,) in known}
+
+
+async def test_where_nothing_is_due_no_turn_waits_for_another(
+    engine: PostgresEngine, eye: Eye
+) -> None:
+    """What a turn locks until its commit, any number of others can lock as well."""
+    await enqueue_jobs(engine, 2)
+    turn = to_exchange(ask(await joined(engine), want=2), NOTHING, whole(["default"]), None)
+    async with eye.connection.transaction():
+        found = await (await eye.connection.execute(EXCHANGE.encode(), turn)).fetchall()
+        locks = "SELECT mode FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'"
+        assert len(found) == 3
+        assert await eye.rows(locks) == [("ShareLock",)]
 
 
 async def test_a_claim_goes_with_its_last_job(engine: PostgresEngine, eye: Eye) -> None:

@@ -142,9 +142,12 @@ BEGIN
   IF is_old_ THEN
     PERFORM penstock.expire(now_, 500);
   END IF;
-  -- One promoter at a time, so that tickets are in the order of the instants.
-  IF due_at_ <= now_ AND penstock.await_queue('') THEN
-    PERFORM penstock.promote(now_, 500);
+  -- One promoter at a time, so that tickets are in the order of the instants. Two conditions: of `null AND
+  -- ...` the rest is evaluated, and where nothing is due everybody would wait for everybody.
+  IF due_at_ <= now_ THEN
+    IF penstock.await_queue('') THEN
+      PERFORM penstock.promote(now_, 500);
+    END IF;
   END IF;
   IF is_decided_ THEN
     PERFORM penstock.place_all(20000, true);
