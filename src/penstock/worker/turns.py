@@ -36,6 +36,9 @@ costs hardly more than for one.
 MOST: Final = 0.02
 """Seconds to wait before the next claim at most, however much there still is to do."""
 
+SETTLE_WITHIN: Final = 0.004
+"""Seconds after which outcomes are looked for at the latest, meanwhile."""
+
 FLUSH_EVERY: Final = 0.5
 """Seconds between two flushes of progress reports."""
 
@@ -166,9 +169,14 @@ class Turns:
         now = self._clock.monotonic()
         left = self._asked_at + PACE - now
         until = now + MOST
-        while (left > 0 or self._crew.lasts > 0) and now < until and not self._crew.is_draining:
+        while now < until and not self._crew.is_draining:
+            lasts = self._crew.lasts
+            if left <= 0 and lasts <= 0:
+                return
             self._settler.begin()
-            if await self._clock.wait(self.hurry, left if left > 0 else PACE):
+            # To look again is dear: half of what is left to wait, and outcomes are to go soon.
+            pause = left if left > 0 else min(max(PACE, lasts / 2), SETTLE_WITHIN)
+            if await self._clock.wait(self.hurry, pause):
                 return
             now, left = self._clock.monotonic(), 0.0
 
