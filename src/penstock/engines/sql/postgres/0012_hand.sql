@@ -30,7 +30,8 @@ $$;
 CREATE FUNCTION penstock.offer(
   worker_ text, channel_ text, for_ double precision, queues_ text[], lowered_ bigint, range_queue_ bigint[],
   from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[], to_priority_ bigint[],
-  heard_ bigint) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$
+  heard_ bigint) RETURNS boolean LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
   until_ double precision := extract(epoch FROM clock_timestamp()) + for_;
 BEGIN
@@ -61,7 +62,7 @@ END $$;
 -- The worker takes its offer back, inside its turn; returns what it was given and has not heard of. An empty
 -- list: somebody takes it just now, and nobody can say what comes of that; nobody is waited for.
 CREATE FUNCTION penstock.take_back(worker_ text, heard_ bigint) RETURNS json LANGUAGE plpgsql
-SET enable_seqscan = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
   stands_ boolean := (SELECT until > 0 FROM penstock.offer WHERE worker = worker_);
 BEGIN
