@@ -248,6 +248,18 @@ async def _queue_with_one(engine: PostgresEngine) -> str:
     return "other"
 
 
+async def test_what_was_heard_of_before_the_sleep_ends_it(
+    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+) -> None:
+    """Also of one that has something to do by now."""
+    worker = await joined(engine)
+    async with sleeping(engine, admin, worker) as (nap,):
+        id = await enqueue_one(engine)
+        await soon(nap)
+    await soon(engine.wait(ask(worker, want=5), LONG))
+    assert ids(await next_turn(engine, worker)) == [id]
+
+
 async def test_one_that_leaves_gives_back_what_it_does_not_know_of(
     engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
 ) -> None:
@@ -621,6 +633,14 @@ def test_what_is_for_nobody_here_is_passed_over() -> None:
     offers = Offers()
     assert not offers.add([note(7)])
     assert not offers.count("w")
+
+
+@pytest.mark.parametrize("text", ["", "probe", "[]", "[1, 2]", '["7"' + ', "w"' * 12 + "]"])
+def test_what_is_no_note_is_passed_over(text: str) -> None:
+    offers = Offers()
+    offers.offer("w")
+    assert not offers.receive(text)
+    assert offers.heard("w") == 0
 
 
 def test_the_same_is_given_once_however_often_it_is_said() -> None:

@@ -238,6 +238,8 @@ class PostgresExchanging(PostgresHandle):
         deadline, in_vain = self.clock.monotonic() + timeout, 0
         takes_any = kind == WORK and ask.slots > 0 and ask.least_urgent is None and not ask.avoid
         while (left := deadline - self.clock.monotonic()) > 0:
+            if self._offers.count(ask.worker):
+                return
             seen = await watch.version(kind)
             due_in = await self._look_before_sleep(ask)
             if due_in is not None and due_in <= 0:
@@ -251,7 +253,7 @@ class PostgresExchanging(PostgresHandle):
                 # What comes is for others: to look at each of it would be a hot loop.
                 await asyncio.sleep(min(LONGEST_NAP, 0.001 * 2.0 ** min(in_vain, 10)))
             found = await watch.listen(seen, left if due_in is None else min(left, due_in), kind)
-            if self._offers.count(ask.worker) or (takes_any and watch.has_filled(ask.queues, seen)):
+            if takes_any and watch.has_filled(ask.queues, seen):
                 return
             in_vain = in_vain + 1 if found != seen else 0
 

@@ -114,8 +114,13 @@ class Offers:
         self._offered = dict.fromkeys(self._offered, -inf)
 
     def receive(self, text: str) -> bool:
-        """Somebody has given a job; False: that was known, or is for nobody here."""
-        return self.add([_note.decode(text)])
+        """Somebody has given a job; False: that was known, or is for nobody here. What cannot be
+        read is not from the store, which says again what it has given.
+        """
+        try:
+            return self.add([_note.decode(text)])
+        except msgspec.MsgspecError:
+            return False
 
     def add(self, notes: Iterable[Note]) -> bool:
         """The same of some jobs."""
