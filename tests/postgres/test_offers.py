@@ -35,16 +35,25 @@ from penstock.engines.records import QueueSettings
 from servers.emptied import emptied
 from servers.postgres import Postgres
 
+Admin = psycopg.AsyncConnection[Any]
+"""Somebody at psql."""
+
 GIVE = "SELECT penstock.put_plain_one('given', '{}', 'work', 'default', 5, '', true)"
 STANDING = "SELECT worker FROM penstock.offer WHERE until > 0 ORDER BY worker"
 
 
 @pytest.fixture
-async def admin(engine: PostgresEngine) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+async def admin(engine: PostgresEngine) -> AsyncIterator[Admin]:
     """Somebody at psql."""
     url = emptied().url
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
         yield connection
+
+
+@pytest.fixture
+async def worker(engine: PostgresEngine) -> str:
+    """One that has a lease."""
+    return await joined(engine)
 
 
 @pytest.fixture
@@ -64,7 +73,7 @@ async def enqueue_one(engine: PostgresEngine, **fields: Any) -> str:
     return receipt.id
 
 
-async def offered(admin: psycopg.AsyncConnection[Any], *workers: str) -> None:
+async def offered(admin: Admin, *workers: str) -> None:
     """Wait until these workers offer themselves, and nobody else."""
     async with asyncio.timeout(60):
         while await rows(admin, STANDING) != [(worker,) for worker in sorted(workers)]:
@@ -80,13 +89,13 @@ async def said(unheard: list[str]) -> str:
     return what
 
 
-async def rows(admin: psycopg.AsyncConnection[Any], sql: str) -> list[Any]:
+async def rows(admin: Admin, sql: str) -> list[Any]:
     return await (await admin.execute(sql.encode())).fetchall()
 
 
 @asynccontextmanager
 async def sleeping(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any], *workers: str
+    engine: PostgresEngine, admin: Admin, *workers: str
 ) -> AsyncIterator[list[asyncio.Task[None]]]:
     """Idle workers that have offered themselves, after a turn that gave them nothing."""
     for worker in workers:
@@ -104,14 +113,29 @@ async def sleeping(
         await asyncio.gather(*naps, return_exceptions=True)
 
 
+async def give(
+    engine: PostgresEngine,
+    admin: Admin,
+    worker: str,
+    *,
+    is_heard: bool = True,
+    **fields: Any,
+) -> str:
+    """Give a job to a worker that sleeps; if that is heard, it wakes."""
+    async with sleeping(engine, admin, worker) as (nap,):
+        id = await enqueue_one(engine, **fields)
+        if is_heard:
+            await soon(nap)
+    return id
+
+
 async def next_turn(engine: PostgresEngine, worker: str) -> list[Job]:
     return list((await engine.exchange(ask(worker, want=5))).jobs)
 
 
 async def test_it_runs_there_before_the_worker_asks(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
-    worker = await joined(engine)
     async with sleeping(engine, admin, worker) as (nap,):
         id = await enqueue_one(engine, payload=b'{"args":["a \\"quoted\\" \\u20ac"]}')
         given = await stored(engine, id)
@@ -121,12 +145,10 @@ async def test_it_runs_there_before_the_worker_asks(
 
 
 async def test_it_is_a_claim_like_any_other(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
-    worker = await joined(engine)
-    async with sleeping(engine, admin, worker) as (nap,):
-        id = await enqueue_one(engine, payload=b'{"args":["a \\"quoted\\" \\u20ac"]}', priority=3)
-        await soon(nap)
+    payload = b'{"args":["a \\"quoted\\" \\u20ac"]}'
+    id = await give(engine, admin, worker, payload=payload, priority=3)
     (job,) = await next_turn(engine, worker)
     assert job == await stored(engine, id)
     assert await next_turn(engine, worker) == []
@@ -139,32 +161,27 @@ async def test_it_is_a_claim_like_any_other(
 
 async def test_the_turn_asks_nobody(
     engine: PostgresEngine,
-    admin: psycopg.AsyncConnection[Any],
+    admin: Admin,
+    worker: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    worker = await joined(engine)
-    async with sleeping(engine, admin, worker) as (nap,):
-        id = await enqueue_one(engine)
-        await soon(nap)
+    id = await give(engine, admin, worker)
     with monkeypatch.context() as patch:
         patch.setattr(engine, "_links", None)
         assert ids(await next_turn(engine, worker)) == [id]
 
 
-async def test_one_offer_is_for_one_job(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
-) -> None:
+async def test_one_offer_is_for_one_job(engine: PostgresEngine, admin: Admin) -> None:
     workers = [await joined(engine), await joined(engine)]
     async with sleeping(engine, admin, *workers):
-        given = [await stored(engine, await enqueue_one(engine)) for _ in range(1)]
-        await offered(admin, *(each for each in workers if each != given[0].worker))
-    assert {job.worker for job in given} < set(workers)
+        job = await stored(engine, await enqueue_one(engine))
+        assert job.worker in workers
+        await offered(admin, *(each for each in workers if each != job.worker))
 
 
 async def test_a_turn_takes_the_offer_back(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
-    worker = await joined(engine)
     async with sleeping(engine, admin, worker):
         pass
     assert await next_turn(engine, worker) == []
@@ -172,9 +189,7 @@ async def test_a_turn_takes_the_offer_back(
     assert (await stored(engine, await enqueue_one(engine))).state is State.READY
 
 
-async def test_who_has_something_to_do_offers_nothing(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
-) -> None:
+async def test_who_has_something_to_do_offers_nothing(engine: PostgresEngine, admin: Admin) -> None:
     busy, idle = await joined(engine), await joined(engine)
     waiting = asyncio.create_task(engine.wait(ask(busy, want=5), LONG))
     async with sleeping(engine, admin, idle):
@@ -184,11 +199,9 @@ async def test_who_has_something_to_do_offers_nothing(
 
 @pytest.mark.usefixtures("deaf")
 async def test_what_was_not_heard_of_comes_with_the_next_turn(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
-    worker = await joined(engine)
-    async with sleeping(engine, admin, worker):
-        id = await enqueue_one(engine)
+    id = await give(engine, admin, worker, is_heard=False)
     await put(engine, "in-line")
     (in_line, given) = await next_turn(engine, worker)
     assert (in_line.id, given.id) == ("in-line", id)
@@ -197,11 +210,9 @@ async def test_what_was_not_heard_of_comes_with_the_next_turn(
 
 
 async def test_what_was_not_heard_of_ends_the_next_sleep(
-    deaf: list[str], engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    deaf: list[str], engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
-    worker = await joined(engine)
-    async with sleeping(engine, admin, worker):
-        id = await enqueue_one(engine)
+    id = await give(engine, admin, worker, is_heard=False)
     engine._offers.distrust()
     await soon(engine.wait(ask(worker, want=5, is_idle=True), LONG))
     assert ids(await next_turn(engine, worker)) == [id]
@@ -209,36 +220,29 @@ async def test_what_was_not_heard_of_ends_the_next_sleep(
 
 
 async def test_what_is_heard_late_is_not_given_twice(
-    deaf: list[str], engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    deaf: list[str], engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
-    worker = await joined(engine)
-    async with sleeping(engine, admin, worker):
-        await enqueue_one(engine)
+    await give(engine, admin, worker, is_heard=False)
     assert len(await next_turn(engine, worker)) == 1
     assert not engine._offers.receive(await said(deaf))
     assert await next_turn(engine, worker) == []
 
 
 async def test_what_a_worker_was_told_that_it_holds_is_not_given_again(
-    deaf: list[str], engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    deaf: list[str], engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
-    worker = await joined(engine)
-    async with sleeping(engine, admin, worker):
-        id = await enqueue_one(engine)
+    id = await give(engine, admin, worker, is_heard=False)
     assert ids(await engine.held(worker)) == [id]
     assert not engine._offers.receive(await said(deaf))
     assert await next_turn(engine, worker) == []
 
 
 async def test_a_turn_that_only_settles_is_given_nothing(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
     """Nobody would look at it."""
-    worker = await joined(engine)
     job = await claim_one(engine, await _queue_with_one(engine), worker=worker)
-    async with sleeping(engine, admin, worker) as (nap,):
-        id = await enqueue_one(engine)
-        await soon(nap)
+    id = await give(engine, admin, worker)
     assert (await send(engine, worker, outcome(job, "succeeded"))).jobs == ()
     assert ids(await next_turn(engine, worker)) == [id]
 
@@ -249,24 +253,18 @@ async def _queue_with_one(engine: PostgresEngine) -> str:
 
 
 async def test_what_was_heard_of_before_the_sleep_ends_it(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
     """Also of one that has something to do by now."""
-    worker = await joined(engine)
-    async with sleeping(engine, admin, worker) as (nap,):
-        id = await enqueue_one(engine)
-        await soon(nap)
+    id = await give(engine, admin, worker)
     await soon(engine.wait(ask(worker, want=5), LONG))
     assert ids(await next_turn(engine, worker)) == [id]
 
 
 async def test_one_that_leaves_gives_back_what_it_does_not_know_of(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
-    worker = await joined(engine)
-    async with sleeping(engine, admin, worker) as (nap,):
-        id = await enqueue_one(engine)
-        await soon(nap)
+    id = await give(engine, admin, worker)
     await engine.leave(worker)
     job = await stored(engine, id)
     assert (job.state, job.crashes) == (State.READY, 0)
@@ -275,13 +273,10 @@ async def test_one_that_leaves_gives_back_what_it_does_not_know_of(
 
 
 async def test_one_that_leaves_keeps_what_it_knows_of(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
     """That is rescued: it may have run."""
-    worker = await joined(engine)
-    async with sleeping(engine, admin, worker) as (nap,):
-        id = await enqueue_one(engine)
-        await soon(nap)
+    id = await give(engine, admin, worker)
     assert ids(await next_turn(engine, worker)) == [id]
     await engine.leave(worker)
     assert (await stored(engine, id)).state is State.RUNNING
@@ -289,9 +284,8 @@ async def test_one_that_leaves_keeps_what_it_knows_of(
 
 
 async def test_nothing_is_given_to_one_whose_process_is_gone(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
-    worker = await joined(engine)
     assert await next_turn(engine, worker) == []
     await admin.execute(
         "INSERT INTO penstock.offer SELECT %s, 'nobody listens', 'infinity', '{default}',"
@@ -304,12 +298,12 @@ async def test_nothing_is_given_to_one_whose_process_is_gone(
 
 async def test_nothing_is_given_to_one_whose_connection_has_ended(
     engine: PostgresEngine,
-    admin: psycopg.AsyncConnection[Any],
+    admin: Admin,
+    worker: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As it is when its process was killed; this one would listen again in a moment."""
     monkeypatch.setattr(ear, "AGAIN", (60.0, 60.0))
-    worker = await joined(engine)
     listeners = (
         "FROM pg_stat_activity WHERE application_name = 'penstock listener'"
         " AND datname = current_database()"
@@ -323,19 +317,15 @@ async def test_nothing_is_given_to_one_whose_connection_has_ended(
 
 
 async def test_nothing_is_given_to_one_that_lost_its_lease(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
-    worker = await joined(engine)
     async with sleeping(engine, admin, worker):
         await admin.execute("DELETE FROM penstock.worker")
         assert (await stored(engine, await enqueue_one(engine))).state is State.READY
 
 
-async def test_a_large_job_waits_in_line(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
-) -> None:
+async def test_a_large_job_waits_in_line(engine: PostgresEngine, admin: Admin, worker: str) -> None:
     """A notification has no room for it."""
-    worker = await joined(engine)
     for size, state in ((6500, State.RUNNING), (7500, State.READY)):
         async with sleeping(engine, admin, worker):
             id = await enqueue_one(engine, payload=b'"' + b"x" * size + b'"')
@@ -347,9 +337,8 @@ async def test_a_large_job_waits_in_line(
     "settings", [QueueSettings(paused=True), QueueSettings(max_running=1), QueueSettings(fair=True)]
 )
 async def test_a_queue_about_which_something_was_decided_has_its_line(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any], settings: QueueSettings
+    engine: PostgresEngine, admin: Admin, worker: str, settings: QueueSettings
 ) -> None:
-    worker = await joined(engine)
     await engine.set_queue("default", settings)
     async with sleeping(engine, admin, worker):
         assert (await stored(engine, await enqueue_one(engine))).state is State.READY
@@ -357,10 +346,9 @@ async def test_a_queue_about_which_something_was_decided_has_its_line(
 
 @pytest.mark.parametrize("priority", [0, 5, 9])
 async def test_nobody_is_overtaken(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any], priority: int
+    engine: PostgresEngine, admin: Admin, worker: str, priority: int
 ) -> None:
     """The worker hears of the first one in a moment."""
-    worker = await joined(engine)
     async with sleeping(engine, admin, worker):
         first = await put(engine, priority=5)
         second = await enqueue_one(engine, priority=priority)
@@ -370,9 +358,7 @@ async def test_nobody_is_overtaken(
     assert sum(jobs for (jobs,) in claims) == 2
 
 
-async def test_nobody_with_an_old_ticket_is_overtaken(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
-) -> None:
+async def test_nobody_with_an_old_ticket_is_overtaken(engine: PostgresEngine, admin: Admin) -> None:
     worker, other = await joined(engine), await joined(engine)
     await put(engine, "first")
     (first,) = await claim(engine, worker=other)
@@ -387,9 +373,8 @@ async def test_nobody_with_an_old_ticket_is_overtaken(
 
 
 async def test_what_waits_in_a_queue_with_decisions_is_not_in_the_way(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
-    worker = await joined(engine)
     await engine.set_queue("other", QueueSettings(paused=True))
     await put(engine, queue="other")
     wanted = ask(worker, "other", "default", want=5, is_idle=True)
@@ -401,13 +386,10 @@ async def test_what_waits_in_a_queue_with_decisions_is_not_in_the_way(
 
 
 async def test_who_is_given_a_job_remembers_where_the_line_begins(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
     """What is dead before it is not walked again, by nobody who enqueues."""
-    worker = await joined(engine)
-    async with sleeping(engine, admin, worker) as (nap,):
-        id = await enqueue_one(engine)
-        await soon(nap)
+    id = await give(engine, admin, worker)
     (job,) = await next_turn(engine, worker)
     await send(engine, worker, outcome(job, "succeeded"))
     async with sleeping(engine, admin, worker):
@@ -417,9 +399,8 @@ async def test_who_is_given_a_job_remembers_where_the_line_begins(
 
 
 async def test_another_queue_is_not_offered(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
-    worker = await joined(engine)
     async with sleeping(engine, admin, worker):
         id = await enqueue_one(engine, queue="other")
         assert (await stored(engine, id)).state is State.READY
@@ -427,10 +408,9 @@ async def test_another_queue_is_not_offered(
 
 
 async def test_whoever_is_about_to_give_something_is_not_waited_for(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
     """A transaction may stay open for long: the worker goes on, and finds the job later."""
-    worker = await joined(engine)
     async with sleeping(engine, admin, worker), admin.transaction():
         assert await rows(admin, GIVE) == [("handed",)]
         await put(engine, "in-line")
@@ -441,9 +421,8 @@ async def test_whoever_is_about_to_give_something_is_not_waited_for(
 
 
 async def test_one_that_leaves_waits_for_nobody(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
-    worker = await joined(engine)
     async with sleeping(engine, admin, worker), admin.transaction():
         assert await rows(admin, GIVE) == [("handed",)]
         await engine.leave(worker)
@@ -451,9 +430,8 @@ async def test_one_that_leaves_waits_for_nobody(
 
 
 async def test_who_gives_up_has_given_nothing(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
-    worker = await joined(engine)
     async with sleeping(engine, admin, worker):
         async with admin.transaction(force_rollback=True):
             assert await rows(admin, GIVE) == [("handed",)]
@@ -463,12 +441,11 @@ async def test_who_gives_up_has_given_nothing(
 
 
 async def test_who_may_only_enqueue_does_not_learn_where_it_goes(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
     """Whoever knows the channel can listen there."""
     role = "hands_over_only"
     await admin.execute(f"CREATE ROLE {role} LOGIN; SELECT penstock.allow('{role}', 'enqueue')")
-    worker = await joined(engine)
     url = emptied().url.replace("postgres@", f"{role}@")
     try:
         async with await psycopg.AsyncConnection.connect(url, autocommit=True) as other:
@@ -488,7 +465,7 @@ async def test_who_may_only_enqueue_does_not_learn_where_it_goes(
 
 
 async def test_two_who_give_at_once_find_that_nobody_listens(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin
 ) -> None:
     worker, other = await joined(engine), await joined(engine)
     async with sleeping(engine, admin, worker, other):
@@ -501,9 +478,8 @@ async def test_two_who_give_at_once_find_that_nobody_listens(
 
 @pytest.mark.usefixtures("deaf")
 async def test_what_was_not_heard_of_is_found_when_the_ear_is_deaf(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any], monkeypatch: pytest.MonkeyPatch
+    engine: PostgresEngine, admin: Admin, worker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = await joined(engine)
     async with sleeping(engine, admin, worker) as (nap,):
         id = await enqueue_one(engine)
         assert engine._watch is not None
@@ -515,9 +491,8 @@ async def test_what_was_not_heard_of_is_found_when_the_ear_is_deaf(
 
 @pytest.mark.usefixtures("deaf")
 async def test_what_was_not_heard_of_is_found_when_it_hears_again(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
-    worker = await joined(engine)
     async with sleeping(engine, admin, worker) as (nap,):
         id = await enqueue_one(engine)
         assert engine._watch is not None
@@ -528,36 +503,29 @@ async def test_what_was_not_heard_of_is_found_when_it_hears_again(
 
 @pytest.mark.usefixtures("deaf")
 async def test_what_was_not_heard_of_is_found_after_its_queue_was_fair(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
     """Running jobs lose their places then, and get claims of their own."""
-    worker = await joined(engine)
-    async with sleeping(engine, admin, worker):
-        id = await enqueue_one(engine)
+    id = await give(engine, admin, worker, is_heard=False)
     for fair in (True, False):
         await engine.set_queue("default", QueueSettings(fair=fair))
     assert ids(await next_turn(engine, worker)) == [id]
 
 
 async def test_what_was_not_heard_of_takes_the_place_of_others(
-    deaf: list[str], engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    deaf: list[str], engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
-    worker = await joined(engine)
-    async with sleeping(engine, admin, worker):
-        id = await enqueue_one(engine)
+    id = await give(engine, admin, worker, is_heard=False)
     await put(engine)
     assert ids((await engine.exchange(ask(worker, want=1))).jobs) == [id]
     await said(deaf)
 
 
 async def test_what_was_heard_of_takes_the_place_of_others(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
-    worker = await joined(engine)
     job = await claim_one(engine, await _queue_with_one(engine), worker=worker)
-    async with sleeping(engine, admin, worker) as (nap,):
-        id = await enqueue_one(engine)
-        await soon(nap)
+    id = await give(engine, admin, worker)
     await put(engine)
     wanted = ask(worker, want=1, outcomes=(outcome(job, "succeeded"),))
     assert ids((await engine.exchange(wanted)).jobs) == [id]
@@ -565,17 +533,15 @@ async def test_what_was_heard_of_takes_the_place_of_others(
 
 @pytest.mark.usefixtures("deaf")
 async def test_a_store_that_is_older_than_we_knew_is_asked_again(
-    engine: PostgresEngine, admin: psycopg.AsyncConnection[Any]
+    engine: PostgresEngine, admin: Admin, worker: str
 ) -> None:
     """It was restored from a backup, and its numbers begin before ours."""
-    worker = await joined(engine)
     assert await next_turn(engine, worker) == []
     engine._offers.offer(worker)
     engine._offers.knows(worker, 1000)
     await admin.execute("SELECT setval('penstock.claims', 5)")
     await soon(engine.wait(ask(worker, want=5, is_idle=True), LONG))
-    async with sleeping(engine, admin, worker):
-        id = await enqueue_one(engine)
+    id = await give(engine, admin, worker, is_heard=False)
     assert ids(await next_turn(engine, worker)) == [id]
 
 
