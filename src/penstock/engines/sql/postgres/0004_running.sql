@@ -2,7 +2,8 @@
 
 -- Write down where the jobs at these places stand, as claims of a worker, all of one number.
 CREATE FUNCTION penstock.note_claim(number_ bigint, worker_ text, tids_ tid[]) RETURNS void LANGUAGE sql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_indexscan = off
+SET enable_bitmapscan = off AS $$
   INSERT INTO penstock.claim (number, priority, from_place, from_seq, to_place, to_seq, jobs, queue, worker)
   SELECT number_, job.priority, min(job.place), min(job.seq), max(job.place), max(job.seq), count(*), job.queue,
          worker_

@@ -189,7 +189,8 @@ END $$;
 
 -- Lock the rows at these places that are still in line; the others are somebody else's.
 CREATE FUNCTION penstock.lock_ready(tids_ tid[]) RETURNS SETOF tid LANGUAGE sql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_indexscan = off
+SET enable_bitmapscan = off AS $$
   SELECT job.ctid FROM unnest(tids_) WITH ORDINALITY AS chosen (tid, number)
     JOIN penstock.live AS job ON job.ctid = chosen.tid AND job.state = 'ready'
    ORDER BY chosen.number FOR UPDATE OF job SKIP LOCKED

@@ -18,13 +18,14 @@ CREATE FUNCTION penstock.exchange(
   lowered_ bigint, sweeps_ boolean, heard_ bigint DEFAULT NULL)
 RETURNS SETOF penstock.taken LANGUAGE plpgsql
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
-SET enable_mergejoin = off SET enable_bitmapscan = off SET enable_material = off
+SET enable_mergejoin = off SET enable_bitmapscan = off SET enable_material = off SET enable_indexscan = on
 SET lock_timeout = '100ms' AS $$
 DECLARE
   now_       double precision := penstock.now();
   done_      text[] := string_to_array(ids_, e'\x1f');
   wanted_    bigint := coalesce(cardinality(done_), 0);
   settled_   bigint := 0;
+  places_    tid[];
   numbers_   bigint[];
   lines_     text[];
   levels_    bigint[];
@@ -86,51 +87,37 @@ BEGIN
   END IF;
 
   IF wanted_ > 0 THEN
-    WITH gone AS (
-      DELETE FROM penstock.live AS job
-       USING unnest(string_to_array(tids_, e'\x1f')::tid[], done_,
-                    string_to_array(attempts_, ',')::integer[], string_to_array(results_, e'\x1f', ''))
-               AS done (tid, id, attempt, result)
-       -- The state is asked so that no index knows it: whatever the statistics say, the place counts.
-       WHERE job.ctid = done.tid AND job.id = done.id AND job.attempt = done.attempt
-         AND job.worker = worker_ AND job.state || '' = 'running' AND job.unique_key IS NULL
-      RETURNING job.*, convert_to(done.result, 'UTF8') AS outcome
-    ), ended AS (
-      INSERT INTO penstock.history
-      SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress,
-             attempt, failures, crashes, rescues, signed_attempt, started, at_most_once, id, task, queue,
-             'succeeded', worker, enqueued_by, NULL, NULL, key, NULL, unique_until, name, correlation_id,
-             signed_by, NULL, NULL, note, tags, errors, payload, outcome
-        FROM gone
-    )
-    SELECT array_agg(each.claim), array_agg(each.queue), array_agg(each.priority), array_agg(each.jobs),
-           coalesce(sum(each.jobs), 0)
-      INTO numbers_, lines_, levels_, counts_, settled_
-      FROM (SELECT claim, queue, priority, count(*) AS jobs FROM gone GROUP BY claim, queue, priority) AS each;
-    PERFORM penstock.uncount(numbers_, lines_, levels_, counts_);
-    IF settled_ < wanted_ THEN
-      -- A row that was written to meanwhile has moved: found by its id.
+    places_ := string_to_array(tids_, e'\x1f')::tid[];
+    FOR try_ IN 1..2 LOOP
+      -- The state is asked so that no index knows it, and no index is to be read at all: a plan that was made
+      -- while there were hardly any jobs would read all of them, for each one that has ended.
+      SET LOCAL enable_indexscan = off;
       WITH gone AS (
         DELETE FROM penstock.live AS job
-         USING unnest(done_, string_to_array(attempts_, ',')::integer[],
-                      string_to_array(results_, e'\x1f', '')) AS done (id, attempt, result)
-         WHERE job.id = done.id AND job.attempt = done.attempt
+         USING unnest(places_, done_, string_to_array(attempts_, ',')::integer[],
+                      string_to_array(results_, e'\x1f', '')) AS done (tid, id, attempt, result)
+         WHERE job.ctid = done.tid AND job.id = done.id AND job.attempt = done.attempt
            AND job.worker = worker_ AND job.state || '' = 'running' AND job.unique_key IS NULL
         RETURNING job.*, convert_to(done.result, 'UTF8') AS outcome
       ), ended AS (
         INSERT INTO penstock.history
-        SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_,
-               progress, attempt, failures, crashes, rescues, signed_attempt, started, at_most_once, id,
-               task, queue, 'succeeded', worker, enqueued_by, NULL, NULL, key, NULL, unique_until, name,
-               correlation_id, signed_by, NULL, NULL, note, tags, errors, payload, outcome
+        SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress,
+               attempt, failures, crashes, rescues, signed_attempt, started, at_most_once, id, task, queue,
+               'succeeded', worker, enqueued_by, NULL, NULL, key, NULL, unique_until, name, correlation_id,
+               signed_by, NULL, NULL, note, tags, errors, payload, outcome
           FROM gone
       )
       SELECT array_agg(each.claim), array_agg(each.queue), array_agg(each.priority), array_agg(each.jobs),
              settled_ + coalesce(sum(each.jobs), 0)
         INTO numbers_, lines_, levels_, counts_, settled_
         FROM (SELECT claim, queue, priority, count(*) AS jobs FROM gone GROUP BY claim, queue, priority) AS each;
+      SET LOCAL enable_indexscan = on;
       PERFORM penstock.uncount(numbers_, lines_, levels_, counts_);
-    END IF;
+      EXIT WHEN settled_ >= wanted_ OR try_ = 2;
+      -- A row that was written to meanwhile has moved: found by its id.
+      places_ := ARRAY(SELECT (SELECT job.ctid FROM penstock.live AS job WHERE job.id = done.id)
+                         FROM unnest(done_) WITH ORDINALITY AS done (id, number) ORDER BY done.number);
+    END LOOP;
     IF settled_ < wanted_ THEN
       -- Something has to be looked at one by one: the caller does, and asks again for jobs.
       RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
@@ -236,6 +223,7 @@ BEGIN
       ELSE
         PERFORM penstock.note_claim(claim_, worker_, chosen_);
       END IF;
+      SET LOCAL enable_indexscan = off;
       RETURN QUERY
       UPDATE penstock.live AS job
          SET state = 'running', attempt = job.attempt + 1, worker = worker_, claim = claim_,
@@ -260,6 +248,7 @@ BEGIN
                        job.name, coalesce(job.tags, '[]')::json, job.correlation_id, job.reason,
                        coalesce(job.errors, '[]')::json)::text
                 END;
+      SET LOCAL enable_indexscan = on;
     END IF;
   END IF;
 
