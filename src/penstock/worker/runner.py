@@ -177,7 +177,7 @@ class Runner:
             return self._raised(attempt, error, ending)
         if is_signal:
             return self._raised(attempt, value, ending)
-        if attempt.ending is not None and attempt.ending is Ending.LOST:
+        if attempt.ending is Ending.LOST:
             return None
         if ending is not None:
             return self._ended(attempt, ending)

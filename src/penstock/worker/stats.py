@@ -31,8 +31,6 @@ class Stats:
             self.succeeded += 1
             return
         match kind:
-            case OutcomeKind.SUCCEEDED:
-                self.succeeded += 1
             case OutcomeKind.FAILED:
                 self.failed += 1
             case OutcomeKind.RETRY:

@@ -71,7 +71,7 @@ class PostgresJobs(PostgresWork):
         settings = (await self.settings()).get(job.queue)
         if settings is not None and settings.fair:
             after = replace(after, hold=Hold.UNPLACED, hold_cause=job.queue)
-        values = {"at": job.finished_at, "job": json_text(to_record(after))}
+        values = {"at": job.finished_at, "job": json_text(to_record(after)), "id": id}
         if not await self._change("revive", values):
             # Its day has left the history since it was locked.
             if job.unique is not None:

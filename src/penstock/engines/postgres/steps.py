@@ -61,7 +61,7 @@ class PostgresSteps(PostgresViews):
         if signed is not None:
             record["signed_attempt"], record["signed_by"] = signed
         name = "end" if job.state.is_final else "save"
-        await self._change(name, (json_text(record),))
+        await self._change(name, {"job": json_text(record), "id": job.id})
         if job.state is State.READY and job.hold is None:
             await self._lower()
 

@@ -37,7 +37,8 @@ UPDATE penstock.live SET started = true WHERE id = (
      FOR UPDATE SKIP LOCKED)
 
 -- name: save
--- Write back everything that can change in a job's life. One that ran until now leaves its claim.
+-- Write back everything that can change in a job's life. One that ran until now leaves its claim. The id is
+-- given by itself: joined to the record, a plan made over hardly any jobs would read all of them.
 UPDATE penstock.live AS job
    SET state = new.state, in_line = new.state <> 'scheduled',
        was_claimed = CASE WHEN new.state = 'running' THEN job.was_claimed
@@ -52,16 +53,16 @@ UPDATE penstock.live AS job
        errors = new.errors, signed_attempt = coalesce(new.signed_attempt, job.signed_attempt),
        signed_by = coalesce(new.signed_by, job.signed_by),
        claim = CASE WHEN new.state = 'running' THEN old.claim END
-  FROM json_populate_record(NULL::penstock.live, %s::json) AS new
-  JOIN penstock.live AS old ON old.id = new.id
- WHERE job.id = new.id
+  FROM json_populate_record(NULL::penstock.live, %(job)s::json) AS new
+  JOIN penstock.live AS old ON old.id = %(id)s::text
+ WHERE job.id = %(id)s::text
 RETURNING CASE WHEN job.claim IS NULL THEN penstock.uncount(old.claim, old.queue, old.priority) END
 
 -- name: end
 -- The job leaves the live ones and enters the history of the day. What its record does not say, its
 -- row does.
-WITH new AS (SELECT * FROM json_populate_record(NULL::penstock.live, %s::json)),
-     gone AS (DELETE FROM penstock.live AS job USING new WHERE job.id = new.id
+WITH new AS (SELECT * FROM json_populate_record(NULL::penstock.live, %(job)s::json)),
+     gone AS (DELETE FROM penstock.live AS job WHERE job.id = %(id)s::text
               RETURNING job.entry, job.signed_attempt, job.signed_by,
                         penstock.uncount(job.claim, job.queue, job.priority))
 INSERT INTO penstock.history
@@ -76,8 +77,8 @@ SELECT gone.entry, new.seq, new.place, new.priority, new.enqueued_at, new.run_at
 -- name: revive
 -- The way back: the day it ended is known, so one partition is searched.
 WITH new AS (SELECT * FROM json_populate_record(NULL::penstock.live, %(job)s::json)),
-     gone AS (DELETE FROM penstock.history AS job USING new
-               WHERE job.finished_at = %(at)s::double precision AND job.id = new.id
+     gone AS (DELETE FROM penstock.history AS job
+               WHERE job.finished_at = %(at)s::double precision AND job.id = %(id)s::text
               RETURNING job.entry, job.signed_attempt, job.signed_by)
 INSERT INTO penstock.live
 SELECT gone.entry, new.seq, new.place, new.priority, new.enqueued_at, new.run_at, new.expires_at,
