@@ -22,6 +22,7 @@ from penstock.errors import BadOption, CannotHost
 from penstock.options import several, word
 from penstock.sync import is_on_a_loop
 from penstock.worker.child.place import is_child
+from penstock.worker.garbage import spared
 from penstock.worker.loops import loop_factory
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.staff.member import is_supervised
@@ -271,12 +272,15 @@ def run_process(worker: Worker, *, until_empty: bool = False) -> None:
     _refuse_in_child("run_worker")
     _refuse_while_loading("run_worker")
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_until_signal(worker, until_empty))
+        runner.run(until_signal(worker, worker.stop, until_empty=until_empty))
 
 
-async def _until_signal(worker: Worker, until_empty: bool) -> None:
-    stops: Iterator[float | None] = iter((None, 0.0))
-    with signals(lambda: worker.stop(next(stops, 0.0))):
+async def until_signal(
+    worker: Worker, stop: Callable[[float | None], None], *, until_empty: bool
+) -> None:
+    """Run the worker in a process that has nothing else to do; each signal calls ``stop``."""
+    drains: Iterator[float | None] = iter((None, 0.0))
+    with spared(), signals(lambda: stop(next(drains, 0.0))):
         await worker.run(until_empty=until_empty)
 
 

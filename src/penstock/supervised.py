@@ -26,7 +26,7 @@ from penstock import logs
 from penstock.app import Penstock
 from penstock.core.job import Outcome
 from penstock.errors import AppNotFound, PenstockError, UsageError
-from penstock.hosting import WorkerOptions, signals
+from penstock.hosting import WorkerOptions, until_signal
 from penstock.locate import locate
 from penstock.url import Url
 from penstock.worker.loops import loop_factory
@@ -211,7 +211,7 @@ def serve(orders: Orders, voice: Voice, ear: Ear) -> int:
         stop.reaches(worker)
         voice.say(_loaded(app, worker))
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_work(worker, stop, until_empty=orders.until_empty))
+            runner.run(until_signal(worker, stop, until_empty=orders.until_empty))
         voice.pulse(_sums(worker))
     except (Exception, SystemExit) as error:
         voice.say(_failed(error))
@@ -219,12 +219,6 @@ def serve(orders: Orders, voice: Voice, ear: Ear) -> int:
     if orders.until_empty and not stop.is_told:
         voice.say(Done())
     return 0
-
-
-async def _work(worker: Worker, stop: Stop, *, until_empty: bool) -> None:
-    drains: Iterator[float | None] = iter((None, 0.0))
-    with signals(lambda: stop(next(drains, 0.0))):
-        await worker.run(until_empty=until_empty)
 
 
 def _sums(worker: Worker) -> Pulse:
