@@ -16,9 +16,9 @@ from contextlib import contextmanager
 def spared() -> Iterator[None]:
     """Let collections pass over what is there now, for the time of the block.
 
-    An application that has done so itself, or that collects nothing, has decided: it is left alone.
+    An application that has switched them off has decided, and is left alone.
     """
-    if not gc.isenabled() or gc.get_freeze_count():
+    if not gc.isenabled():
         yield
         return
     gc.collect()

@@ -61,6 +61,9 @@ SCAN_SHARE: Final = 20
 """How many times its own duration such a claim pauses, at most the poll: it may have to read a
 long line."""
 
+MOMENT: Final = 0.02
+"""Seconds for which slots may be full before something is looked for that needs others."""
+
 SOON: Final = frozenset({None, Hold.UNPLACED, Hold.LIMIT, Hold.RATE})
 """Holds that end by themselves while work goes on."""
 
@@ -91,6 +94,8 @@ class Turns:
         self._backoff = Backoff()
         self._has_more = True
         """The last claim was answered in full: there may be more."""
+        self._is_fed = False
+        """The last claim brought something: more may have come meanwhile."""
         self._least_urgent: int | None = None
         """What the last turn wanted at least."""
         self._is_called = False
@@ -142,20 +147,23 @@ class Turns:
         await self._gather()
         self._wake.clear()
         await self._keep_house()
-        meal = self._crew.meal(may_pass_over=self._clock.monotonic() >= self._scan_at)
+        meal = self._crew.meal(may_pass_over=self._may_pass_over())
         ask = self._ask(meal)
         if meal.least_urgent != self._least_urgent:
             self._least_urgent = meal.least_urgent
             self._has_more = True
-        has_use = (self._has_more and ask.want) or meal.passes_over
+        # What ended is settled apart: the store can give more at the same time.
+        may_give = self._has_more or (self._is_fed and self._settler.is_busy)
+        has_use = (may_give and ask.want) or meal.passes_over
         if ask.outcomes or self._is_called or has_use or self._hands.is_announcing:
             await self._exchange(ask, meal)
             if not self._hands.outcomes:
                 # Slots that were woken run before this goes on: quick jobs are done by then.
                 await asyncio.sleep(0)
         elif self._settler.is_busy:
-            # It wakes us when it is done; meanwhile there is nothing to ask for.
+            # It wakes us when it is done; until then, more may have come.
             await self._clock.wait(self._wake, self._poll)
+            self._has_more = self._has_more or not self._settler.is_busy
         elif self.ends_when_empty and self._hands.is_empty and await self._nothing_left(ask):
             self.is_empty.set()
             await self._wake.wait()
@@ -179,6 +187,13 @@ class Turns:
             if await self._clock.wait(self.hurry, pause):
                 return
             now, left = self._clock.monotonic(), 0.0
+
+    def _may_pass_over(self) -> bool:
+        """It is time to look for jobs behind those that have no free slot. What was there is taken
+        if the last claim said so: then it is not worth it for a moment.
+        """
+        is_time = self._clock.monotonic() >= self._scan_at
+        return is_time and (self._has_more or self._crew.frees_in > MOMENT)
 
     def _ask(self, meal: Meal) -> Ask:
         most = self._engine.traits.max_batch
@@ -210,7 +225,9 @@ class Turns:
             self._crew.menu.passed_over(meal, in_full=len(reply.jobs) >= ask.want)
             self._scanned(found=bool(reply.jobs))
             return
-        self._has_more = 0 < ask.want <= len(reply.jobs)
+        if ask.want:
+            self._has_more = ask.want <= len(reply.jobs)
+            self._is_fed = bool(reply.jobs)
         if reply.jobs:
             self._others = 0
         got_something = bool(reply.jobs or reply.cancels or ask.outcomes)
