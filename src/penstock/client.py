@@ -145,7 +145,7 @@ class Client:
                     count = min(step, len(drafts) - start)
                     why = f"{count} jobs took longer than {timeout:g} s"
                     error = EngineTimeout(engine.traits.name, why)
-                error.add_note(f"{start} of {len(drafts)} jobs were stored before this")
+                error.add_note(stored_before(start, len(drafts)))
                 raise error from error.__cause__
         return receipts
 
@@ -164,6 +164,11 @@ class Client:
         if job is None:
             raise JobGone(id)
         return job
+
+
+def stored_before(count: int, total: int) -> str:
+    """What is noted on an error that ends an ``enqueue_many``."""
+    return f"{count} of {total} jobs were stored before this"
 
 
 async def _patiently(

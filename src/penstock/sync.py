@@ -19,9 +19,10 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from penstock.borrowed import Borrow, Borrowed
+from penstock.client import stored_before
 from penstock.clock import SystemClock
 from penstock.core.job import Draft
 from penstock.engines.engine import Engine
@@ -30,6 +31,11 @@ from penstock.engines.records import Receipt
 from penstock.errors import EngineClosed, EngineTimeout, WrongThread
 from penstock.home import CLOSE_PATIENCE, EXIT_PATIENCE, Errand, Home, Work
 from penstock.mailbox import Mailbox
+
+AT_ONCE: Final = 1000
+"""Jobs that a caller's own thread stores with one call. More are on their way to the store while
+the next ones are made ready, which takes two.
+"""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -98,13 +104,9 @@ class Facade:
         """
         if (lent := self._lent(connection)) is not None:
             return lent.put([draft])[0]
-        home, spent = self._home or self._move_in(), 0.0
-        if not home.is_here() and (engine := home.opened) is not None:
-            began_at = SystemClock.monotonic()
-            receipt = engine.enqueue_now(draft, timeout)
-            if receipt is not None:
-                return receipt
-            spent = SystemClock.monotonic() - began_at
+        receipts, spent = self._put_now((draft,), timeout)
+        if receipts is not None:
+            return receipts[0]
         receipt = self.call(
             lambda client: client.enqueue(draft), timeout, what="enqueue", spent=spent
         )
@@ -142,7 +144,30 @@ class Facade:
         """
         if (lent := self._lent(connection)) is not None:
             return lent.put(drafts)
-        return self.call(lambda client: client.enqueue_all(drafts, timeout), what="enqueue_many")
+        try:
+            receipts, spent = self._put_now(drafts, timeout)
+        except Exception as error:
+            error.add_note(stored_before(0, len(drafts)))
+            raise
+        if receipts is not None:
+            return receipts
+        left = max(0.0, timeout - spent)
+        receipts = self.call(lambda client: client.enqueue_all(drafts, left), what="enqueue_many")
+        return ours(drafts, receipts) if spent else receipts
+
+    def _put_now(
+        self, drafts: Sequence[Draft], timeout: float | None
+    ) -> tuple[list[Receipt] | None, float]:
+        """Store jobs on this thread itself, where the store knows how; None: it did not. It tells
+        for how many seconds it tried: then they may be stored all the same.
+        """
+        home = self._home or self._move_in()
+        engine = None if home.is_here() else home.opened
+        if engine is None or not 0 < len(drafts) <= min(AT_ONCE, engine.traits.max_batch):
+            return None, 0.0
+        began_at = SystemClock.monotonic()
+        receipts = engine.enqueue_now(drafts, timeout)
+        return receipts, SystemClock.monotonic() - began_at
 
     async def aenqueue_many(
         self, drafts: Sequence[Draft], timeout: float, connection: object | None = None

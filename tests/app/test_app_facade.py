@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Penstock, events
+from penstock import Penstock, events, sync
 from penstock.client import Client
 from penstock.clock import SystemClock
 from penstock.engines.memory import MemoryEngine, MemoryStore
@@ -216,6 +216,36 @@ def test_what_the_short_way_took_is_part_of_how_long_it_waits(stuck, monkeypatch
         monkeypatch.setattr(MemoryEngine, "enqueue_now", gives_up)
         with pytest.raises(EngineTimeout, match="enqueue took longer than 3600 s"):
             app.enqueue("task")
+
+
+def test_an_error_of_the_short_way_says_how_many_are_stored(memory, monkeypatch):
+    def fails(engine, drafts, timeout):
+        raise EngineTimeout("memory://", "it does not answer")
+
+    task = memory.task(name="task")(_nothing)
+    memory.counts()
+    monkeypatch.setattr(MemoryEngine, "enqueue_now", fails)
+    with pytest.raises(EngineTimeout) as caught:
+        task.enqueue_many([(), (), ()])
+    assert caught.value.__notes__ == ["0 of 3 jobs were stored before this"]
+
+
+def test_more_than_a_commit_holds_does_not_take_the_short_way(memory, monkeypatch):
+    asked: list[int] = []
+
+    def asks(engine, drafts, timeout):
+        asked.append(len(drafts))
+
+    task = memory.task(name="task")(_nothing)
+    memory.counts()
+    monkeypatch.setattr(MemoryEngine, "enqueue_now", asks)
+    for count in (0, 1, sync.AT_ONCE, sync.AT_ONCE + 1):
+        assert len(task.enqueue_many([()] * count)) == count
+    assert asked == [1, min(sync.AT_ONCE, memory._facade.call(_most))]
+
+
+async def _most(client) -> int:
+    return client.engine.traits.max_batch
 
 
 async def test_an_async_enqueue_waits_only_so_long(stuck):

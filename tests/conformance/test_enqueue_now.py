@@ -23,10 +23,13 @@ Way = Callable[[Engine, Draft], Awaitable[Receipt]]
 
 async def now(engine: Engine, job: Draft) -> Receipt:
     """Store one job from a thread of its own, as a blocking caller does."""
-    receipt = await asyncio.to_thread(engine.enqueue_now, job, 60.0)
-    if receipt is None:
-        (receipt,) = await engine.enqueue([job])
-    return receipt
+    return (await all_now(engine, [job]))[0]
+
+
+async def all_now(engine: Engine, jobs: list[Draft]) -> list[Receipt]:
+    """Store several jobs so, with one call."""
+    receipts = await asyncio.to_thread(engine.enqueue_now, jobs, 60.0)
+    return await engine.enqueue(jobs) if receipts is None else receipts
 
 
 async def handed_in(engine: Engine, job: Draft) -> Receipt:
@@ -140,19 +143,53 @@ async def test_many_threads_at_once_store_each_job_once(store):
     engine = await store.open()
     jobs = [draft() for _ in range(200)]
 
-    def store_some(share: list[Draft]) -> list[Receipt | None]:
-        return [engine.enqueue_now(job, 60.0) for job in share]
+    def store_some(share: list[Draft]) -> list[list[Receipt] | None]:
+        return [engine.enqueue_now([job], 60.0) for job in share]
 
     with ThreadPoolExecutor(8) as pool:
         shares = [jobs[start::8] for start in range(8)]
         calls = [asyncio.wrap_future(pool.submit(store_some, share)) for share in shares]
         answers = await asyncio.gather(*calls)
 
-    stored = [receipt for share in answers for receipt in share if receipt is not None]
+    stored = [receipts[0] for share in answers for receipts in share if receipts is not None]
     assert all(receipt.created for receipt in stored)
     found = await engine.get([job.id for job in jobs])
     # None: it did not happen. A store may know a shorter way only while few come at once.
     assert {receipt.id for receipt in stored} == {job.id for job in found if job is not None}
+
+
+async def test_several_are_stored_with_one_call_in_their_order(store):
+    engine = await store.open()
+    before, *jobs, after = [draft() for _ in range(12)]
+    await now(engine, before)
+    assert await all_now(engine, jobs) == [Receipt(job.id, True) for job in jobs]
+    await now(engine, after)
+
+    claimed = await claim(engine, want=20)
+    assert [job.id for job in claimed] == [job.id for job in (before, *jobs, after)]
+
+
+async def test_of_several_that_are_stored_with_one_call_each_has_its_own_receipt(store):
+    engine = await store.open()
+    owner = await put(engine, unique="only")
+    mine = draft("mine", remember=60.0)
+    await now(engine, mine)
+    plain, special = draft(), draft(unique="only")
+
+    assert await all_now(engine, [plain, mine, special, draft(plain.id)]) == [
+        Receipt(plain.id, True),
+        Receipt("mine", False, "id"),
+        Receipt(owner, False, "unique"),
+        Receipt(plain.id, False, "id"),
+    ]
+    assert len(await everything(engine)) == 3
+
+
+async def test_of_several_one_that_no_store_can_hold_lets_none_be_stored(store):
+    engine = await store.open()
+    with pytest.raises(ItemRefused):
+        await all_now(engine, [draft(), draft(key="a\0b"), draft()])
+    assert await everything(engine) == ()
 
 
 async def test_each_thread_keeps_its_order(store, enqueued):

@@ -44,7 +44,7 @@ def test_every_verb_of_the_contract_passes_through_the_script():
 
 async def test_nobody_gets_past_the_script(faulty):
     """A blocking caller has no way of its own: it comes by ``enqueue``, where faults are."""
-    assert faulty.enqueue_now(draft("a"), None) is None
+    assert faulty.enqueue_now([draft("a")], None) is None
     assert faulty.enqueue_soon(draft("a"), print) is None
     assert await stored(faulty) == []
 

@@ -15,7 +15,7 @@ from penstock import Penstock
 from penstock.core.ids import new_id
 from penstock.core.job import Draft, State, Verdict
 from penstock.engines.postgres import counter as counters
-from penstock.engines.postgres.counter import Counter
+from penstock.engines.postgres.counter import BYTES, Counter
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import Filter, Receipt
 from penstock.errors import EngineTimeout, EngineUnavailable
@@ -40,7 +40,7 @@ async def test_a_job_that_arrives_late_is_not_run_again(clock: FakeClock) -> Non
         mine = draft(new_id(clock.now()))
         late = proxy.hold_before(runs("put_plain"))
         with pytest.raises(EngineTimeout):
-            await asyncio.to_thread(engine.enqueue_now, mine, 0.1)
+            await asyncio.to_thread(engine.enqueue_now, [mine], 0.1)
         late.wait()
         (receipt,) = await engine.enqueue([mine])
         assert receipt.created
@@ -94,7 +94,7 @@ async def at_the_counter(clock: FakeClock) -> AsyncIterator[tuple[PostgresEngine
         engine = PostgresEngine(proxy.url(database.url), clock, follows_clock=True)
         await engine.open()
         clock.advance(1.0)
-        await asyncio.to_thread(engine.enqueue_now, draft(new_id(clock.now())), PATIENCE)
+        await asyncio.to_thread(engine.enqueue_now, [draft(new_id(clock.now()))], PATIENCE)
         try:
             yield engine, proxy
         finally:
@@ -142,7 +142,7 @@ async def test_all_who_come_meanwhile_share_a_commit(clock: FakeClock) -> None:
         for each in drafts[1:10]:
             engine.enqueue_soon(each, answers)
         threads = [
-            asyncio.create_task(asyncio.to_thread(engine.enqueue_now, each, PATIENCE))
+            asyncio.create_task(asyncio.to_thread(engine.enqueue_now, [each], PATIENCE))
             for each in drafts[10:]
         ]
         counter = engine._counter
@@ -155,7 +155,7 @@ async def test_all_who_come_meanwhile_share_a_commit(clock: FakeClock) -> None:
         second.release()
         await answers.come(10)
         assert [await thread for thread in threads] == [
-            Receipt(each.id, True) for each in drafts[10:]
+            [Receipt(each.id, True)] for each in drafts[10:]
         ]
         assert {receipt for receipt, _ in answers.told} == {
             Receipt(each.id, True) for each in drafts[:10]
@@ -206,13 +206,13 @@ async def test_a_time_out_in_line_gives_up_what_is_on_its_way(clock: FakeClock) 
         assert await engine.count(Filter(states=(State.READY,))) == 3
 
 
-def stand(engine: PostgresEngine, mine: Draft, timeout: float) -> Receipt | None:
+def stand(engine: PostgresEngine, mine: Draft, timeout: float) -> list[Receipt] | None:
     """Enqueue from a thread that finds the counter taken."""
     counter = engine._counter
     assert counter is not None
     counter._is_taken = True
     try:
-        return engine.enqueue_now(mine, timeout)
+        return engine.enqueue_now([mine], timeout)
     finally:
         counter._is_taken = False
 
@@ -230,11 +230,46 @@ async def test_whoever_is_in_line_when_it_closes_is_told(clock: FakeClock) -> No
         assert (None, None) in answers.told
 
 
+async def test_several_jobs_do_not_stand_in_line(clock: FakeClock) -> None:
+    """The loop has other connections; nothing of them is stored before they go there."""
+    async with at_the_counter(clock) as (engine, _):
+        counter = engine._counter
+        assert counter is not None
+        counter._is_taken = True
+        some = [draft(new_id(clock.now())) for _ in range(3)]
+        assert await asyncio.to_thread(engine.enqueue_now, some, PATIENCE) is None
+        assert await engine.get([job.id for job in some]) == [None] * 3
+        counter._is_taken = False
+        receipts = [Receipt(job.id, True) for job in some]
+        assert await asyncio.to_thread(engine.enqueue_now, some, PATIENCE) == receipts
+
+
+async def test_several_jobs_that_are_large_or_of_several_kinds_go_to_the_loop(
+    clock: FakeClock,
+) -> None:
+    async with at_the_counter(clock) as (engine, _):
+        text = b'"%s"' % (b"x" * BYTES)
+        large = [draft(new_id(clock.now()), payload=text), draft(new_id(clock.now()))]
+        mixed = [draft(new_id(clock.now())), draft(new_id(clock.now()), queue="other")]
+        for some in (large, mixed):
+            assert await asyncio.to_thread(engine.enqueue_now, some, PATIENCE) is None
+            assert await engine.get([job.id for job in some]) == [None, None]
+
+
+async def test_several_jobs_that_take_too_long_say_so(clock: FakeClock) -> None:
+    async with at_the_counter(clock) as (engine, proxy):
+        late = proxy.hold_before(runs("put_plain"))
+        some = [draft(new_id(clock.now())) for _ in range(3)]
+        with pytest.raises(EngineTimeout, match="3 jobs took longer than 0.2 s"):
+            await asyncio.to_thread(engine.enqueue_now, some, 0.2)
+        late.release()
+
+
 async def test_jobs_that_are_something_special_go_to_the_loop(clock: FakeClock) -> None:
     async with at_the_counter(clock) as (engine, _):
         special = draft(new_id(clock.now()), unique="one")
         assert engine.enqueue_soon(special, lambda *_: None) is None
-        assert await asyncio.to_thread(engine.enqueue_now, special, PATIENCE) is None
+        assert await asyncio.to_thread(engine.enqueue_now, [special], PATIENCE) is None
 
 
 async def test_jobs_of_several_kinds_are_stored_in_their_order(clock: FakeClock) -> None:
@@ -305,12 +340,12 @@ async def test_a_caller_whose_time_is_over_frees_the_counter_for_others(clock: F
         engine.enqueue_soon(draft(new_id(clock.now())), lambda *_: None)
         late.wait()
         with pytest.raises(EngineTimeout):
-            await asyncio.to_thread(engine.enqueue_now, draft(new_id(clock.now())), 0.2)
+            await asyncio.to_thread(engine.enqueue_now, [draft(new_id(clock.now()))], 0.2)
         mine = draft(new_id(clock.now()))
-        receipt = await asyncio.to_thread(engine.enqueue_now, mine, PATIENCE)
-        if receipt is None:
-            (receipt,) = await engine.enqueue([mine])
-        assert receipt == Receipt(mine.id, True)
+        receipts = await asyncio.to_thread(engine.enqueue_now, [mine], PATIENCE)
+        if receipts is None:
+            receipts = await engine.enqueue([mine])
+        assert receipts == [Receipt(mine.id, True)]
         late.release()
 
 
@@ -325,7 +360,7 @@ async def test_a_server_that_lets_us_in_and_says_nothing_is_not_waited_for(
         late = proxy.hold_before(runs("pg_stat_get_activity"))
         mine = draft(new_id(clock.now()))
         with pytest.raises(EngineTimeout):
-            await asyncio.to_thread(engine.enqueue_now, mine, 0.2)
+            await asyncio.to_thread(engine.enqueue_now, [mine], 0.2)
         late.release()
         await engine.close()
 

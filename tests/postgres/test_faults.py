@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from conformance.steps import claim, draft, ids
+from penstock import Penstock
 from penstock.engines.engine import Engine
 from penstock.engines.observed import Observed
 from penstock.engines.postgres.engine import PostgresEngine
@@ -130,11 +131,43 @@ async def test_a_job_that_a_thread_stores_by_itself_is_stored_once_though_it_is_
     cut: Cut, proxy: Proxy, direct: Engine, frail: Engine
 ) -> None:
     """Whoever is not served at the counter goes on to the loop, with the same id."""
-    first = await asyncio.to_thread(frail.enqueue_now, draft("a"), None)
+    first = await asyncio.to_thread(frail.enqueue_now, [draft("a")], None)
     assert first is not None
     fault = cut(proxy, runs("put_plain"))
-    assert await asyncio.to_thread(frail.enqueue_now, draft("b"), None) is None
+    assert await asyncio.to_thread(frail.enqueue_now, [draft("b")], None) is None
     assert fault.has_happened
     (receipt,) = await frail.enqueue([draft("b")])
     assert receipt.created is (cut is Proxy.cut_before)
     assert ids(await claim(direct, want=10)) == ["a", "b"]
+
+
+@each_cut
+async def test_jobs_that_a_thread_stores_with_one_call_are_stored_once_though_it_is_cut_off(
+    cut: Cut, proxy: Proxy, direct: Engine, frail: Engine
+) -> None:
+    assert await asyncio.to_thread(frail.enqueue_now, [draft("a")], None) is not None
+    fault = cut(proxy, runs("put_plain"))
+    some = [draft("b"), draft("c")]
+    assert await asyncio.to_thread(frail.enqueue_now, some, None) is None
+    assert fault.has_happened
+    receipts = await frail.enqueue(some)
+    assert {receipt.created for receipt in receipts} == {cut is Proxy.cut_before}
+    assert ids(await claim(direct, want=10)) == ["a", "b", "c"]
+
+
+@each_cut
+def test_whoever_enqueues_many_does_not_notice_that_it_was_cut_off(
+    cut: Cut, url: str, proxy: Proxy
+) -> None:
+    """Its jobs were stored by the first try, or are by the second: they are its own either way."""
+    with Penstock(proxy.url(url)) as app:
+        task = app.task(name="task")(_nothing)
+        task.enqueue_many([(), ()])
+        fault = cut(proxy, runs("put_plain"))
+        handles = task.enqueue_many([() for _ in range(10)])
+        assert fault.has_happened
+        assert all(handle.created for handle in handles)
+        assert sum(each.jobs for each in app.counts()) == 12
+
+
+def _nothing() -> None: ...

@@ -67,8 +67,9 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def enqueue_one(engine: PostgresEngine, **fields: Any) -> str:
     """As a caller does that waits for it, with nobody else about, and an id that is new."""
     engine._doubted_at = -1.0
-    receipt = await asyncio.to_thread(engine.enqueue_now, draft(**fields), 60.0)
-    assert receipt is not None
+    receipts = await asyncio.to_thread(engine.enqueue_now, [draft(**fields)], 60.0)
+    assert receipts is not None
+    (receipt,) = receipts
     assert receipt.created
     return receipt.id
 

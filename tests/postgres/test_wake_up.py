@@ -411,7 +411,7 @@ async def test_who_falls_asleep_while_a_lone_job_is_stored_is_woken_after_the_co
         try:
             sleeper.execute("SELECT pg_advisory_lock(77)")
             stored = asyncio.ensure_future(
-                asyncio.to_thread(engine.enqueue_now, draft(new_id(time.time())), None)
+                asyncio.to_thread(engine.enqueue_now, [draft(new_id(time.time()))], None)
             )
             while not sleeper.execute(
                 "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"

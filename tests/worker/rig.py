@@ -125,6 +125,11 @@ class Rig:
         (receipt,) = await self.engine.enqueue([draft])
         return receipt.id
 
+    async def put_all(self, task: str, count: int) -> list[str]:
+        """Enqueue so many jobs at once; return their ids."""
+        drafts = [Draft(id=new_id(), task=task, payload=b"{}") for _ in range(count)]
+        return [receipt.id for receipt in await self.engine.enqueue(drafts)]
+
     async def job(self, id: str) -> Job:
         """A job as it is now."""
         (job,) = await self.engine.get([id])

@@ -91,6 +91,80 @@ async def test_what_has_ended_is_settled_while_a_claim_is_under_way(rig):
     assert job.state is State.SUCCEEDED
 
 
+def hold_settlement(rig) -> tuple[asyncio.Event, asyncio.Event]:
+    """Let the next exchange that only settles wait; when it is reached, and what lets it go on."""
+    is_reached, is_free = asyncio.Event(), asyncio.Event()
+    inner = rig.main.exchange
+
+    async def exchange(ask):
+        if ask.outcomes and not ask.queues:
+            is_reached.set()
+            await is_free.wait()
+        return await inner(ask)
+
+    rig.main.exchange = exchange
+    return is_reached, is_free
+
+
+def note_calls(rig) -> list[str]:
+    """What the worker asks the store for: jobs, or to be woken when there are any."""
+    exchange, wait, calls = rig.main.exchange, rig.main.wait, []
+
+    async def claims(ask):
+        if ask.want:
+            calls.append("claim")
+        return await exchange(ask)
+
+    async def waits(ask, timeout):
+        calls.append("wait")
+        await wait(ask, timeout)
+
+    rig.main.exchange, rig.main.wait = claims, waits
+    return calls
+
+
+async def test_what_comes_while_it_settles_is_claimed_meanwhile(rig):
+    """A job that came just after the last claim waits for no settlement."""
+    later: list[str] = []
+
+    async def work() -> None: ...
+
+    async with rig.working(specs(work), concurrency=2 * MANY):
+        parallel(rig)
+        is_reached, is_free = hold_settlement(rig)
+        inner = rig.main.exchange
+
+        async def exchange(ask):
+            reply = await inner(ask)
+            if reply.jobs and not later:
+                later.append(await rig.put("work"))
+            return reply
+
+        rig.main.exchange = exchange
+        ids = await rig.put_all("work", MANY)
+        await soon(is_reached.wait())
+        await rig.in_state(later[0], State.RUNNING)
+        assert await all_run(rig, ids)
+        is_free.set()
+        await rig.ended(*later, *ids)
+
+
+async def test_when_it_has_settled_the_next_jobs_are_claimed_without_a_look(rig):
+    async def work() -> None: ...
+
+    async with rig.working(specs(work), concurrency=2 * MANY):
+        parallel(rig)
+        is_reached, is_free = hold_settlement(rig)
+        ids = await rig.put_all("work", MANY)
+        await soon(is_reached.wait())
+        await rig.clock.settle()
+        calls = note_calls(rig)
+        later = await rig.put("work")
+        is_free.set()
+        await rig.ended(later, *ids)
+    assert calls[0] == "claim"
+
+
 async def test_nothing_is_sent_twice_while_it_is_under_way(rig):
     """The worker stops and claims no more: what ends then is left to whoever settles already."""
     gates = [asyncio.Event(), asyncio.Event()]

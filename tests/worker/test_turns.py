@@ -8,6 +8,8 @@ from msgspec.structs import replace
 
 from penstock.core.job import State, Verdict
 from penstock.engines.records import Ask, Exchange, WorkerInfo
+from penstock.worker import turns
+from penstock.worker.crew import Crew
 from worker.rig import Handle, soon, specs
 
 
@@ -162,3 +164,41 @@ async def test_a_worker_that_is_elected_rescues_the_jobs_of_a_dead_one(rig):
 
     assert (job.state, job.attempt, job.crashes) == (State.SUCCEEDED, 2, 0)
     assert await rig.engine.leader() is None
+
+
+# --- who looks behind a line --------------------------------------------------------------------
+
+
+async def scans(rig, monkeypatch, frees_in: float) -> bool:
+    """Whether a worker whose coroutines are busy, and whose threads are not, looks for others after
+    a claim that took all there was.
+    """
+    monkeypatch.setattr(Crew, "frees_in", property(lambda _: frees_in))
+    go = asyncio.Event()
+
+    async def work() -> None:
+        await go.wait()
+
+    def other() -> None: ...
+
+    async with rig.working(specs(work, other), concurrency=2, threads=4):
+        ids = await rig.put_all("work", 2)
+        await rig.in_state(ids[-1], State.RUNNING)
+        assert rig.main.asks[-1].want > 2
+        await rig.pass_time(1.0)
+        has_scanned = any(ask.avoid for ask in rig.main.asks)
+        go.set()
+        await rig.ended(*ids)
+    return has_scanned
+
+
+async def test_a_worker_that_took_all_there_was_does_not_look_behind_it_for_a_moment(
+    rig, monkeypatch
+):
+    assert not await scans(rig, monkeypatch, turns.MOMENT / 2)
+
+
+async def test_a_worker_whose_slots_are_full_for_long_looks_for_jobs_that_need_others(
+    rig, monkeypatch
+):
+    assert await scans(rig, monkeypatch, turns.MOMENT * 2)

@@ -167,11 +167,12 @@ class Engine(ABC):
         """
         return drafts
 
-    def enqueue_now(self, draft: Draft, timeout: float | None) -> Receipt | None:
-        """Store one job from the calling thread, which may be any one and is blocked meanwhile.
+    def enqueue_now(self, drafts: Sequence[Draft], timeout: float | None) -> list[Receipt] | None:
+        """Store jobs from the calling thread, which may be any one and is blocked meanwhile.
 
-        None: this store knows no shorter way than ``enqueue``; nothing happened. As ``enqueue`` in
-        all else, except that nobody repeats it and no event tells of it.
+        None: this store knows no shorter way than ``enqueue`` for these, or it was not to be had
+        now; call that. As ``enqueue`` in all else, except that nobody repeats it, no event tells of
+        it, and what ``enqueue`` says then may be what became of this.
         On failure: ``EngineTimeout`` after ``timeout`` seconds, ``EngineReentered`` if this very
         thread was interrupted in the middle of such a call.
         """

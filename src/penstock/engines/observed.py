@@ -205,12 +205,12 @@ class Observed(Engine):
     def pack(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
         return self.inner.pack(drafts)
 
-    def enqueue_now(self, draft: Draft, timeout: float | None) -> Receipt | None:
+    def enqueue_now(self, drafts: Sequence[Draft], timeout: float | None) -> list[Receipt] | None:
         """As the inner engine, where nobody listens; after a fault ``enqueue`` has patience."""
         if self.bus.wants(Enqueued):
             return None
         try:
-            return self.inner.enqueue_now(draft, timeout)
+            return self.inner.enqueue_now(drafts, timeout)
         except (EngineTimeout, EngineReentered, EngineClosed):
             raise
         except EngineUnavailable:

@@ -61,16 +61,18 @@ class SqliteEngine(SqliteHandle):
         check_drafts(self.traits.name, drafts)
         return await self._write(SqliteJobs.enqueue, drafts)
 
-    def enqueue_now(self, draft: Draft, timeout: float | None) -> Receipt | None:
-        check_drafts(self.traits.name, (draft,))
+    def enqueue_now(self, drafts: Sequence[Draft], timeout: float | None) -> list[Receipt] | None:
+        check_drafts(self.traits.name, drafts)
         counter = self._counter
         if counter is None:
             raise EngineClosed(self.traits.name)
         with contextlib.suppress(EngineBusy), named_errors(self.traits.name, self.path):
-            receipt = counter.serve(draft)
-            if receipt is not None:
-                return receipt
-        return counter.stand(draft, timeout, self._store)
+            receipts = counter.serve(drafts)
+            if receipts is not None:
+                return receipts
+        if len(drafts) > 1:
+            return None
+        return [counter.stand(drafts[0], timeout, self._store)]
 
     def enqueue_soon(self, draft: Draft, answer: Answer) -> Callable[[], None] | None:
         check_drafts(self.traits.name, (draft,))

@@ -82,8 +82,8 @@ class SqliteCounter:
 
     # --- who serves itself ---------------------------------------------------------------------
 
-    def serve(self, draft: Draft) -> Receipt | None:
-        """Store a job here and now; None: somebody is in the way, so stand in line.
+    def serve(self, drafts: Sequence[Draft]) -> list[Receipt] | None:
+        """Store jobs here and now; None: somebody is in the way, so stand in line.
 
         On failure: what SQLite raises; nothing is stored then.
         """
@@ -91,8 +91,7 @@ class SqliteCounter:
             raise EngineReentered(self._name)
         if self._line or self._is_taken or self._is_crowded():
             return None
-        receipts = self._write((draft,))
-        return None if receipts is None else receipts[0]
+        return self._write(drafts)
 
     def _is_crowded(self) -> bool:
         """Another thread was here a moment ago, so that two will meet: sharing costs both less."""

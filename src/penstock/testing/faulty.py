@@ -295,7 +295,7 @@ class Faulty(Engine):
         """It asks the store nothing."""
         return self.inner.pack(drafts)
 
-    def enqueue_now(self, draft: Draft, timeout: float | None) -> Receipt | None:
+    def enqueue_now(self, drafts: Sequence[Draft], timeout: float | None) -> list[Receipt] | None:
         """There is no way past the script: callers come by ``enqueue``."""
         return None
 

@@ -152,15 +152,22 @@ class Counter:
 
     # --- who comes -----------------------------------------------------------------------------
 
-    def serve(self, draft: Draft, timeout: float | None) -> Receipt | None:
-        """Store a job while this thread waits; None: go to the loop, it may be stored.
+    def serve(self, drafts: Sequence[Draft], timeout: float | None) -> list[Receipt] | None:
+        """Store jobs while this thread waits; None: go to the loop, they may be stored.
 
-        On failure: ``ItemRefused``; ``EngineTimeout``, then it may be stored all the same.
+        On failure: ``ItemRefused``; ``EngineTimeout``, then they may be stored all the same.
         """
-        if not self._may_come(draft):
+        is_small = len(drafts) == 1 or sum(len(draft.payload) for draft in drafts) <= BYTES
+        if not self._may_come(drafts[0]) or not is_small:
             return None
         if not self._is_taken and not self._is_crowded():
-            return self._serve_oneself(draft, timeout)
+            return self._serve_oneself(drafts, timeout)
+        if len(drafts) > 1:
+            return None  # the loop has other connections
+        receipt = self._stand(drafts[0], timeout)
+        return None if receipt is None else [receipt]
+
+    def _stand(self, draft: Draft, timeout: float | None) -> Receipt | None:
         entered: list[Visitor] = []
 
         def enter(visitor: Visitor) -> None:
@@ -200,13 +207,16 @@ class Counter:
         self._last = me, now
         return before != me and now - at < CROWD
 
-    def _serve_oneself(self, draft: Draft, timeout: float | None) -> Receipt | None:
+    def _serve_oneself(
+        self, drafts: Sequence[Draft], timeout: float | None
+    ) -> list[Receipt] | None:
         try:
             with self._lock:
                 try:
                     self._is_taken = True
                     self._user = threading.get_ident()
-                    return Receipt(draft.id, True) if self._store((draft,), timeout) else None
+                    is_stored = self._store(drafts, timeout)
+                    return [Receipt(draft.id, True) for draft in drafts] if is_stored else None
                 finally:
                     self._user = 0
                     self._is_taken = False
@@ -374,7 +384,8 @@ class Counter:
         except BaseException as error:
             window.doubt(drafts)
             if isinstance(error, errors._WaitTimeout):
-                why = f"enqueue took longer than {limit:g} s"
+                what = "enqueue" if len(drafts) == 1 else f"{len(drafts)} jobs"
+                why = f"{what} took longer than {limit:g} s"
                 raise EngineTimeout(window.name, why) from error
             # The other way says what is wrong, or finds that it went well all the same.
             if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.DataError):

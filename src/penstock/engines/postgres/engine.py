@@ -72,12 +72,12 @@ class PostgresEngine(PostgresExchanging):
     def pack(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
         return packed(self.traits.name, drafts)
 
-    def enqueue_now(self, draft: Draft, timeout: float | None) -> Receipt | None:
+    def enqueue_now(self, drafts: Sequence[Draft], timeout: float | None) -> list[Receipt] | None:
         counter = self._counter
         if counter is None:
             raise EngineClosed(self.traits.name)
         with named_errors(self.traits.name):
-            return counter.serve(draft, timeout)
+            return counter.serve(drafts, timeout)
 
     def enqueue_soon(self, draft: Draft, answer: Answer) -> Callable[[], None] | None:
         if self._counter is None:
