@@ -14,14 +14,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def spared() -> Iterator[None]:
-    """Let collections pass over what is there now, for the time of the block.
+    """Let collections pass over what is there now, for the time of the block; what of it becomes
+    garbage stays until then.
 
     An application that has switched them off has decided, and is left alone.
     """
     if not gc.isenabled():
         yield
         return
-    gc.collect()
     gc.freeze()
     try:
         yield
