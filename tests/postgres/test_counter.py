@@ -187,7 +187,7 @@ async def test_a_time_out_in_line_gives_up_what_is_on_its_way(clock: FakeClock) 
         assert counter is not None
         answers = Answers()
         mine, theirs = draft(new_id(clock.now())), draft(new_id(clock.now()))
-        with counter._lock:
+        with counter._desk.lock:
             engine.enqueue_soon(theirs, answers)
             late = proxy.hold_before(runs("put_plain"))
             calling = asyncio.create_task(asyncio.to_thread(stand, engine, mine, 1.0))
@@ -210,11 +210,11 @@ def stand(engine: PostgresEngine, mine: Draft, timeout: float) -> list[Receipt] 
     """Enqueue from a thread that finds the counter taken."""
     counter = engine._counter
     assert counter is not None
-    counter._is_taken = True
+    counter._desk.is_taken = True
     try:
         return engine.enqueue_now([mine], timeout)
     finally:
-        counter._is_taken = False
+        counter._desk.is_taken = False
 
 
 async def test_whoever_is_in_line_when_it_closes_is_told(clock: FakeClock) -> None:
@@ -235,11 +235,11 @@ async def test_several_jobs_do_not_stand_in_line(clock: FakeClock) -> None:
     async with at_the_counter(clock) as (engine, _):
         counter = engine._counter
         assert counter is not None
-        counter._is_taken = True
+        counter._desk.is_taken = True
         some = [draft(new_id(clock.now())) for _ in range(3)]
         assert await asyncio.to_thread(engine.enqueue_now, some, PATIENCE) is None
         assert await engine.get([job.id for job in some]) == [None] * 3
-        counter._is_taken = False
+        counter._desk.is_taken = False
         receipts = [Receipt(job.id, True) for job in some]
         assert await asyncio.to_thread(engine.enqueue_now, some, PATIENCE) == receipts
 
@@ -321,7 +321,7 @@ async def test_who_leaves_between_two_commits_of_one_batch_is_left_out(clock: Fa
         assert counter is not None
         answers = Answers()
         mine = draft(new_id(clock.now()))
-        with counter._lock:
+        with counter._desk.lock:
             late = proxy.hold_before(runs("put_plain"))
             engine.enqueue_soon(draft(new_id(clock.now()), queue="other"), answers)
             leave = engine.enqueue_soon(mine, answers)

@@ -419,7 +419,8 @@ async def test_who_falls_asleep_while_a_lone_job_is_stored_is_woken_after_the_co
                 await breathe()
             sleeper.execute("SELECT penstock.doze('me', 'work', 60)")
             sleeper.execute("SELECT pg_advisory_unlock(77)")
-            assert (await soon(stored)).created
+            (receipt,) = await soon(stored)
+            assert receipt.created
             (note,) = sleeper.notifies(timeout=30, stop_after=1)
             assert note.payload == "work default"
         finally:

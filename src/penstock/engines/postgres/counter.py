@@ -1,12 +1,10 @@
-"""The counter of a PostgreSQL store: where any thread hands a job in without the handle's loop.
+"""The counter of a PostgreSQL store: where any thread hands jobs in without the handle's loop.
 
 A hand-over to the loop and back costs as much as storing a job. So whoever may block and finds the
-counter free serves itself, on its own thread. Whoever does not, or may not block, stands in line,
-where a clerk takes all who stand there into one commit: single callers save the way, many share
-commits.
-
-Only what is usual is done here, jobs that are nothing special. Whatever goes wrong, and whatever is
-not usual, is left to the loop, which says what it is.
+counter free serves itself, on its own thread, with one job or several. Whoever does not, or may not
+block, stands in line with its job, where a clerk takes all who stand there into one commit: single
+callers save the way, many share commits. Whoever has several does not stand in line, but goes to
+the loop.
 
 | if                                      | then                                                  |
 |-----------------------------------------|-------------------------------------------------------|
@@ -32,27 +30,19 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from itertools import takewhile
-from math import inf
 from queue import Empty, SimpleQueue
 from typing import Final
-
-import psycopg
-from psycopg import errors
 
 from penstock.clock import SystemClock
 from penstock.core.job import Draft
 from penstock.engines.engine import Answer
 from penstock.engines.plain import is_plain
-from penstock.engines.postgres.entry import kind_of, to_plain
-from penstock.engines.postgres.link import Backend, Statement
-from penstock.engines.postgres.schema import placed
-from penstock.engines.postgres.till import Till, open_till
-from penstock.engines.queries import statements
+from penstock.engines.postgres.desk import ONCE, Desk, Window
+from penstock.engines.postgres.entry import kind_of
+from penstock.engines.postgres.link import Backend
 from penstock.engines.records import Receipt
 from penstock.engines.visitor import Visitor, wait_for
-from penstock.errors import EngineTimeout
 
 CROWD: Final = 0.002
 """Seconds between two callers who are taken for many."""
@@ -62,45 +52,8 @@ BYTES: Final = 4 << 20
 """Payloads that are stored in one commit at most; a larger one goes alone."""
 PATIENCE: Final = 1.0
 """Seconds that the clerk waits for somebody who serves itself."""
-ONCE: Final = 0.002
-"""Seconds in which the clerk wakes who sleeps once: the first commit does so, and the last."""
-ALONE: Final = 0.01
-"""Seconds without another job after which one wakes who sleeps with its own commit. That locks out
-others who would do so until it is on disk: many who came one after the other would not share it.
-"""
 LONGEST: Final = 10.0
 """Seconds that one commit may take."""
-
-HANDED: Final = b"handed"
-"""What the store says when it gave a job to a worker at once: then nobody else need be woken."""
-
-
-class Window:
-    """What the counter has to know of its store."""
-
-    def __init__(
-        self,
-        name: str,
-        schema: str,
-        doubted_at: Callable[[], float],
-        doubt: Callable[[Sequence[Draft]], None],
-        instant: Callable[[], float | None],
-    ) -> None:
-        """``doubted_at`` and ``doubt`` are of the handle: since when nothing that it sent is in
-        doubt, and that something is now. ``instant`` is what a test says the time is.
-        """
-        self.name = name
-        self.doubted_at = doubted_at
-        self.doubt = doubt
-        self.instant = instant
-        self.put = _statement("put", schema)
-        self.put_one = _statement("put_one", schema)
-        self.wake = _statement("wake", schema)
-        self.tell_news = _statement("tell_news", schema)
-
-
-def _statement(name: str, schema: str) -> Statement:
-    return Statement(name.encode(), placed(statements("postgres/counter.sql")[name], schema))
 
 
 class Counter:
@@ -115,25 +68,20 @@ class Counter:
         abandon: Callable[[Backend], object],
     ) -> None:
         """``abandon`` is told of what may still be served when its caller has left."""
-        self._open_till = partial(open_till, dsn, given, timeout)
         self._window = window
-        self._abandon = abandon
-        self._is_open = True
+        self._desk = Desk(dsn, given, timeout, window, abandon)
         self._renew()
 
     def _renew(self) -> None:
         """Be as new; what a fork copied is its parent's, and nothing of it is closed."""
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._desk.renew()
         self._line: SimpleQueue[Visitor | None] = SimpleQueue()
         self._hiring = threading.RLock()
         self._clerks: set[threading.Thread] = set()
         """Threads that serve the line: none, or one; two if a hiring was interrupted."""
-        self._till: Till | None = None
-        self._is_taken = False  # a hint: only the lock is sure
         self._user = 0
         self._serving: set[Visitor] = set()
-        self._woke_at = -inf
         self._to_wake: set[str] = set()
         """Queues with jobs that nobody was told of yet. The clerk's own."""
         self._last = (0, 0.0)
@@ -142,10 +90,10 @@ class Counter:
         """Let the connection go, or leave that to who uses it; whoever comes later goes to the
         loop. Waits for nobody who is being served.
         """
-        self._is_open = False
+        self._desk.is_open = False
         if self._pid == os.getpid():
             self._line.put(None)
-            self._tidy()
+            self._desk.tidy()
             for clerk in list(self._clerks):
                 if not self._serving:
                     clerk.join(PATIENCE)  # it has nothing to do but to go
@@ -160,7 +108,7 @@ class Counter:
         is_small = len(drafts) == 1 or sum(len(draft.payload) for draft in drafts) <= BYTES
         if not self._may_come(drafts[0]) or not is_small:
             return None
-        if not self._is_taken and not self._is_crowded():
+        if not self._desk.is_taken and not self._is_crowded():
             return self._serve_oneself(drafts, timeout)
         if len(drafts) > 1:
             return None  # the loop has other connections
@@ -199,7 +147,7 @@ class Counter:
             self._renew()
         me = threading.get_ident()
         is_here = me == self._user or any(clerk.ident == me for clerk in list(self._clerks))
-        return self._is_open and not is_here and is_plain(draft)
+        return self._desk.is_open and not is_here and is_plain(draft)
 
     def _is_crowded(self) -> bool:
         """Another thread was here a moment ago, so that two will meet: sharing costs both less."""
@@ -211,24 +159,24 @@ class Counter:
         self, drafts: Sequence[Draft], timeout: float | None
     ) -> list[Receipt] | None:
         try:
-            with self._lock:
+            with self._desk.lock:
                 try:
-                    self._is_taken = True
+                    self._desk.is_taken = True
                     self._user = threading.get_ident()
-                    is_stored = self._store(drafts, timeout)
+                    is_stored = self._desk.store(drafts, timeout)
                     return [Receipt(draft.id, True) for draft in drafts] if is_stored else None
                 finally:
                     self._user = 0
-                    self._is_taken = False
+                    self._desk.is_taken = False
         finally:
-            if not self._is_open:
-                self._tidy()
+            if not self._desk.is_open:
+                self._desk.tidy()
 
     # --- who stands in line --------------------------------------------------------------------
 
     def _enter(self, visitor: Visitor) -> None:
         self._line.put(visitor)
-        if not self._is_open:
+        if not self._desk.is_open:
             self._line.put(None)
         if self._clerks:
             return
@@ -250,18 +198,14 @@ class Counter:
     def _leave(self, visitor: Visitor) -> None:
         """A caller does not wait for its answer: what is on its way must not arrive later."""
         visitor.leave()
-        till = self._till
         if visitor in self._serving:
             self._window.doubt((visitor.draft,))
-            if till is not None:
-                self._abandon(till.backend)
+            self._desk.desert(at_once=False)
 
     def _give_up(self) -> None:
         """Somebody's time is over while the clerk waits for the server: let it wait no longer."""
-        till = self._till
-        if self._serving and till is not None:
-            self._abandon(till.backend)
-            till.hang_up()
+        if self._serving:
+            self._desk.desert(at_once=True)
 
     def _work(self, line: SimpleQueue[Visitor | None]) -> None:
         """Be the clerk."""
@@ -277,10 +221,10 @@ class Counter:
             self._clerks.discard(threading.current_thread())
             for visitor in batch:
                 _answer(visitor, None)
-            self._tidy()
+            self._desk.tidy()
             # Whoever found a clerk still there is not left behind; nor is another clerk.
             _turn_away(line)
-            if self._clerks and not self._is_open:
+            if self._clerks and not self._desk.is_open:
                 line.put(None)
 
     def _next(self, line: SimpleQueue[Visitor | None]) -> Visitor | None:
@@ -293,20 +237,14 @@ class Counter:
 
     def _wake_late(self) -> None:
         queues, self._to_wake = self._to_wake, set()
-        if not queues or not self._lock.acquire(timeout=PATIENCE):
+        if not queues or not self._desk.lock.acquire(timeout=PATIENCE):
             return
         try:
-            for queue in queues:
-                if self._till is not None:
-                    self._wake(self._till, queue, SystemClock.monotonic() + LONGEST)
+            self._desk.wake(queues, LONGEST)
         except Exception:
-            self._drop()  # then they look by themselves, within a second
+            self._desk.drop()  # then they look by themselves, within a second
         finally:
-            self._lock.release()
-
-    def _wake(self, till: Till, queue: str, until: float) -> None:
-        self._woke_at = SystemClock.monotonic()
-        till.post(self._window.wake, [queue.encode()], until)
+            self._desk.lock.release()
 
     def _serve_all(self, batch: list[Visitor]) -> None:
         """Serve a batch, and take out of it whoever is answered."""
@@ -319,92 +257,22 @@ class Counter:
 
     def _serve_alike(self, group: Sequence[Visitor]) -> Collection[Visitor]:
         """Store the jobs of those who are still there; returns whose are stored."""
-        if not self._lock.acquire(timeout=PATIENCE):
+        if not self._desk.lock.acquire(timeout=PATIENCE):
             return ()
         try:
-            self._is_taken = True
+            self._desk.is_taken = True
             # In this order: whoever leaves now either is left out, or knows that it is served.
             self._serving.update(group)
             here = [visitor for visitor in group if not visitor.has_gone]
-            is_stored = here and self._store([visitor.draft for visitor in here], LONGEST)
+            drafts = [visitor.draft for visitor in here]
+            is_stored = here and self._desk.store(drafts, LONGEST, self._to_wake)
             return here if is_stored else ()
         except Exception:
             return ()
         finally:
             self._serving.difference_update(group)
-            self._is_taken = False
-            self._lock.release()
-
-    # --- the store -----------------------------------------------------------------------------
-
-    def _store(self, drafts: Sequence[Draft], limit: float | None) -> bool:
-        """Store jobs of one kind in one commit, and wake who sleeps; False: go to the loop, they
-        may be stored. Called with the lock held.
-
-        On failure: ``ItemRefused``; ``EngineTimeout``, then they may be stored all the same.
-        """
-        window = self._window
-        plain = to_plain(window.name, drafts)
-        if plain is None or not self._is_open:
-            return False
-        until = inf if limit is None else SystemClock.monotonic() + limit
-        try:
-            till = self._till or self._open_till(until)
-            if till is None:
-                # The loop knows what to do with a pooler.
-                self._is_open = False
-                return False
-            self._till = till
-            try:
-                till.set_clock(window.instant(), until)
-                row = plain.row(window.doubted_at())
-                values = [None if each is None else str(each).encode() for each in row]
-                told: bytes | None = None
-                since = SystemClock.monotonic() - self._woke_at
-                if len(drafts) == 1 and row[-1] is None:
-                    values[-1] = b"t" if since > ALONE else b"f"
-                    told = till.run(window.put_one, values, until)
-                else:
-                    till.run(window.put, values, until)
-                is_clerk = threading.current_thread() in self._clerks
-                if told:
-                    self._woke_at = SystemClock.monotonic()
-                    if told == HANDED:
-                        till.post(window.tell_news, [], until)
-                elif is_clerk and since < ONCE:
-                    self._to_wake.add(plain.queue)
-                else:
-                    self._wake(till, plain.queue, until)
-            except BaseException:
-                # Whatever it was in the middle of: nobody goes on from there.
-                if not till.is_at_rest:
-                    self._abandon(till.backend)
-                self._drop()
-                raise
-        except BaseException as error:
-            window.doubt(drafts)
-            if isinstance(error, errors._WaitTimeout):
-                what = "enqueue" if len(drafts) == 1 else f"{len(drafts)} jobs"
-                why = f"{what} took longer than {limit:g} s"
-                raise EngineTimeout(window.name, why) from error
-            # The other way says what is wrong, or finds that it went well all the same.
-            if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.DataError):
-                return False
-            raise
-        return True
-
-    def _tidy(self) -> None:
-        """Let the connection go, unless somebody is there: they look once more when they leave."""
-        if self._lock.acquire(blocking=False):
-            try:
-                self._drop()
-            finally:
-                self._lock.release()
-
-    def _drop(self) -> None:
-        till, self._till = self._till, None
-        if till is not None:
-            till.close()
+            self._desk.is_taken = False
+            self._desk.lock.release()
 
 
 def _taken(line: SimpleQueue[Visitor | None], first: Visitor | None) -> tuple[list[Visitor], bool]:

@@ -33,7 +33,8 @@ from penstock.core.job import Draft
 from penstock.engines.engine import Engine
 from penstock.engines.postgres import schema as schemas
 from penstock.engines.postgres.bounds import Bounds
-from penstock.engines.postgres.counter import Counter, Window
+from penstock.engines.postgres.counter import Counter
+from penstock.engines.postgres.desk import Window
 from penstock.engines.postgres.jobs import PostgresJobs
 from penstock.engines.postgres.link import Link, Statement, Texts, connect
 from penstock.engines.postgres.links import Links
