@@ -533,7 +533,10 @@ def test_a_time_out_by_signal_is_the_callers_and_not_the_stores(script):
             os.kill(os.getpid(), signal.SIGALRM)
 
         counter = app._facade._home.opened.inner._counter
-        setattr(counter, "_step" if hasattr(counter, "_step") else "_store", slow)
+        if hasattr(counter, "_step"):
+            counter._step = slow
+        else:
+            counter._desk.store = slow
         try:
             task.enqueue()
         except TimeoutError as error:
