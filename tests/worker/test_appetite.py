@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf
 
 import pytest
 
@@ -145,21 +144,3 @@ def test_a_kind_that_has_slots_to_fill_wants_more_now():
 
 def test_who_knows_no_rate_yet_does_not_think_that_anything_ends_soon():
     assert lasts(Appetite(100), a=(1, 3)) > 1
-
-
-# --- how soon there is a free slot --------------------------------------------------------------
-
-
-def frees_in(appetite: Appetite, **rooms: tuple[int, int]) -> float:
-    return appetite.frees_in(to_rooms(rooms))
-
-
-def test_a_slot_is_free_as_soon_as_so_many_have_ended():
-    appetite = fed(rate=2000, round_trip=0.01)
-    assert frees_in(appetite, a=(100, 99), s=(8, 0)) == 0
-    assert frees_in(appetite, a=(100, 100), s=(8, 0)) == pytest.approx(0.0005, rel=0.2)
-    assert frees_in(appetite, a=(100, 139), s=(8, 0)) == pytest.approx(0.02, rel=0.2)
-
-
-def test_where_nothing_ended_of_late_no_slot_will_be_free():
-    assert frees_in(fed(rate=2000, round_trip=0.01), a=(100, 100), s=(8, 8)) == inf

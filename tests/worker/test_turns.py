@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 from msgspec.structs import replace
 
 from penstock.core.job import State, Verdict
 from penstock.engines.records import Ask, Exchange, WorkerInfo
 from penstock.worker import turns
-from penstock.worker.crew import Crew
 from worker.rig import Handle, soon, specs
 
 
@@ -169,11 +171,11 @@ async def test_a_worker_that_is_elected_rescues_the_jobs_of_a_dead_one(rig):
 # --- who looks behind a line --------------------------------------------------------------------
 
 
-async def scans(rig, monkeypatch, frees_in: float) -> bool:
-    """Whether a worker whose coroutines are busy, and whose threads are not, looks for others after
-    a claim that took all there was.
+@asynccontextmanager
+async def half_full(rig, concurrency: int = 2, **settings: Any) -> AsyncIterator[asyncio.Event]:
+    """A worker that has taken all there was, whose coroutines are busy until the event is set, and
+    whose threads are not.
     """
-    monkeypatch.setattr(Crew, "frees_in", property(lambda _: frees_in))
     go = asyncio.Event()
 
     async def work() -> None:
@@ -181,24 +183,47 @@ async def scans(rig, monkeypatch, frees_in: float) -> bool:
 
     def other() -> None: ...
 
-    async with rig.working(specs(work, other), concurrency=2, threads=4):
+    async with rig.working(specs(work, other), concurrency=concurrency, threads=4, **settings):
         ids = await rig.put_all("work", 2)
         await rig.in_state(ids[-1], State.RUNNING)
-        assert rig.main.asks[-1].want > 2
-        await rig.pass_time(1.0)
-        has_scanned = any(ask.avoid for ask in rig.main.asks)
+        await soon(rig.clock.asleep(3))
+        yield go
         go.set()
         await rig.ended(*ids)
-    return has_scanned
 
 
-async def test_a_worker_that_took_all_there_was_does_not_look_behind_it_for_a_moment(
-    rig, monkeypatch
-):
-    assert not await scans(rig, monkeypatch, turns.MOMENT / 2)
+async def test_a_worker_that_took_all_there_was_does_not_look_behind_it_for_a_moment(rig):
+    async with half_full(rig):
+        rig.clock.advance(turns.MOMENT / 2)
+        await soon(rig.clock.asleep(3))
+        assert not any(ask.avoid for ask in rig.main.asks)
 
 
-async def test_a_worker_whose_slots_are_full_for_long_looks_for_jobs_that_need_others(
-    rig, monkeypatch
-):
-    assert await scans(rig, monkeypatch, turns.MOMENT * 2)
+async def test_a_worker_whose_slots_are_full_for_long_looks_for_jobs_that_need_others(rig):
+    async with half_full(rig):
+        id = await rig.put("other")
+        await rig.meanwhile(rig.ended(id))
+        assert any(ask.avoid for ask in rig.main.asks)
+
+
+async def test_slots_that_are_kept_for_urgent_jobs_do_not_look_free_to_others(rig):
+    """The one coroutine that may not be taken is no reason to leave the threads idle."""
+    async with half_full(rig, concurrency=3, reserve={0: 1}) as go:
+        id = await rig.put("other")
+        await rig.meanwhile(rig.ended(id))
+        assert not go.is_set()
+
+
+async def test_a_worker_that_waits_for_a_moment_sleeps_meanwhile(rig, monkeypatch):
+    naps: list[float] = []
+    wait = rig.clock.wait
+
+    async def counted(event: asyncio.Event, timeout: float) -> bool:
+        naps.append(timeout)
+        return await wait(event, timeout)
+
+    async with half_full(rig, concurrency=3, reserve={0: 1}):
+        monkeypatch.setattr(rig.clock, "wait", counted)
+        await rig.pass_time(5.0)
+        assert naps
+        assert min(naps) >= turns.SCAN_EVERY[0]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import exp, inf
+from math import exp
 from typing import Final
 
 from penstock.core.spec import KINDS, Kind
@@ -128,11 +128,6 @@ class Appetite:
         shortest = min(waiting[kind] / max(1.0, self._rate[kind]) for kind in waiting)
         return shortest - max(SHORTEST, self._round_trip)
 
-    def frees_in(self, rooms: Mapping[Kind, Room]) -> float:
-        """Seconds until every kind has a free slot, if jobs go on ending as they did of late."""
-        lines = {kind: room.load - room.size + 1 for kind, room in rooms.items() if not room.free}
-        return max((_quotient(count, self._rate[kind]) for kind, count in lines.items()), default=0)
-
     def stock(self, kind: Kind) -> int:
         """How many jobs of this kind may wait in the worker's hands."""
         return max(self.prefetch(kind), self._stock[kind])
@@ -155,10 +150,6 @@ class Appetite:
         shares = sum(self._share[kind] for kind in rooms) or 1.0
         most = min(room[kind] / max(RARE, self._share[kind] / shares) for kind in rooms)
         return max(min(int(most), sum(room.values())), slots), slots
-
-
-def _quotient(count: int, rate: float) -> float:
-    return count / rate if rate > 0 else inf
 
 
 def full_kinds(rooms: Mapping[Kind, Room]) -> frozenset[Kind]:

@@ -118,11 +118,6 @@ class Crew:
         """Seconds for which what waits keeps the slots busy beyond the next round trip."""
         return self.menu.appetite.lasts(self._rooms())
 
-    @property
-    def frees_in(self) -> float:
-        """Seconds until there is a free slot for tasks of every kind, as far as one can tell."""
-        return self.menu.appetite.frees_in(self._rooms())
-
     def _rooms(self) -> dict[Kind, Room]:
         return {kind: Room(pool.size, pool.load) for kind, pool in self._by_kind.items()}
 

@@ -62,7 +62,7 @@ SCAN_SHARE: Final = 20
 long line."""
 
 MOMENT: Final = 0.02
-"""Seconds for which slots may be full before something is looked for that needs others."""
+"""Seconds for which all slots of a kind may be taken before others are looked for."""
 
 SOON: Final = frozenset({None, Hold.UNPLACED, Hold.LIMIT, Hold.RATE})
 """Holds that end by themselves while work goes on."""
@@ -106,6 +106,10 @@ class Turns:
         """Calls in a row that led to nothing."""
         self._scan_at = -inf
         self._scan_pause = SCAN_EVERY[0]
+        self._half_full_since = inf
+        """Since when every turn has found one kind of tasks without a slot while another has some;
+        looked at only after a claim that took all there was.
+        """
         self._asked_at = -inf
         self._flushed_at = -inf
         self._tidied_at = -inf
@@ -189,11 +193,15 @@ class Turns:
             now, left = self._clock.monotonic(), 0.0
 
     def _may_pass_over(self) -> bool:
-        """It is time to look for jobs behind those that have no free slot. What was there is taken
-        if the last claim said so: then it is not worth it for a moment.
+        """It is time to look for jobs behind those that have no free slot. If the last claim took
+        all there was, it is so only when such slots have been taken for a moment.
         """
-        is_time = self._clock.monotonic() >= self._scan_at
-        return is_time and (self._has_more or self._crew.frees_in > MOMENT)
+        now = self._clock.monotonic()
+        if self._has_more or not self._crew.menu.is_half_full:
+            self._half_full_since = inf
+            return now >= self._scan_at
+        self._half_full_since = min(self._half_full_since, now)
+        return now >= max(self._scan_at, self._half_full_since + MOMENT)
 
     def _ask(self, meal: Meal) -> Ask:
         most = self._engine.traits.max_batch
@@ -258,7 +266,8 @@ class Turns:
             self._others += 1
             timeout = min(timeout, SOONEST * 2.0 ** min(self._others, 10))
         if self._crew.menu.is_half_full:
-            timeout = min(timeout, max(0.001, self._scan_at - now))
+            scan_at = max(self._scan_at, min(self._half_full_since, now) + MOMENT)
+            timeout = min(timeout, max(0.001, scan_at - now))
         if await self._wait(ask, timeout):
             return
         # After a time-out there is nothing to ask for: the next wait begins with a look.
