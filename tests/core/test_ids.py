@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
-from penstock.core.ids import new_id
+from penstock.core.ids import all_made_at, new_id, new_ids
 
 
 def test_no_two_are_equal_in_any_thread():
@@ -46,3 +47,14 @@ def test_any_instant_makes_one_of_the_same_shape():
         id = new_id(at)
         assert len(id) == 26
         assert set(id) <= set("0123456789abcdef")
+
+
+def test_many_at_once_are_in_order_and_nobody_elses():
+    with ThreadPoolExecutor(4) as pool:
+        shares = list(pool.map(lambda _: list(islice(new_ids(1e9), 5_000)), range(4)))
+
+    assert all(share == sorted(share) for share in shares)
+    ids = [id for share in shares for id in share]
+    assert len(set(ids)) == len(ids) == 20_000
+    assert {len(id) for id in ids} == {26}
+    assert all_made_at(ids) == 1e9
