@@ -114,8 +114,11 @@ class Client:
         """Store one job, in one commit with whatever else arrives meanwhile."""
         return await self._batcher.put(draft)
 
-    async def enqueue_all(self, drafts: Sequence[Draft], timeout: float) -> list[Receipt]:
-        """Store many jobs, as many in a commit as the store takes, each within ``timeout``.
+    async def enqueue_all(
+        self, drafts: Sequence[Draft], timeout: float, spent: float = 0.0
+    ) -> list[Receipt]:
+        """Store many jobs, as many in a commit as the store takes, each within ``timeout``; of the
+        first one's, some seconds may be ``spent`` already.
 
         Atomic per commit. On failure: ``ItemContested`` if an open transaction has an id or a
         unique key of theirs for all that time; a note on the error says how many are stored.
@@ -125,7 +128,8 @@ class Client:
         step = engine.traits.max_batch
         some = drafts[:step]
         for start in range(0, len(drafts), step):
-            limit = asyncio.timeout(timeout)
+            limit = asyncio.timeout(timeout - spent)
+            spent = 0.0
             refusals: list[ItemContested] = []
             sending = asyncio.create_task(_patiently(engine, some, refusals))
             try:

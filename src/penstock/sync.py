@@ -146,13 +146,16 @@ class Facade:
             return lent.put(drafts)
         try:
             receipts, spent = self._put_now(drafts, timeout)
+            if spent >= timeout and receipts is None:
+                raise self._too_late(f"{len(drafts)} jobs", timeout)
         except Exception as error:
             error.add_note(stored_before(0, len(drafts)))
             raise
         if receipts is not None:
             return receipts
-        left = max(0.0, timeout - spent)
-        receipts = self.call(lambda client: client.enqueue_all(drafts, left), what="enqueue_many")
+        receipts = self.call(
+            lambda client: client.enqueue_all(drafts, timeout, spent), what="enqueue_many"
+        )
         return ours(drafts, receipts) if spent else receipts
 
     def _put_now(

@@ -216,6 +216,24 @@ def test_what_the_short_way_took_is_part_of_how_long_it_waits(stuck, monkeypatch
         monkeypatch.setattr(MemoryEngine, "enqueue_now", gives_up)
         with pytest.raises(EngineTimeout, match="enqueue took longer than 3600 s"):
             app.enqueue("task")
+        with pytest.raises(EngineTimeout, match="2 jobs took longer than 3600 s") as caught:
+            app.task(name="task")(_nothing).enqueue_many([(), ()])
+        assert caught.value.__notes__ == ["0 of 2 jobs were stored before this"]
+
+
+def test_who_was_late_on_the_short_way_has_the_rest_of_the_time_on_the_long_one(stuck, monkeypatch):
+    passed = [0.0]
+
+    def gives_up(engine, drafts, timeout):
+        passed[0] += timeout - 0.05
+
+    monkeypatch.setattr(SystemClock, "monotonic", staticmethod(lambda: passed[0]))
+    with Penstock("memory://", enqueue_timeout=3600) as app:
+        app.counts()
+        monkeypatch.setattr(MemoryEngine, "enqueue_now", gives_up)
+        with pytest.raises(EngineTimeout, match="2 jobs took longer than 3600 s"):
+            app.task(name="task")(_nothing).enqueue_many([(), ()])
+        stuck.go_on()
 
 
 def test_an_error_of_the_short_way_says_how_many_are_stored(memory, monkeypatch):

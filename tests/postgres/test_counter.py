@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import psycopg
@@ -14,6 +16,7 @@ from conformance.steps import claim, claim_one, draft, settle
 from penstock import Penstock
 from penstock.core.ids import new_id
 from penstock.core.job import Draft, State, Verdict
+from penstock.engines.crowd import Crowd
 from penstock.engines.postgres import counter as counters
 from penstock.engines.postgres.counter import BYTES, Counter
 from penstock.engines.postgres.engine import PostgresEngine
@@ -21,7 +24,7 @@ from penstock.engines.records import Filter, Receipt
 from penstock.errors import EngineTimeout, EngineUnavailable
 from penstock.testing.clock import FakeClock
 from servers.emptied import emptied
-from servers.messages import runs
+from servers.messages import Message, runs
 from servers.postgres import quick
 from servers.proxy import Fault, Proxy
 
@@ -242,6 +245,59 @@ async def test_several_jobs_do_not_stand_in_line(clock: FakeClock) -> None:
         counter._desk.is_taken = False
         receipts = [Receipt(job.id, True) for job in some]
         assert await asyncio.to_thread(engine.enqueue_now, some, PATIENCE) == receipts
+
+
+async def test_who_has_several_jobs_leaves_the_counter_to_others(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their commit would keep those waiting who come again and again with one."""
+    monkeypatch.setattr(counters, "APART", PATIENCE)
+    async with at_the_counter(clock) as (engine, _):
+        some = [draft(new_id(clock.now())) for _ in range(3)]
+        with ThreadPoolExecutor(1) as mine:
+            called = mine.submit(engine.enqueue_now, some, PATIENCE)
+            assert await asyncio.wrap_future(called) is None
+            assert await engine.get([job.id for job in some]) == [None] * 3
+            counter = engine._counter
+            assert counter is not None
+            counter._crowd = Crowd()
+            receipts = [Receipt(job.id, True) for job in some]
+            called = mine.submit(engine.enqueue_now, some, PATIENCE)
+            assert await asyncio.wrap_future(called) == receipts
+            answers = Answers()
+            engine.enqueue_soon(draft(new_id(clock.now())), answers)
+            await answers.come(1)
+            called = mine.submit(engine.enqueue_now, some, PATIENCE)
+            assert await asyncio.wrap_future(called) is None
+
+
+async def test_where_connections_are_swallowed_nobody_waits_for_one_again_and_again(
+    clock: FakeClock,
+) -> None:
+    database = emptied()
+    database.empty()
+    with Proxy(quick().port) as proxy:
+        url = f"{proxy.url(database.url)}?connect_timeout=2"
+        engine = PostgresEngine(url, clock, follows_clock=True)
+        await engine.open()
+        swallowed = proxy.hold_before(begins)
+        some = [draft(new_id(clock.now())) for _ in range(3)]
+        assert await asyncio.to_thread(engine.enqueue_now, some, PATIENCE) is None
+        assert swallowed.has_happened
+        another = proxy.cut_before(begins)
+        assert await asyncio.to_thread(engine.enqueue_now, some, PATIENCE) is None
+        assert not another.has_happened
+        counter = engine._counter
+        assert counter is not None
+        counter._desk._rests_until = -math.inf
+        assert await asyncio.to_thread(engine.enqueue_now, some, PATIENCE) is None
+        assert another.has_happened
+        await engine.close()
+
+
+def begins(message: Message) -> bool:
+    """A connection does."""
+    return not message.from_server and message.kind == ""
 
 
 async def test_several_jobs_that_are_large_or_of_several_kinds_go_to_the_loop(

@@ -31,6 +31,8 @@ TABLES = (
 
 Cut = Callable[..., Fault]
 
+WEEK = 7 * 86400.0
+
 each_deed = pytest.mark.parametrize("kind", DEEDS, ids=lambda kind: kind.__name__)
 each_cut = pytest.mark.parametrize("cut", [Proxy.cut_before, Proxy.cut_after])
 
@@ -59,8 +61,11 @@ async def opened(engine: Engine) -> AsyncIterator[Engine]:
 
 @pytest.fixture
 async def direct(url: str, clock: FakeClock) -> AsyncIterator[Engine]:
-    """A handle whose connections hold."""
+    """A handle whose connections hold. It has made the day on which jobs end: whoever misses it
+    would say something first that is not the deed.
+    """
     async with opened(PostgresEngine(url, clock, follows_clock=True)) as engine:
+        await engine.prune(WEEK, 1)
         yield engine
 
 

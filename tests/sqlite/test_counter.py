@@ -12,7 +12,7 @@ import pytest
 
 from penstock.core.ids import new_id
 from penstock.core.job import Draft
-from penstock.engines import sqlite_counter
+from penstock.engines import crowd
 from penstock.engines.file_gate import FileGate
 from penstock.engines.records import Filter, Receipt
 from penstock.engines.sqlite import SqliteEngine
@@ -236,14 +236,14 @@ async def test_callers_who_alternate_share_instead_of_serving_themselves(engine,
         return receipts
 
     monkeypatch.setattr(SqliteCounter, "serve", noted)
-    monkeypatch.setattr(sqlite_counter, "CROWD", PATIENCE)
+    monkeypatch.setattr(crowd, "CROWD", PATIENCE)
     engine.enqueue_now([draft()], None)
     await asyncio.to_thread(engine.enqueue_now, [draft()], None)
     engine.enqueue_now([draft()], None)
     engine.enqueue_now([draft()], None)
     assert served == [True, False, False, True]
 
-    monkeypatch.setattr(sqlite_counter, "CROWD", 0.0)
+    monkeypatch.setattr(crowd, "CROWD", 0.0)
     await asyncio.to_thread(engine.enqueue_now, [draft()], None)
     assert served[-1]
 

@@ -25,14 +25,13 @@ is left in C (see ``undo``).
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from penstock.clock import SystemClock
 from penstock.core.job import Draft
+from penstock.engines.crowd import Crowd
 from penstock.engines.engine import Answer
 from penstock.engines.file_gate import FileGate
 from penstock.engines.records import Receipt
@@ -41,8 +40,6 @@ from penstock.engines.sqlite_thread import SqliteThread
 from penstock.engines.visitor import Visitor, wait_for
 from penstock.errors import EngineClosed, EngineReentered, ItemRefused
 
-CROWD: Final = 0.002
-"""Seconds between two callers who are taken for many."""
 MOST: Final = 1000
 """Jobs that are stored in one transaction at most."""
 
@@ -66,7 +63,7 @@ class SqliteCounter:
         self._line: deque[Visitor] = deque()
         self._is_taken = False  # a hint: only the lock of the link is sure
         self._is_closed = False
-        self._last = (0, 0.0)
+        self._crowd = Crowd()
 
     def close(self) -> None:
         """Send nobody away who is being served; refuse whoever is in line or comes later.
@@ -89,15 +86,9 @@ class SqliteCounter:
         """
         if self._link.is_mine:
             raise EngineReentered(self._name)
-        if self._line or self._is_taken or self._is_crowded():
+        if self._line or self._is_taken or self._crowd.comes():
             return None
         return self._write(drafts)
-
-    def _is_crowded(self) -> bool:
-        """Another thread was here a moment ago, so that two will meet: sharing costs both less."""
-        (before, at), me, now = self._last, threading.get_ident(), SystemClock.monotonic()
-        self._last = me, now
-        return before != me and now - at < CROWD
 
     def _write(self, drafts: Sequence[Draft]) -> list[Receipt] | None:
         """Store jobs unless another process writes."""

@@ -3,8 +3,8 @@
 A hand-over to the loop and back costs as much as storing a job. So whoever may block and finds the
 counter free serves itself, on its own thread, with one job or several. Whoever does not, or may not
 block, stands in line with its job, where a clerk takes all who stand there into one commit: single
-callers save the way, many share commits. Whoever has several does not stand in line, but goes to
-the loop.
+callers save the way, many share commits. Whoever has several jobs and is not alone here does not
+stand in line, but goes to the loop.
 
 | if                                      | then                                                  |
 |-----------------------------------------|-------------------------------------------------------|
@@ -34,8 +34,8 @@ from itertools import takewhile
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from penstock.clock import SystemClock
 from penstock.core.job import Draft
+from penstock.engines.crowd import Crowd
 from penstock.engines.engine import Answer
 from penstock.engines.plain import is_plain
 from penstock.engines.postgres.desk import ONCE, Desk, Window
@@ -44,8 +44,10 @@ from penstock.engines.postgres.link import Backend
 from penstock.engines.records import Receipt
 from penstock.engines.visitor import Visitor, wait_for
 
-CROWD: Final = 0.002
-"""Seconds between two callers who are taken for many."""
+APART: Final = 0.1
+"""Seconds for which no other thread has come where one with several jobs serves itself: a commit of
+many jobs would keep others waiting, who come again and again.
+"""
 MOST: Final = 1000
 """Jobs that are stored in one commit at most."""
 BYTES: Final = 4 << 20
@@ -84,7 +86,7 @@ class Counter:
         self._serving: set[Visitor] = set()
         self._to_wake: set[str] = set()
         """Queues with jobs that nobody was told of yet. The clerk's own."""
-        self._last = (0, 0.0)
+        self._crowd = Crowd()
 
     def close(self) -> None:
         """Let the connection go, or leave that to who uses it; whoever comes later goes to the
@@ -108,9 +110,11 @@ class Counter:
         is_small = len(drafts) == 1 or sum(len(draft.payload) for draft in drafts) <= BYTES
         if not self._may_come(drafts[0]) or not is_small:
             return None
-        if not self._desk.is_taken and not self._is_crowded():
+        meets_others, is_one = self._crowd.comes(), len(drafts) == 1
+        is_welcome = not meets_others if is_one else self._crowd.alone_for() >= APART
+        if is_welcome and not self._desk.is_taken:
             return self._serve_oneself(drafts, timeout)
-        if len(drafts) > 1:
+        if not is_one:
             return None  # the loop has other connections
         receipt = self._stand(drafts[0], timeout)
         return None if receipt is None else [receipt]
@@ -134,6 +138,7 @@ class Counter:
         """Stand in line without waiting; returns what leaves it. None: go to the loop."""
         if not self._may_come(draft):
             return None
+        self._crowd.comes()
         visitor = Visitor(draft, answer)
         self._enter(visitor)
 
@@ -148,12 +153,6 @@ class Counter:
         me = threading.get_ident()
         is_here = me == self._user or any(clerk.ident == me for clerk in list(self._clerks))
         return self._desk.is_open and not is_here and is_plain(draft)
-
-    def _is_crowded(self) -> bool:
-        """Another thread was here a moment ago, so that two will meet: sharing costs both less."""
-        (before, at), me, now = self._last, threading.get_ident(), SystemClock.monotonic()
-        self._last = me, now
-        return before != me and now - at < CROWD
 
     def _serve_oneself(
         self, drafts: Sequence[Draft], timeout: float | None

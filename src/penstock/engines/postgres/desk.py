@@ -32,6 +32,11 @@ ALONE: Final = 0.01
 others who would do so until it is on disk: many who came one after the other would not share it.
 """
 
+REST: Final = (10, 30.0)
+"""How many times its own duration nobody tries to connect again after that went wrong, and how many
+seconds at most: where connections are swallowed, each caller would wait for one.
+"""
+
 HANDED: Final = b"handed"
 """What the store says when it gave a job to a worker at once: then nobody else need be woken."""
 
@@ -90,6 +95,7 @@ class Desk:
         self.is_taken = False
         """A hint that somebody holds the lock: only that is sure."""
         self._till: Till | None = None
+        self._rests_until = -inf
         self._woke_at = -inf
 
     def store(
@@ -103,11 +109,12 @@ class Desk:
         """
         window = self._window
         plain = to_plain(window.name, drafts)
-        if plain is None or not self.is_open:
+        now = SystemClock.monotonic()
+        if plain is None or not self.is_open or now < self._rests_until:
             return False
-        until = inf if limit is None else SystemClock.monotonic() + limit
+        until = inf if limit is None else now + limit
         try:
-            till = self._till or self._open_till(until)
+            till = self._till or self._connected(until)
             if till is None:
                 # The loop knows what to do with a pooler.
                 self.is_open = False
@@ -133,6 +140,15 @@ class Desk:
                 return False
             raise
         return True
+
+    def _connected(self, until: float) -> Till | None:
+        began_at = SystemClock.monotonic()
+        try:
+            return self._open_till(until)
+        except psycopg.Error:
+            now, (times, most) = SystemClock.monotonic(), REST
+            self._rests_until = now + min(most, times * (now - began_at))
+            raise
 
     def _put(
         self, till: Till, plain: Plain, until: float, put_off: set[str] | None, *, is_one: bool
