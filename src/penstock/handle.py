@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, NoReturn, TypeVar
 
+import msgspec
+
 from penstock.context import CURRENT
 from penstock.core.duration import Duration, seconds
 from penstock.core.job import Job, State
@@ -40,7 +42,7 @@ class Origin(Generic[R_co]):
     """The job is part of a transaction of the caller's."""
 
 
-class Handle(Generic[R_co]):
+class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     """A job in the store. Holds nothing open; every question is asked anew.
 
     ``created`` is false if nothing was enqueued because such a job was there already: ``because``
@@ -50,12 +52,10 @@ class Handle(Generic[R_co]):
     until then, ``JobUncommitted`` is raised where ``JobGone`` would be.
     """
 
-    __slots__ = ("_origin", "_receipt")
-
-    def __init__(self, origin: Origin[R_co], receipt: Receipt) -> None:
-        # Two references and no more: there may be very many handles.
-        self._origin = origin
-        self._receipt = receipt
+    # Two references and no more, and nothing for a garbage collection to look at: no part of an
+    # app knows a handle, and there may be very many.
+    _origin: Origin[R_co]
+    _receipt: Receipt
 
     @property
     def id(self) -> str:
