@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import Any
 
 import psycopg
 import pytest
@@ -483,20 +484,58 @@ def test_a_job_that_was_stored_though_its_reply_was_lost_is_the_callers_own(is_a
         app.close()
 
 
-async def test_of_many_commits_the_first_and_the_last_wake_who_sleeps(clock: FakeClock) -> None:
+@pytest.mark.parametrize("blocks", [False, True])
+async def test_of_many_commits_the_first_and_the_last_wake_who_sleeps(
+    clock: FakeClock, blocks: bool
+) -> None:
     """A worker that is woken by the first takes them all, unless it was too quick for the last."""
-    async with at_the_counter(clock) as (engine, _):
-        url = emptied().url
-        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as sleeper:
-            await sleeper.execute('LISTEN "penstock.wake"')
-            await sleeper.execute("SELECT penstock.doze('me', 'work', 60)")
-            answers = Answers()
+    async with at_the_counter(clock) as (engine, _), asleep() as sleeper:
+        answers = Answers()
+        with ThreadPoolExecutor(1) as pool:
             for number in range(50):
-                engine.enqueue_soon(draft(new_id(clock.now())), answers)
-                await answers.come(number + 1)
-            told = [note.payload async for note in sleeper.notifies(timeout=0.5)]
-            assert 2 <= len(told) <= 50
-            assert set(told) == {"work default"}
-            counter = engine._counter
-            assert counter is not None
-            assert not counter._to_wake
+                mine = draft(new_id(clock.now()), queue=("default", "other")[number == 49])
+                if blocks:
+                    called = pool.submit(engine.enqueue_now, [mine], PATIENCE)
+                    assert await asyncio.wrap_future(called) == [Receipt(mine.id, True)]
+                else:
+                    engine.enqueue_soon(mine, answers)
+                    await answers.come(number + 1)
+        told = [note.payload async for note in sleeper.notifies(timeout=0.5)]
+        assert 2 <= len(told) <= 50
+        assert set(told) == {"work default", "work other"}
+        counter = engine._counter
+        assert counter is not None
+        assert not counter._to_wake
+
+
+async def test_whoever_was_put_off_is_woken_though_somebody_else_was_meanwhile(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clerk may find that there is nobody left to be woken, and is reminded the next time."""
+    async with at_the_counter(clock) as (engine, _), asleep() as sleeper:
+        counter = engine._counter
+        assert counter is not None
+
+        def put(queue: str) -> None:
+            engine.enqueue_now([draft(new_id(clock.now()), queue=queue)], PATIENCE)
+
+        for lot in range(20):
+            for number in range(3):
+                await asyncio.to_thread(put, f"{lot}-{number}")
+        names = {f"work {lot}-{number}" for lot in range(20) for number in range(3)}
+        told: set[str] = set()
+        async with asyncio.timeout(PATIENCE):
+            async for note in sleeper.notifies():
+                told.add(note.payload)
+                if told >= names:
+                    break
+
+
+@asynccontextmanager
+async def asleep() -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    """Somebody who sleeps and hears."""
+    url = emptied().url
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as sleeper:
+        await sleeper.execute('LISTEN "penstock.wake"')
+        await sleeper.execute("SELECT penstock.doze('me', 'work', 60)")
+        yield sleeper

@@ -58,6 +58,16 @@ LONGEST: Final = 10.0
 """Seconds that one commit may take."""
 
 
+class Reminder:
+    """Stands in line for nobody: there is somebody to be woken soon."""
+
+
+REMINDER: Final = Reminder()
+
+Line = SimpleQueue[Visitor | Reminder | None]
+"""None: there is no more to come."""
+
+
 class Counter:
     """One handle's counter; any thread may come to it."""
 
@@ -78,14 +88,16 @@ class Counter:
         """Be as new; what a fork copied is its parent's, and nothing of it is closed."""
         self._pid = os.getpid()
         self._desk.renew()
-        self._line: SimpleQueue[Visitor | None] = SimpleQueue()
+        self._line: Line = SimpleQueue()
         self._hiring = threading.RLock()
         self._clerks: set[threading.Thread] = set()
         """Threads that serve the line: none, or one; two if a hiring was interrupted."""
         self._user = 0
         self._serving: set[Visitor] = set()
         self._to_wake: set[str] = set()
-        """Queues with jobs that nobody was told of yet. The clerk's own."""
+        """Queues with jobs that nobody was told of yet."""
+        self._is_minded = False
+        """The clerk knows that there are some."""
         self._crowd = Crowd()
 
     def close(self) -> None:
@@ -162,18 +174,21 @@ class Counter:
                 try:
                     self._desk.is_taken = True
                     self._user = threading.get_ident()
-                    is_stored = self._desk.store(drafts, timeout)
-                    return [Receipt(draft.id, True) for draft in drafts] if is_stored else None
+                    is_stored = self._desk.store(drafts, timeout, self._to_wake)
                 finally:
                     self._user = 0
                     self._desk.is_taken = False
         finally:
             if not self._desk.is_open:
                 self._desk.tidy()
+        if self._to_wake and not self._is_minded:
+            self._is_minded = True
+            self._enter(REMINDER)
+        return [Receipt(draft.id, True) for draft in drafts] if is_stored else None
 
     # --- who stands in line --------------------------------------------------------------------
 
-    def _enter(self, visitor: Visitor) -> None:
+    def _enter(self, visitor: Visitor | Reminder) -> None:
         self._line.put(visitor)
         if not self._desk.is_open:
             self._line.put(None)
@@ -206,7 +221,7 @@ class Counter:
         if self._serving:
             self._desk.desert(at_once=True)
 
-    def _work(self, line: SimpleQueue[Visitor | None]) -> None:
+    def _work(self, line: Line) -> None:
         """Be the clerk."""
         batch: list[Visitor] = []
         is_last = False
@@ -217,6 +232,7 @@ class Counter:
                 batch = []
         finally:
             self._wake_late()
+            self._is_minded = False
             self._clerks.discard(threading.current_thread())
             for visitor in batch:
                 _answer(visitor, None)
@@ -226,20 +242,25 @@ class Counter:
             if self._clerks and not self._desk.is_open:
                 line.put(None)
 
-    def _next(self, line: SimpleQueue[Visitor | None]) -> Visitor | None:
+    def _next(self, line: Line) -> Visitor | None:
         """Whoever comes next; when nobody does, who sleeps is told of those who came before."""
-        if self._to_wake:
-            with contextlib.suppress(Empty):
-                return line.get(timeout=ONCE)
-            self._wake_late()
-        return line.get()
+        while True:
+            if not self._to_wake:
+                # In this order: whoever puts somebody off from now on reminds the clerk.
+                self._is_minded = False
+            try:
+                visitor = line.get(timeout=ONCE if self._to_wake else None)
+            except Empty:
+                self._wake_late()
+                continue
+            if not isinstance(visitor, Reminder):
+                return visitor
 
     def _wake_late(self) -> None:
-        queues, self._to_wake = self._to_wake, set()
-        if not queues or not self._desk.lock.acquire(timeout=PATIENCE):
+        if not self._to_wake or not self._desk.lock.acquire(timeout=PATIENCE):
             return
         try:
-            self._desk.wake(queues, LONGEST)
+            self._desk.wake(self._to_wake, LONGEST)
         except Exception:
             self._desk.drop()  # then they look by themselves, within a second
         finally:
@@ -274,13 +295,15 @@ class Counter:
             self._desk.lock.release()
 
 
-def _taken(line: SimpleQueue[Visitor | None], first: Visitor | None) -> tuple[list[Visitor], bool]:
+def _taken(line: Line, first: Visitor | None) -> tuple[list[Visitor], bool]:
     """Whoever stands in line now; True: and there is no more to come."""
     batch: list[Visitor] = []
-    visitor, weight = first, 0
+    visitor: Visitor | Reminder | None = first
+    weight = 0
     while visitor is not None:
-        batch.append(visitor)
-        weight += len(visitor.draft.payload)
+        if isinstance(visitor, Visitor):
+            batch.append(visitor)
+            weight += len(visitor.draft.payload)
         if len(batch) >= MOST or weight >= BYTES:
             return batch, False
         try:
@@ -296,14 +319,14 @@ def _alike(batch: Sequence[Visitor]) -> list[Visitor]:
     return list(takewhile(lambda visitor: kind_of(visitor.draft) == kind, batch))
 
 
-def _turn_away(line: SimpleQueue[Visitor | None]) -> None:
+def _turn_away(line: Line) -> None:
     """Send everybody to the loop."""
     while not line.empty():
         try:
             visitor = line.get_nowait()
         except Empty:
             return
-        if visitor is not None:
+        if isinstance(visitor, Visitor):
             _answer(visitor, None)
 
 

@@ -8,7 +8,7 @@ handle, which says what it is.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import Final
@@ -26,7 +26,7 @@ from penstock.engines.queries import statements
 from penstock.errors import EngineTimeout
 
 ONCE: Final = 0.002
-"""Seconds in which the clerk wakes who sleeps once: the first commit does so, and the last."""
+"""Seconds in which who sleeps is woken once: the first commit does so, and the last."""
 ALONE: Final = 0.01
 """Seconds without another job after which one wakes who sleeps with its own commit. That locks out
 others who would do so until it is on disk: many who came one after the other would not share it.
@@ -98,13 +98,12 @@ class Desk:
         self._rests_until = -inf
         self._woke_at = -inf
 
-    def store(
-        self, drafts: Sequence[Draft], limit: float | None, put_off: set[str] | None = None
-    ) -> bool:
+    def store(self, drafts: Sequence[Draft], limit: float | None, put_off: set[str]) -> bool:
         """Store jobs of one kind in one commit, and wake who sleeps; False: go to the loop, they
         may be stored. Called with the lock held.
 
-        Who comes again at once may put off to wake others: then their queue is noted there.
+        If others were woken just now, this is ``put_off``: their queue is noted there, and whoever
+        calls sees to it that they are woken soon.
         On failure: ``ItemRefused``; ``EngineTimeout``, then they may be stored all the same.
         """
         window = self._window
@@ -151,7 +150,7 @@ class Desk:
             raise
 
     def _put(
-        self, till: Till, plain: Plain, until: float, put_off: set[str] | None, *, is_one: bool
+        self, till: Till, plain: Plain, until: float, put_off: set[str], *, is_one: bool
     ) -> None:
         window = self._window
         row = plain.row(window.doubted_at())
@@ -167,23 +166,24 @@ class Desk:
             self._woke_at = SystemClock.monotonic()
             if told == HANDED:
                 till.post(window.tell_news, [], until)
-        elif put_off is not None and since < ONCE:
-            put_off.add(plain.queue)
         else:
-            self._wake(till, plain.queue, until)
+            put_off.add(plain.queue)
+            if since >= ONCE:
+                self._wake(till, put_off, until)
 
-    def wake(self, queues: Iterable[str], limit: float) -> None:
-        """Wake who sleeps for jobs of these queues. Called with the lock held.
+    def wake(self, put_off: set[str], limit: float) -> None:
+        """Wake who sleeps for jobs of these queues, and forget them. Called with the lock held.
 
         On failure: what the driver raises.
         """
-        for queue in queues:
-            if self._till is not None:
-                self._wake(self._till, queue, SystemClock.monotonic() + limit)
+        if self._till is not None:
+            self._wake(self._till, put_off, SystemClock.monotonic() + limit)
+        put_off.clear()
 
-    def _wake(self, till: Till, queue: str, until: float) -> None:
+    def _wake(self, till: Till, put_off: set[str], until: float) -> None:
         self._woke_at = SystemClock.monotonic()
-        till.post(self._window.wake, [queue.encode()], until)
+        while put_off:
+            till.post(self._window.wake, [put_off.pop().encode()], until)
 
     def desert(self, *, at_once: bool) -> None:
         """Somebody waits no longer for what is being stored: it must not happen later. With
