@@ -186,12 +186,15 @@ class Facade:
     async def _hand_in(self, engine: Engine, draft: Draft, timeout: float | None) -> Receipt | None:
         loop = asyncio.get_running_loop()
         stored: asyncio.Future[Receipt | None] = loop.create_future()
-        leave = engine.enqueue_soon(draft, partial(_stored, self._mailbox(loop), stored))
-        if leave is None:
-            return None
-        limit = asyncio.timeout(timeout)
+        answer = partial(_stored, self._mailbox(loop), stored)
+        limit, leave = asyncio.timeout(timeout), _nothing
         try:
             async with limit:
+                # Last of all: whoever stores it begins when this thread has nothing else to do.
+                left = engine.enqueue_soon(draft, answer)
+                if left is None:
+                    return None
+                leave = left
                 return await stored
         except TimeoutError as error:
             if not limit.expired():
@@ -314,6 +317,10 @@ def _exit(facade: weakref.ref[Facade]) -> None:
     here = facade()
     if here is not None:
         here.exit()
+
+
+def _nothing() -> None:
+    """There is nothing to leave."""
 
 
 def _answer(mailbox: Mailbox, answered: asyncio.Future[None]) -> None:
