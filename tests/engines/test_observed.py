@@ -141,6 +141,7 @@ CALLS: dict[str, Callable[[Observed], Awaitable[Any]]] = {
     "rescue": lambda engine: engine.rescue([Sighting("w", 0)], 10),
     "prune": lambda engine: engine.prune(0, 10),
     "mend": lambda engine: engine.mend(),
+    "tidy": lambda engine: engine.tidy(),
     "lead": lambda engine: engine.lead("w", 10),
     "resign": lambda engine: engine.resign("w", 1),
     "leader": lambda engine: engine.leader(),

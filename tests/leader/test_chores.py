@@ -181,7 +181,7 @@ async def test_mend_asks_the_engine_to_repair(engine):
 def test_a_leader_has_all_chores_each_with_a_name_and_a_time_limit(clock):
     found = all_chores(15.0, 60.0, clock)
 
-    assert {chore.name for chore in found} == {"rescue", "promote", "prune", "mend"}
+    assert {chore.name for chore in found} == {"rescue", "promote", "prune", "mend", "tidy"}
     assert all(chore.timeout > 0 and chore.period > 0 for chore in found)
 
 

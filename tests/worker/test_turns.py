@@ -155,8 +155,8 @@ async def test_a_worker_that_is_elected_rescues_the_jobs_of_a_dead_one(rig):
     await rig.engine.join(WorkerInfo(id="dead"))
     id = await rig.put("work")
     await rig.engine.exchange(Ask(worker="dead", queues=("default",), want=1, slots=0))
-    # The exchange loop, the beats and the watchdog; the renewals and the four chores.
-    everybody = 3 + 1 + 4
+    # The exchange loop, the beats and the watchdog; the renewals and the five chores.
+    everybody = 3 + 1 + 5
     async with rig.working(specs(work), leads=True) as worker:
         await soon(rig.clock.asleep(everybody))
         term = await rig.engine.leader()

@@ -352,6 +352,12 @@ class Engine(ABC):
         With ``rehearse``, only say what would be repaired, and change nothing.
         """
 
+    @abstractmethod
+    async def tidy(self) -> float:
+        """Clear away what jobs that moved on have left, where the store would do so too late by
+        itself; return in how many seconds to come again. Nobody sees a difference. Idempotent.
+        """
+
     # --- lead ----------------------------------------------------------------------------------
 
     @abstractmethod

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf
 from typing import Concatenate, ParamSpec, TypeVar
 
 from penstock.clock import Clock, SystemClock
@@ -201,6 +202,10 @@ class MemoryEngine(Engine):
 
     async def mend(self, *, rehearse: bool = False) -> Mended:
         return self._step(MemoryJobs.mend, self.clock.now(), rehearse=rehearse)
+
+    async def tidy(self) -> float:
+        self._opened()
+        return inf
 
     # --- lead ----------------------------------------------------------------------------------
 

@@ -147,6 +147,17 @@ class Mend(_Idle):
         return self.period
 
 
+class Tidy(_Idle):
+    """Clears away what jobs have left, as often as the store says."""
+
+    name = "tidy"
+    period = 600.0
+    timeout = 60.0
+
+    async def run(self, engine: Engine) -> float:
+        return await engine.tidy()
+
+
 def all_chores(lease: float, keep_finished: float, clock: Clock) -> list[Chore]:
     """Every duty of a leader."""
-    return [Rescue(lease, clock), Promote(), Prune(keep_finished), Mend()]
+    return [Rescue(lease, clock), Promote(), Prune(keep_finished), Mend(), Tidy()]

@@ -354,6 +354,9 @@ class Faulty(Engine):
     async def mend(self, *, rehearse: bool = False) -> Mended:
         return await self._call("mend", self.inner.mend, rehearse=rehearse)
 
+    async def tidy(self) -> float:
+        return await self._call("tidy", self.inner.tidy)
+
     async def lead(self, candidate: str, ttl: float) -> Term | None:
         return await self._call("lead", self.inner.lead, candidate, ttl)
 

@@ -16,6 +16,7 @@ and one commit (see ``sql/postgres/0002_enqueue.sql``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 
 from msgspec.structs import replace
 
@@ -25,9 +26,11 @@ from penstock.engines.postgres.entry import packed, to_json, to_plain, to_receip
 from penstock.engines.postgres.exchanging import PostgresExchanging
 from penstock.engines.postgres.glance import glance
 from penstock.engines.postgres.jobs import PostgresJobs
+from penstock.engines.postgres.tidying import EVERY
 from penstock.engines.postgres.troubles import KNOWN_ID, LOCKED, SAME_ID, named_errors, says
 from penstock.engines.postgres.views import PostgresViews
 from penstock.engines.postgres.watch import ANY, DONE, NEWS, WORK
+from penstock.engines.queries import statements
 from penstock.engines.records import (
     Cell,
     Control,
@@ -130,6 +133,15 @@ class PostgresEngine(PostgresExchanging):
 
     async def mend(self, *, rehearse: bool = False) -> Mended:
         return await self._write(WORK, PostgresJobs.mend, rehearse=rehearse)
+
+    async def tidy(self) -> float:
+        sql = statements("postgres/tidying.sql")
+        ((dead, live, is_ours),) = await self._call(sql["dead"], ())
+        if not is_ours:
+            return inf
+        if not self._tidying.is_worth_it(dead, live):
+            return EVERY
+        return await self._clear_away(dead, sql)
 
     # --- lead and small values -----------------------------------------------------------------
 

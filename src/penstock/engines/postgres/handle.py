@@ -17,8 +17,8 @@ import asyncio
 import math
 import os
 import threading
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
@@ -42,6 +42,7 @@ from penstock.engines.postgres.offers import Offers
 from penstock.engines.postgres.partitions import IN_THE_WAY, Day, Partitions
 from penstock.engines.postgres.rows import Row
 from penstock.engines.postgres.schema import placed
+from penstock.engines.postgres.tidying import EVERY, Tidying
 from penstock.engines.postgres.troubles import REPEATED, is_missing_day, named_errors
 from penstock.engines.postgres.turn import READ, SEEK, WRITE, Alone, turn
 from penstock.engines.postgres.views import PostgresViews
@@ -98,6 +99,7 @@ class PostgresHandle(Engine):
         self._bounds = Bounds(self.clock)
         self._places: dict[str, str] = {}
         self._offers = Offers()
+        self._tidying = Tidying()
         self._exchange = Statement(b"exchange", placed(EXCHANGE_TEXTS, self._schema))
         self._doubted_at = math.inf
         self._doubting = threading.RLock()  # many threads doubt, and signal handlers do
@@ -345,6 +347,24 @@ class PostgresHandle(Engine):
                     return await Partitions(it.rows).drop_at_once(days)
             except IN_THE_WAY:
                 return 0
+            finally:
+                await link.close()
+
+    async def _clear_away(self, dead: int, sql: Mapping[str, str]) -> float:
+        """Clear dead rows away, so many, on a connection of its own; return when to look again."""
+        with named_errors(self.traits.name):
+            link = await self._connect()
+            try:
+                if link.is_pooled:
+                    return math.inf
+                await link.script(sql["limit"])
+                began_at, left = SystemClock.monotonic(), dead
+                with suppress(errors.QueryCanceled):
+                    await link.script(placed(sql["vacuum"], self._schema))
+                    ((left, _, _),) = await link.script(placed(sql["dead"], self._schema))
+                return self._tidying.done(dead, left, SystemClock.monotonic() - began_at)
+            except errors.LockNotAvailable:
+                return EVERY
             finally:
                 await link.close()
 
