@@ -1,4 +1,4 @@
-"""``mend``: on a healthy store it finds nothing, whatever has happened to its jobs."""
+"""``mend`` and ``tidy``: on a healthy store they change nothing, whatever happened to its jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from conformance.steps import (
     settle,
     stored,
 )
-from penstock.core.job import Hold
+from penstock.core.job import Hold, Verdict
 from penstock.engines.records import Filter, Mended, QueueSettings
 
 HEALTHY = Mended()
@@ -107,3 +107,14 @@ async def test_what_was_placed_by_a_mend_is_in_order(engine):
     b = await enqueue_jobs(engine, 1, key="b")
     await engine.mend()
     assert ids(await claim(engine, want=9)) == [a[0], b[0], a[1], a[2]]
+
+
+async def test_who_tidies_up_changes_nothing_and_says_when_to_come_again(engine):
+    await finished(engine)
+    job = await running(engine)
+    await put(engine)
+    before = await everything(engine)
+    assert await engine.tidy() > 0
+    assert await engine.tidy() > 0
+    assert await everything(engine) == before
+    assert await settle(engine, job, "succeeded") is Verdict.DONE
