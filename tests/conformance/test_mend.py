@@ -110,7 +110,7 @@ async def test_what_was_placed_by_a_mend_is_in_order(engine):
 
 
 async def test_who_tidies_up_changes_nothing_and_says_when_to_come_again(engine):
-    await finished(engine)
+    await finished(engine, "succeeded")
     job = await running(engine)
     await put(engine)
     before = await everything(engine)
