@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, NoReturn, TypeVar
 
-import msgspec
-
 from penstock.context import CURRENT
 from penstock.core.duration import Duration, seconds
 from penstock.core.job import Job, State
@@ -42,7 +40,7 @@ class Origin(Generic[R_co]):
     """The job is part of a transaction of the caller's."""
 
 
-class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
+class Handle(Generic[R_co]):
     """A job in the store. Holds nothing open; every question is asked anew.
 
     ``created`` is false if nothing was enqueued because such a job was there already: ``because``
@@ -52,10 +50,12 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     until then, ``JobUncommitted`` is raised where ``JobGone`` would be.
     """
 
-    # Two references and no more, and nothing for a garbage collection to look at: no part of an
-    # app knows a handle, and there may be very many.
-    _origin: Origin[R_co]
-    _receipt: Receipt
+    __slots__ = ("_origin", "_receipt")
+
+    def __init__(self, origin: Origin[R_co], receipt: Receipt) -> None:
+        # Two references and no more: there may be very many handles.
+        self._origin = origin
+        self._receipt = receipt
 
     @property
     def id(self) -> str:

@@ -141,7 +141,6 @@ CALLS: dict[str, Callable[[Observed], Awaitable[Any]]] = {
     "rescue": lambda engine: engine.rescue([Sighting("w", 0)], 10),
     "prune": lambda engine: engine.prune(0, 10),
     "mend": lambda engine: engine.mend(),
-    "tidy": lambda engine: engine.tidy(),
     "lead": lambda engine: engine.lead("w", 10),
     "resign": lambda engine: engine.resign("w", 1),
     "leader": lambda engine: engine.leader(),
@@ -164,6 +163,7 @@ CALLS: dict[str, Callable[[Observed], Awaitable[Any]]] = {
 ONCE: dict[str, Callable[[Observed], Awaitable[Any]]] = {
     "close": lambda engine: engine.close(),
     "checkup": lambda engine: engine.checkup(),
+    "tidy": lambda engine: engine.tidy(),
     "exchange": lambda engine: engine.exchange(wanting()),
     "retry": lambda engine: engine.retry(["a"]),
     "purge": lambda engine: engine.purge(Filter(), 10),

@@ -531,6 +531,55 @@ async def test_whoever_was_put_off_is_woken_though_somebody_else_was_meanwhile(
                     break
 
 
+async def test_whoever_was_put_off_is_woken_when_the_handle_closes(clock: FakeClock) -> None:
+    for _ in range(10):
+        async with at_the_counter(clock) as (engine, _), asleep() as sleeper:
+
+            def put(engine: PostgresEngine = engine) -> None:
+                for queue in ("one", "two", "three"):
+                    engine.enqueue_now([draft(new_id(clock.now()), queue=queue)], PATIENCE)
+
+            await asyncio.to_thread(put)
+            await engine.close()
+            told: set[str] = set()
+            async with asyncio.timeout(PATIENCE):
+                async for note in sleeper.notifies():
+                    told.add(note.payload)
+                    if told >= {"work one", "work two", "work three"}:
+                        break
+
+
+async def test_whoever_was_put_off_is_woken_though_no_thread_can_be_started(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with at_the_counter(clock) as (engine, _), asleep() as sleeper:
+        with ThreadPoolExecutor(1) as pool:
+            await asyncio.wrap_future(pool.submit(lambda: None))
+
+            def put() -> None:
+                for number in range(20):
+                    mine = draft(new_id(clock.now()), queue=str(number))
+                    engine.enqueue_now([mine], PATIENCE)
+
+            monkeypatch.setattr(threading.Thread, "start", _no_more)
+            called = pool.submit(put)
+            await asyncio.wrap_future(called)
+            monkeypatch.undo()
+        told: set[str] = set()
+        async with asyncio.timeout(PATIENCE):
+            async for note in sleeper.notifies():
+                told.add(note.payload)
+                if told >= {f"work {number}" for number in range(20)}:
+                    break
+        counter = engine._counter
+        assert counter is not None
+        assert not counter._is_minded
+
+
+def _no_more(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 @asynccontextmanager
 async def asleep() -> AsyncIterator[psycopg.AsyncConnection[Any]]:
     """Somebody who sleeps and hears."""

@@ -52,7 +52,7 @@ def new_id(at: float = 0.0) -> str:
 
 
 def new_ids(at: float) -> Iterator[str]:
-    """Return any number of ids as ``new_id`` makes them, each greater than the one before.
+    """Return any number of ids as ``new_id`` makes them, millions of them in order.
 
     The store's index takes what comes in order for less. For that, four of the digits at random
     only begin so, and count hundreds of ids.

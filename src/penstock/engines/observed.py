@@ -20,7 +20,7 @@ been committed and only its reply lost:
 | exchange, want = 0                     | yes: an outcome repeated by its owner is *done*        |
 | exchange, want > 0                     | no: it would claim again; ask ``held`` first (law 3)   |
 | cancel                                 | yes: what the lost try changed is then not "changed"   |
-| promote, rescue, prune, mend, tidy     | yes: they do what is left; what the lost try did is    |
+| promote, rescue, prune, mend           | yes: they do what is left; what the lost try did is    |
 |                                        | not in the numbers                                     |
 | lead                                   | yes: it renews the term that the lost try took         |
 | retry                                  | no: a job that failed again since would get another go |
@@ -299,7 +299,7 @@ class Observed(Engine):
         return await self._safely("mend", self.inner.mend, rehearse=rehearse)
 
     async def tidy(self) -> float:
-        return await self._safely("tidy", self.inner.tidy)
+        return await self._once("tidy", self.inner.tidy)
 
     # --- lead ----------------------------------------------------------------------------------
 

@@ -107,7 +107,7 @@ class Counter:
         self._desk.is_open = False
         if self._pid == os.getpid():
             self._line.put(None)
-            self._desk.tidy()
+            self._desk.tidy(self._to_wake)
             for clerk in list(self._clerks):
                 if not self._serving:
                     clerk.join(PATIENCE)  # it has nothing to do but to go
@@ -180,10 +180,11 @@ class Counter:
                     self._desk.is_taken = False
         finally:
             if not self._desk.is_open:
-                self._desk.tidy()
+                self._desk.tidy(self._to_wake)
         if self._to_wake and not self._is_minded:
-            self._is_minded = True
             self._enter(REMINDER)
+            if not self._clerks:
+                self._wake_late()  # nobody can be hired any more
         return [Receipt(draft.id, True) for draft in drafts] if is_stored else None
 
     # --- who stands in line --------------------------------------------------------------------
@@ -232,24 +233,24 @@ class Counter:
                 batch = []
         finally:
             self._wake_late()
-            self._is_minded = False
             self._clerks.discard(threading.current_thread())
             for visitor in batch:
                 _answer(visitor, None)
-            self._desk.tidy()
+            self._desk.tidy(self._to_wake)
             # Whoever found a clerk still there is not left behind; nor is another clerk.
             _turn_away(line)
+            self._is_minded = False
             if self._clerks and not self._desk.is_open:
                 line.put(None)
 
     def _next(self, line: Line) -> Visitor | None:
         """Whoever comes next; when nobody does, who sleeps is told of those who came before."""
         while True:
-            if not self._to_wake:
-                # In this order: whoever puts somebody off from now on reminds the clerk.
-                self._is_minded = False
+            # In this order: whoever puts somebody off from now on reminds the clerk.
+            self._is_minded = False
+            self._is_minded = bool(self._to_wake)
             try:
-                visitor = line.get(timeout=ONCE if self._to_wake else None)
+                visitor = line.get(timeout=ONCE if self._is_minded else None)
             except Empty:
                 self._wake_late()
                 continue

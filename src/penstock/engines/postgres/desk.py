@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import Final
@@ -36,6 +37,9 @@ REST: Final = (10, 30.0)
 """How many times its own duration nobody tries to connect again after that went wrong, and how many
 seconds at most: where connections are swallowed, each caller would wait for one.
 """
+
+LAST_WORDS: Final = 0.5
+"""Seconds that they may take."""
 
 HANDED: Final = b"handed"
 """What the store says when it gave a job to a worker at once: then nobody else need be woken."""
@@ -195,10 +199,15 @@ class Desk:
             if at_once:
                 till.hang_up()
 
-    def tidy(self) -> None:
-        """Let the connection go, unless somebody is there: they look once more when they leave."""
+    def tidy(self, put_off: set[str]) -> None:
+        """Let the connection go, unless somebody is there: they look once more when they leave.
+        Its last words are for those who were put off.
+        """
         if self.lock.acquire(blocking=False):
             try:
+                if self._till is not None and self._till.is_at_rest:
+                    with suppress(psycopg.Error):
+                        self.wake(put_off, LAST_WORDS)
                 self.drop()
             finally:
                 self.lock.release()

@@ -139,9 +139,12 @@ class PostgresEngine(PostgresExchanging):
         ((dead, live, is_ours),) = await self._call(sql["dead"], ())
         if not is_ours:
             return inf
-        if not self._tidying.is_worth_it(dead, live):
-            return EVERY
-        return await self._clear_away(dead, sql)
+        rests = self._tidying.rests_for
+        if rests or not self._tidying.is_worth_it(dead, live):
+            return max(EVERY, rests)
+        if not await self._clear_away(dead, sql):
+            return inf
+        return self._tidying.rests_for
 
     # --- lead and small values -----------------------------------------------------------------
 

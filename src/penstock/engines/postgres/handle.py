@@ -18,7 +18,7 @@ import math
 import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
@@ -42,7 +42,7 @@ from penstock.engines.postgres.offers import Offers
 from penstock.engines.postgres.partitions import IN_THE_WAY, Day, Partitions
 from penstock.engines.postgres.rows import Row
 from penstock.engines.postgres.schema import placed
-from penstock.engines.postgres.tidying import EVERY, Tidying
+from penstock.engines.postgres.tidying import Tidying
 from penstock.engines.postgres.troubles import REPEATED, is_missing_day, named_errors
 from penstock.engines.postgres.turn import READ, SEEK, WRITE, Alone, turn
 from penstock.engines.postgres.views import PostgresViews
@@ -350,23 +350,26 @@ class PostgresHandle(Engine):
             finally:
                 await link.close()
 
-    async def _clear_away(self, dead: int, sql: Mapping[str, str]) -> float:
-        """Clear dead rows away, so many, on a connection of its own; return when to look again."""
+    async def _clear_away(self, dead: int, sql: Mapping[str, str]) -> bool:
+        """Clear dead rows away, so many, on a connection of its own; False: not on such a one."""
         with named_errors(self.traits.name):
             link = await self._connect()
             try:
                 if link.is_pooled:
-                    return math.inf
-                await link.script(sql["limit"])
-                began_at, left = SystemClock.monotonic(), dead
-                with suppress(errors.QueryCanceled):
-                    await link.script(placed(sql["vacuum"], self._schema))
-                    ((left, _, _),) = await link.script(placed(sql["dead"], self._schema))
-                return self._tidying.done(dead, left, SystemClock.monotonic() - began_at)
+                    return False
+                await link.script(sql["limits"])
+                self._tidying.begin()
+                await link.script(placed(sql["vacuum"], self._schema))
+                await link.script(sql["counted"])
+                ((left, _, _),) = await link.script(placed(sql["dead"], self._schema))
+                self._tidying.end(dead, left)
             except errors.LockNotAvailable:
-                return EVERY
+                self._tidying.leave()
+            except errors.QueryCanceled:
+                pass
             finally:
                 await link.close()
+        return True
 
     async def _make_days(self, link: Link) -> None:
         async with turn(link, self._schema, WRITE, self._instant()) as it:

@@ -12,12 +12,16 @@ fifth more jobs per second were measured, without dips.
 | a pooler is in between                  |                                                       |
 | autovacuum or another leader is at it   | it is left to them                                    |
 | an open transaction somewhere keeps the | it was in vain: the next time is later, each time     |
-| rows, or it takes too long              | twice as much                                         |
+| rows, or it takes too long, or somebody | twice as much, and autovacuum has its turn            |
+| ends it                                 |                                                       |
 """
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
+
+from penstock.clock import SystemClock
 
 EVERY: Final = 5.0
 """Seconds between two looks."""
@@ -36,17 +40,33 @@ class Tidying:
 
     def __init__(self) -> None:
         self._in_vain = 0
+        self._began_at = -inf
+        self._rests_until = -inf
+
+    @property
+    def rests_for(self) -> float:
+        """Seconds for which nothing is to be cleared away, however much there is."""
+        return max(0.0, self._rests_until - SystemClock.monotonic())
 
     def is_worth_it(self, dead: int, live: int) -> bool:
         """So many dead rows, beside so many live ones, should be cleared away."""
         return dead > FEW + live / 5
 
-    def done(self, before: int, after: int, took: float) -> float:
-        """It took so long, and so many dead rows are left; return when to look again."""
-        if after >= before:
-            first, last = IN_VAIN
-            pause = min(last, first * 2.0**self._in_vain)
-            self._in_vain = min(self._in_vain + 1, 10)
-            return pause
-        self._in_vain = 0
-        return max(EVERY, SHARE * took)
+    def begin(self) -> None:
+        """It begins; that is in vain unless it is told otherwise, whoever ends it and how."""
+        first, last = IN_VAIN
+        self._began_at = SystemClock.monotonic()
+        self._rests_until = self._began_at + min(last, first * 2.0**self._in_vain)
+        self._in_vain = min(self._in_vain + 1, 10)
+
+    def leave(self) -> None:
+        """Somebody else is at it."""
+        self._in_vain -= 1
+        self._rests_until = SystemClock.monotonic() + EVERY
+
+    def end(self, before: int, after: int) -> None:
+        """There were so many dead rows, and so many are left."""
+        if after < before:
+            now = SystemClock.monotonic()
+            self._in_vain = 0
+            self._rests_until = now + max(EVERY, SHARE * (now - self._began_at))
