@@ -5,18 +5,18 @@ from __future__ import annotations
 import inspect
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final
-
-from msgspec.structs import replace as copied
 
 from penstock.clock import SystemClock
 from penstock.config import Settings
 from penstock.context import CURRENT
 from penstock.core.ids import new_id, new_ids
 from penstock.core.job import Draft
+from penstock.core.lot import Lot
 from penstock.core.spec import Spec
 from penstock.options import Options, checked
 
@@ -56,13 +56,11 @@ def _parameters(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)
 
 
-def drafter(task: str, options: Options, settings: Settings) -> Callable[[bytes], Draft]:
-    """What makes the drafts of many jobs that differ in their payloads only."""
-    first, at = draft(task, b"", options, settings), SystemClock.now()
-    if options.id is not None:
-        return lambda payload: copied(first, payload=payload)
-    ids = new_ids(at)
-    return lambda payload: copied(first, id=next(ids), payload=payload)
+def drafts(task: str, payloads: Sequence[bytes], options: Options, settings: Settings) -> Lot:
+    """The drafts of many jobs that differ in their payloads only."""
+    first, at, count = draft(task, b"", options, settings), SystemClock.now(), len(payloads)
+    ids = [first.id] * count if options.id is not None else list(islice(new_ids(at), count))
+    return Lot(first, ids, payloads)
 
 
 def draft(task: str, payload: bytes, options: Options, settings: Settings) -> Draft:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import update_wrapper
+from types import MappingProxyType
 from typing import Any, Final, Generic, ParamSpec, TypeVar, Unpack, cast
 
 from penstock.config import Settings
 from penstock.context import current
 from penstock.core.job import Draft, Job
 from penstock.core.spec import Spec
-from penstock.draft import decided, draft, drafter
+from penstock.draft import decided, draft, drafts
 from penstock.engines.records import Receipt
 from penstock.errors import BadArguments, BadItem, BadOption, UsageError
 from penstock.handle import Handle, Origin
@@ -22,6 +23,8 @@ R = TypeVar("R")
 
 Item = tuple[Any, ...] | list[Any] | Mapping[str, Any]
 """One call of many: positional arguments, or keyword arguments by name."""
+
+_NO_NAMES: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class _Injected:
@@ -110,28 +113,33 @@ class Sender(Generic[P, R]):
         options = decided(self.options, self.spec, payload, self._settings)
         return draft(self.spec.name, payload, options, self._settings)
 
-    def _drafts(self, items: Iterable[Item]) -> list[Draft]:
-        jobs: list[Draft] = []
+    def _drafts(self, items: Iterable[Item]) -> Sequence[Draft]:
         if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
             why = f"enqueue_many takes a list of tuples or dicts, one per job, not {items!r}"
             raise BadArguments(self.name, why)
-        drafted: Callable[[bytes], Draft] = self._drafted
-        if not self.options.hooks:
-            drafted = drafter(self.spec.name, self.options, self._settings)
-        encode = self.spec.signature.encode
-        for index, item in enumerate(items):
+        payloads: list[bytes] = []
+        jobs: list[Draft] = []
+        has_hooks = bool(self.options.hooks)
+        encode, most = self.spec.signature.encode, self._settings.max_payload
+        index = 0
+        for item in items:
             try:
-                args, kwargs = self._call(item)
-                jobs.append(drafted(encode(args, kwargs, self._settings.max_payload)))
+                args, kwargs = (item, _NO_NAMES) if type(item) is tuple else self._call(item)
+                payload = encode(args, kwargs, most)
+                if has_hooks:
+                    jobs.append(self._drafted(payload))
+                else:
+                    payloads.append(payload)
             except UsageError as error:
                 raise BadItem(self.name, index, error) from error
             except Exception as error:
                 error.add_note(f"this was raised for item {index}; nothing was stored")
                 raise
-        if self.options.id is not None and len(jobs) > 1:
-            why = f"one id for {len(jobs)} jobs; give a function of the arguments instead"
+            index += 1
+        if self.options.id is not None and index > 1:
+            why = f"one id for {index} jobs; give a function of the arguments instead"
             raise BadOption("id", self.options.id, why)
-        return jobs
+        return jobs or drafts(self.spec.name, payloads, self.options, self._settings)
 
     def _call(self, item: Item) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         match item:

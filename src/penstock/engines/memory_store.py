@@ -44,6 +44,7 @@ class MemoryJobs(MemoryViews):
 
     def enqueue(self, drafts: Sequence[Draft], now: float) -> list[Receipt]:
         """See the contract."""
+        drafts = tuple(drafts)
         check_drafts(NAME, drafts)
         check_given(NAME, drafts)
         return [self._enqueue(draft, now) for draft in drafts]

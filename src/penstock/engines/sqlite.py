@@ -59,10 +59,12 @@ class SqliteEngine(SqliteHandle):
     # --- in and work ---------------------------------------------------------------------------
 
     async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        drafts = tuple(drafts)
         check_drafts(self.traits.name, drafts)
         return await self._write(SqliteJobs.enqueue, drafts)
 
     def enqueue_now(self, drafts: Sequence[Draft], timeout: float | None) -> list[Receipt] | None:
+        drafts = tuple(drafts)
         check_drafts(self.traits.name, drafts)
         counter = self._counter
         if counter is None:

@@ -35,6 +35,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from penstock.core.job import Draft
+from penstock.core.lot import ids_of, payloads_of
 from penstock.engines.crowd import Crowd
 from penstock.engines.engine import Answer
 from penstock.engines.plain import is_plain
@@ -119,7 +120,7 @@ class Counter:
 
         On failure: ``ItemRefused``; ``EngineTimeout``, then they may be stored all the same.
         """
-        is_small = len(drafts) == 1 or sum(len(draft.payload) for draft in drafts) <= BYTES
+        is_small = len(drafts) == 1 or sum(map(len, payloads_of(drafts))) <= BYTES
         if not self._may_come(drafts[0]) or not is_small:
             return None
         meets_others, is_one = self._crowd.comes(), len(drafts) == 1
@@ -185,7 +186,7 @@ class Counter:
             self._enter(REMINDER)
             if not self._clerks:
                 self._wake_late()  # nobody can be hired any more
-        return [Receipt(draft.id, True) for draft in drafts] if is_stored else None
+        return [Receipt(id, True) for id in ids_of(drafts)] if is_stored else None
 
     # --- who stands in line --------------------------------------------------------------------
 

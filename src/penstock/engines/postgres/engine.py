@@ -21,6 +21,7 @@ from math import inf
 from msgspec.structs import replace
 
 from penstock.core.job import Draft, Job
+from penstock.core.lot import ids_of
 from penstock.engines.engine import Answer
 from penstock.engines.postgres.entry import packed, to_json, to_plain, to_receipts
 from penstock.engines.postgres.exchanging import PostgresExchanging
@@ -93,7 +94,7 @@ class PostgresEngine(PostgresExchanging):
             row = plain.row(self._doubted_at)
             try:
                 await self._call(PUT_PLAIN, row, wakes=WORK, fills=plain.queue)
-                return [Receipt(draft.id, True) for draft in drafts]
+                return [Receipt(id, True) for id in ids_of(drafts)]
             except EngineUnavailable as error:
                 if not any(says(error, state) for state in (KNOWN_ID, SAME_ID, LOCKED)):
                     raise

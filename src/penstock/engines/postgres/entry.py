@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.core.ids import all_made_at, made_at
 from penstock.core.job import Draft
+from penstock.core.lot import Lot, ids_of, payloads_of
 from penstock.engines.plain import is_plain
 from penstock.engines.postgres.rows import Row, json_text
 from penstock.engines.records import Receipt
@@ -43,20 +44,25 @@ class Plain(NamedTuple):
         return *self[:-1], None if self.made_at > doubted_at else self.made_at
 
 
-class Packed(list[Draft]):
+class Packed(Lot):
     """Drafts with what was done for them ahead."""
 
-    plain: Plain | None = None
+    __slots__ = ("plain",)
+
+    def __init__(self, drafts: Lot, plain: Plain) -> None:
+        super().__init__(drafts.first, drafts.ids, drafts.payloads)
+        self.plain = plain
 
 
 def packed(name: str, drafts: Sequence[Draft]) -> Sequence[Draft]:
-    """Drafts, with what is to be sent of them if they are plain."""
-    pack = Packed(drafts)
+    """Drafts, with what is to be sent of them if they are of one kind and plain."""
+    if not drafts or not isinstance(drafts, Lot):
+        return drafts
     try:
-        pack.plain = to_plain(name, drafts) if drafts else None
+        plain = to_plain(name, drafts)
     except ItemRefused:
         return drafts  # whoever enqueues them will say so
-    return pack
+    return drafts if plain is None else Packed(drafts, plain)
 
 
 def is_list(joined: str, count: int) -> bool:
@@ -71,14 +77,15 @@ def to_plain(name: str, drafts: Sequence[Draft]) -> Plain | None:
 
     On failure: ``ItemRefused``, as any job.
     """
-    if isinstance(drafts, Packed) and drafts.plain is not None:
+    if isinstance(drafts, Packed):
         return drafts.plain
     first = drafts[0]
-    if not is_plain(first) or not all(map(kind_of(first).__eq__, map(kind_of, drafts))):
+    if not is_plain(first):
+        return None
+    if not isinstance(drafts, Lot) and not all(map(kind_of(first).__eq__, map(kind_of, drafts))):
         return None
     check_drafts(name, (first,))
-    ids = [draft.id for draft in drafts]
-    payloads = [draft.payload for draft in drafts]
+    ids, payloads = ids_of(drafts), payloads_of(drafts)
     try:
         all_payloads = b"\x1f".join(payloads).decode()
     except UnicodeDecodeError:
