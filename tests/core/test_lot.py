@@ -1,4 +1,4 @@
-"""Many drafts of one kind: a sequence like any other, whose items are made when they are asked for."""
+"""Many drafts of one kind: a sequence whose items are made when they are asked for."""
 
 from __future__ import annotations
 
