@@ -139,7 +139,9 @@ class Sender(Generic[P, R]):
         if self.options.id is not None and index > 1:
             why = f"one id for {index} jobs; give a function of the arguments instead"
             raise BadOption("id", self.options.id, why)
-        return jobs or drafts(self.spec.name, payloads, self.options, self._settings)
+        if has_hooks:
+            return jobs
+        return drafts(self.spec.name, payloads, self.options, self._settings)
 
     def _call(self, item: Item) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         match item:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from penstock.core.ids import new_id
@@ -10,7 +12,7 @@ from penstock.engines.memory import MemoryEngine, MemoryStore
 from penstock.engines.records import Ask, WorkerInfo
 from penstock.errors import EngineBusy
 from penstock.leader import chores
-from penstock.leader.chores import Mend, Promote, Prune, Rescue, all_chores
+from penstock.leader.chores import Mend, Promote, Prune, Rescue, Tidy, all_chores
 from penstock.testing import Faulty
 
 
@@ -176,6 +178,15 @@ async def test_prune_deletes_what_ended_long_ago_batch_by_batch(engine, clock, m
 async def test_mend_asks_the_engine_to_repair(engine):
     assert await Mend().run(engine) == Mend.period
     assert engine.verbs[-1] == "mend"
+
+
+async def test_tidy_comes_again_when_the_store_says(engine, monkeypatch):
+    async def tidy() -> float:
+        return 7.0
+
+    assert await Tidy().run(engine) == inf
+    monkeypatch.setattr(engine.inner, "tidy", tidy)
+    assert await Tidy().run(engine) == 7.0
 
 
 def test_a_leader_has_all_chores_each_with_a_name_and_a_time_limit(clock):

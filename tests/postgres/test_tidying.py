@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -13,14 +12,14 @@ import pytest
 
 from penstock.clock import SystemClock
 from penstock.engines.observed import Observed
-from penstock.engines.postgres import engine as engines
 from penstock.engines.postgres import tidying
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.postgres.tidying import EVERY, IN_VAIN, SHARE, Tidying
-from penstock.engines.queries import statements
 from penstock.errors import EngineUnavailable
 from penstock.events import Bus
 from postgres.works import PATIENCE
+from servers.pgbouncer import PgBouncer
+from servers.postgres import count_now, quick
 
 ROWS = 3000
 CROWD = f"""
@@ -28,11 +27,14 @@ INSERT INTO penstock.live (entry, seq, priority, enqueued_at, id, task, queue, s
 SELECT n, n, 5, 0, 'crowd-' || n, 'work', 'default', 'ready', ''
   FROM generate_series(1, {ROWS}) AS n
 """
-TERMINATE = "SELECT pg_terminate_backend(pg_backend_pid())"
+LONG = "SELECT pg_sleep(60)"
 SEEN = """
 SELECT pg_stat_get_dead_tuples('penstock.live'::regclass),
        pg_stat_get_vacuum_count('penstock.live'::regclass)
 """
+
+
+Person = psycopg.Connection[Any]
 
 
 @pytest.fixture
@@ -44,140 +46,162 @@ async def engine(postgres_url: str) -> AsyncIterator[PostgresEngine]:
 
 
 @pytest.fixture
-def person(postgres_url: str, engine: PostgresEngine) -> Iterator[psycopg.Connection[Any]]:
+def person(postgres_url: str, engine: PostgresEngine) -> Iterator[Person]:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         # Only we clear anything away here.
         connection.execute("ALTER TABLE penstock.live SET (autovacuum_enabled = off)")
         yield connection
 
 
-async def rows_die(person: psycopg.Connection[Any], left: int = 0) -> None:
-    """Let many jobs go; return when the server has counted them."""
+@pytest.fixture
+def other(postgres_url: str, engine: PostgresEngine) -> Iterator[Person]:
+    """Somebody whose transaction is open until it is ended."""
+    with psycopg.connect(postgres_url) as connection:
+        yield connection
+
+
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few dead rows are worth it."""
+    monkeypatch.setattr(tidying, "FEW", ROWS // 2)
+
+
+def rows_die(person: Person) -> None:
+    """Let jobs go, and let the server count them."""
     person.execute(CROWD.encode())
-    person.execute(f"DELETE FROM penstock.live WHERE entry > {left}".encode())
-    async with asyncio.timeout(PATIENCE):
-        while seen(person)[0] < ROWS - left:  # noqa: ASYNC110  (the server tells nobody)
-            await asyncio.sleep(0.05)
+    person.execute("DELETE FROM penstock.live")
+    count_now(person)
 
 
-def seen(person: psycopg.Connection[Any]) -> tuple[int, int]:
+def seen(person: Person) -> tuple[int, int]:
     """Dead rows, and how often somebody has cleared them away."""
     (found,) = person.execute(SEEN).fetchall()
     return found
 
 
-def rested(engine: PostgresEngine) -> None:
+def rested(engine: PostgresEngine) -> PostgresEngine:
     """Let the pause after the last time be over."""
     engine._tidying._rests_until = -math.inf
+    return engine
 
 
 async def test_dead_rows_are_cleared_away_when_they_are_many(
-    engine: PostgresEngine, person: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+    engine: PostgresEngine, person: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await rows_die(person)
+    rows_die(person)
     assert await engine.tidy() == EVERY
     assert seen(person) == (ROWS, 0)
     monkeypatch.setattr(tidying, "FEW", ROWS // 2)
     assert 0 < await engine.tidy() < IN_VAIN[0] / 2
     assert seen(person) == (0, 1)
-    rested(engine)
-    assert await engine.tidy() == EVERY
+    assert await rested(engine).tidy() == EVERY
     assert seen(person) == (0, 1)
 
 
+@pytest.mark.usefixtures("many")
 async def test_it_rests_though_there_are_many_again(
-    engine: PostgresEngine, person: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+    engine: PostgresEngine, person: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tidying, "FEW", ROWS // 2)
-    await rows_die(person)
+    rows_die(person)
     await engine.tidy()
     monkeypatch.setattr(engine._tidying, "_rests_until", SystemClock.monotonic() + PATIENCE)
-    await rows_die(person)
+    rows_die(person)
     assert EVERY < await engine.tidy() <= PATIENCE
     assert seen(person)[1] == 1
 
 
+@pytest.mark.usefixtures("many")
 async def test_while_a_transaction_keeps_them_it_is_tried_less_and_less(
-    engine: PostgresEngine,
-    person: psycopg.Connection[Any],
-    postgres_url: str,
-    monkeypatch: pytest.MonkeyPatch,
+    engine: PostgresEngine, person: Person, other: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tidying, "FEW", ROWS // 2)
-    pauses = []
-    with psycopg.connect(postgres_url) as other:
-        other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        other.execute("SELECT pg_current_xact_id()")
-        await rows_die(person)
-        for _ in range(5):
-            rested(engine)
-            began_at = SystemClock.monotonic()
-            pauses.append(await engine.tidy() + SystemClock.monotonic() - began_at)
-    assert pauses == pytest.approx([60.0, 120.0, 240.0, 480.0, 600.0], abs=5.0)
-    rested(engine)
-    assert await engine.tidy() < IN_VAIN[0] / 2
+    now = [0.0]
+    monkeypatch.setattr(SystemClock, "monotonic", staticmethod(lambda: now[0]))
+    other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    other.execute("SELECT pg_current_xact_id()")
+    rows_die(person)
+    pauses = [await rested(engine).tidy() for _ in range(5)]
+    assert pauses == [60.0, 120.0, 240.0, 480.0, 600.0]
+    other.rollback()
+    assert await rested(engine).tidy() == EVERY
     assert seen(person)[0] == 0
 
 
+@pytest.mark.usefixtures("many")
 async def test_whoever_is_at_it_already_is_left_alone(
-    engine: PostgresEngine,
-    person: psycopg.Connection[Any],
-    postgres_url: str,
-    monkeypatch: pytest.MonkeyPatch,
+    engine: PostgresEngine, person: Person, other: Person
 ) -> None:
     """Their lock is the one that a vacuum takes; nobody waits for it long."""
-    monkeypatch.setattr(tidying, "FEW", ROWS // 2)
-    await rows_die(person)
-    with psycopg.connect(postgres_url) as other:
-        other.execute("LOCK TABLE penstock.live IN SHARE UPDATE EXCLUSIVE MODE")
-        for _ in range(3):
-            rested(engine)
-            assert await engine.tidy() <= EVERY
+    rows_die(person)
+    other.execute("LOCK TABLE penstock.live IN SHARE UPDATE EXCLUSIVE MODE")
+    pauses = [await rested(engine).tidy() for _ in range(3)]
+    assert max(pauses) <= EVERY
     assert seen(person) == (ROWS, 0)
 
 
-@pytest.mark.parametrize("end", ["SET statement_timeout = 1; SELECT pg_sleep(60)", TERMINATE])
-async def test_after_one_that_was_cut_short_autovacuum_has_its_turn(
-    engine: PostgresEngine,
-    person: psycopg.Connection[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    end: str,
+def slowed(monkeypatch: pytest.MonkeyPatch, vacuum: str) -> None:
+    """Let something else happen in the place of a vacuum."""
+    monkeypatch.setattr(tidying, "SQL", {**tidying.SQL, "vacuum": vacuum})
+
+
+@pytest.mark.usefixtures("many")
+async def test_one_that_takes_too_long_leaves_its_turn_to_autovacuum(
+    engine: PostgresEngine, person: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever tries again at once would cut it short at once, and lock out who has the time."""
-    monkeypatch.setattr(tidying, "FEW", ROWS // 2)
-    await rows_die(person)
-    slow = {**statements("postgres/tidying.sql"), "vacuum": end}
-    monkeypatch.setattr(engines, "statements", lambda _: slow)
-    with suppress(EngineUnavailable):
-        await Observed(engine, Bus()).tidy()
-    assert engine._tidying.rests_for > IN_VAIN[0] / 2
+    """Whoever tried again at once would cut it short at once, and lock out who has the time."""
+    rows_die(person)
+    limits = "SET statement_timeout = 1"
+    monkeypatch.setattr(tidying, "SQL", {**tidying.SQL, "limits": limits, "vacuum": LONG})
+    assert await engine.tidy() > IN_VAIN[0] / 2
     assert await engine.tidy() > IN_VAIN[0] / 2
 
 
-async def test_one_that_is_cancelled_rests_as_well(
-    engine: PostgresEngine, person: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("many")
+async def test_one_whose_connection_ends_is_not_repeated_at_once(
+    engine: PostgresEngine, person: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tidying, "FEW", ROWS // 2)
-    await rows_die(person)
-    slow = {**statements("postgres/tidying.sql"), "vacuum": "SELECT pg_sleep(60)"}
-    monkeypatch.setattr(engines, "statements", lambda _: slow)
-    began = asyncio.Event()
-    begin = engine._tidying.begin
+    rows_die(person)
+    slowed(monkeypatch, "SELECT pg_terminate_backend(pg_backend_pid())")
+    with pytest.raises(EngineUnavailable):
+        await Observed(engine, Bus()).tidy()
+    assert await engine.tidy() > IN_VAIN[0] / 2
+
+
+@pytest.mark.usefixtures("many")
+async def test_one_that_is_cancelled_rests_as_well(
+    engine: PostgresEngine, person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows_die(person)
+    slowed(monkeypatch, LONG)
+    begun = asyncio.Event()
+    begin = engine._tidying._begin
 
     def noted() -> None:
         begin()
-        began.set()
+        begun.set()
 
-    monkeypatch.setattr(engine._tidying, "begin", noted)
+    monkeypatch.setattr(engine._tidying, "_begin", noted)
     clearing = asyncio.create_task(engine.tidy())
-    await began.wait()
+    await begun.wait()
     clearing.cancel()
     await asyncio.wait([clearing])
-    assert engine._tidying.rests_for > IN_VAIN[0] / 2
+    assert await engine.tidy() > IN_VAIN[0] / 2
+
+
+@pytest.mark.usefixtures("many")
+async def test_behind_a_pooler_it_is_left_to_autovacuum(
+    engine: PostgresEngine, person: Person
+) -> None:
+    rows_die(person)
+    with PgBouncer(quick()) as pooler:
+        pooled = PostgresEngine(pooler.url(person.info.dbname))
+        await pooled.open()
+        assert await pooled.tidy() == math.inf
+        await pooled.close()
+    assert seen(person) == (ROWS, 0)
 
 
 async def test_what_belongs_to_others_is_left_to_them(
-    engine: PostgresEngine, person: psycopg.Connection[Any], postgres_url: str
+    engine: PostgresEngine, person: Person, postgres_url: str
 ) -> None:
     """Also by a member of that role who has to take it on first."""
     person.execute("CREATE ROLE tidy_guest LOGIN NOINHERIT; CREATE ROLE tidy_owner")
@@ -201,9 +225,9 @@ def test_it_takes_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(SystemClock, "monotonic", staticmethod(lambda: now[0]))
     for took, rest in ((0.1, EVERY), (4.0, 4.0 * SHARE)):
         it = Tidying()
-        it.begin()
+        it._begin()
         now[0] += took
-        it.end(1000, 0)
+        it._end(1000, 0)
         assert it.rests_for == pytest.approx(rest)
 
 

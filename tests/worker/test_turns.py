@@ -194,6 +194,7 @@ async def half_full(rig, concurrency: int = 2, **settings: Any) -> AsyncIterator
 
 async def test_a_worker_that_took_all_there_was_does_not_look_behind_it_for_a_moment(rig):
     async with half_full(rig):
+        assert rig.main.asks[-1].want > 2
         rig.clock.advance(turns.MOMENT / 2)
         await soon(rig.clock.asleep(3))
         assert not any(ask.avoid for ask in rig.main.asks)
@@ -201,6 +202,7 @@ async def test_a_worker_that_took_all_there_was_does_not_look_behind_it_for_a_mo
 
 async def test_a_worker_whose_slots_are_full_for_long_looks_for_jobs_that_need_others(rig):
     async with half_full(rig):
+        assert rig.main.asks[-1].want > 2
         id = await rig.put("other")
         await rig.meanwhile(rig.ended(id))
         assert any(ask.avoid for ask in rig.main.asks)

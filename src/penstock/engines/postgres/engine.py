@@ -23,15 +23,14 @@ from msgspec.structs import replace
 from penstock.core.job import Draft, Job
 from penstock.core.lot import ids_of
 from penstock.engines.engine import Answer
+from penstock.engines.postgres import tidying
 from penstock.engines.postgres.entry import packed, to_json, to_plain, to_receipts
 from penstock.engines.postgres.exchanging import PostgresExchanging
 from penstock.engines.postgres.glance import glance
 from penstock.engines.postgres.jobs import PostgresJobs
-from penstock.engines.postgres.tidying import EVERY
 from penstock.engines.postgres.troubles import KNOWN_ID, LOCKED, SAME_ID, named_errors, says
 from penstock.engines.postgres.views import PostgresViews
 from penstock.engines.postgres.watch import ANY, DONE, NEWS, WORK
-from penstock.engines.queries import statements
 from penstock.engines.records import (
     Cell,
     Control,
@@ -136,14 +135,13 @@ class PostgresEngine(PostgresExchanging):
         return await self._write(WORK, PostgresJobs.mend, rehearse=rehearse)
 
     async def tidy(self) -> float:
-        sql = statements("postgres/tidying.sql")
-        ((dead, live, is_ours),) = await self._call(sql["dead"], ())
+        ((dead, live, is_ours),) = await self._call(tidying.SQL["dead"], ())
         if not is_ours:
             return inf
         rests = self._tidying.rests_for
         if rests or not self._tidying.is_worth_it(dead, live):
-            return max(EVERY, rests)
-        if not await self._clear_away(dead, sql):
+            return max(tidying.EVERY, rests)
+        if not await self._clear_away(dead):
             return inf
         return self._tidying.rests_for
 

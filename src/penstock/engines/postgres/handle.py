@@ -17,7 +17,7 @@ import asyncio
 import math
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Concatenate, Final, ParamSpec, TypeVar
@@ -350,26 +350,19 @@ class PostgresHandle(Engine):
             finally:
                 await link.close()
 
-    async def _clear_away(self, dead: int, sql: Mapping[str, str]) -> bool:
-        """Clear dead rows away, so many, on a connection of its own; False: not on such a one."""
+    async def _clear_away(self, dead: int) -> bool:
+        """Clear so many dead rows away; False: not through a pooler, which has no connection that
+        is ours alone.
+        """
         with named_errors(self.traits.name):
             link = await self._connect()
             try:
-                if link.is_pooled:
-                    return False
-                await link.script(sql["limits"])
-                self._tidying.begin()
-                await link.script(placed(sql["vacuum"], self._schema))
-                await link.script(sql["counted"])
-                ((left, _, _),) = await link.script(placed(sql["dead"], self._schema))
-                self._tidying.end(dead, left)
-            except errors.LockNotAvailable:
-                self._tidying.leave()
-            except errors.QueryCanceled:
-                pass
+                if not link.is_pooled:
+                    script = link.script
+                    await self._tidying.clear(lambda sql: script(placed(sql, self._schema)), dead)
+                return not link.is_pooled
             finally:
                 await link.close()
-        return True
 
     async def _make_days(self, link: Link) -> None:
         async with turn(link, self._schema, WRITE, self._instant()) as it:

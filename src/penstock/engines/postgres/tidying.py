@@ -18,10 +18,15 @@ fifth more jobs per second were measured, without dips.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from math import inf
 from typing import Final
 
+from psycopg import errors
+
 from penstock.clock import SystemClock
+from penstock.engines.postgres.rows import Row
+from penstock.engines.queries import statements
 
 EVERY: Final = 5.0
 """Seconds between two looks."""
@@ -35,8 +40,11 @@ IN_VAIN: Final = (60.0, 600.0)
 """Seconds until the next one after one that was in vain, at first and at last."""
 
 
+SQL: Final = statements("postgres/tidying.sql")
+
+
 class Tidying:
-    """What one handle knows of how it went."""
+    """Clears away, and knows how it went; one for each handle."""
 
     def __init__(self) -> None:
         self._in_vain = 0
@@ -52,19 +60,36 @@ class Tidying:
         """So many dead rows, beside so many live ones, should be cleared away."""
         return dead > FEW + live / 5
 
-    def begin(self) -> None:
+    async def clear(self, run: Callable[[str], Awaitable[list[Row]]], before: int) -> None:
+        """Clear so many dead rows away. ``run`` runs one statement, on a connection that is closed
+        afterwards, and returns what it gives.
+        """
+        await run(SQL["limits"])
+        self._begin()
+        try:
+            await run(SQL["vacuum"])
+            await run(SQL["counted"])
+            ((after, _, _),) = await run(SQL["dead"])
+        except errors.LockNotAvailable:
+            self._leave()
+        except errors.QueryCanceled:
+            pass
+        else:
+            self._end(before, after)
+
+    def _begin(self) -> None:
         """It begins; that is in vain unless it is told otherwise, whoever ends it and how."""
         first, last = IN_VAIN
         self._began_at = SystemClock.monotonic()
         self._rests_until = self._began_at + min(last, first * 2.0**self._in_vain)
         self._in_vain = min(self._in_vain + 1, 10)
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Somebody else is at it."""
         self._in_vain -= 1
         self._rests_until = SystemClock.monotonic() + EVERY
 
-    def end(self, before: int, after: int) -> None:
+    def _end(self, before: int, after: int) -> None:
         """There were so many dead rows, and so many are left."""
         if after < before:
             now = SystemClock.monotonic()
