@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from penstock.testing.clock import FakeClock
     from penstock.testing.entries import Entry
     from penstock.testing.faults import Crash
-    from penstock.testing.faulty import Call, Faulty, Gate
+    from penstock.testing.faulty import Faulty
     from penstock.testing.plugin import MakeSandbox, interleavings
     from penstock.testing.runs import Drained, Failure, Run
     from penstock.testing.sandbox import Sandbox
+    from penstock.testing.script import Call, Gate
     from penstock.testing.troubles import (
         NobodyRuns,
         NotDue,
@@ -65,7 +66,8 @@ _HOMES: Final = {
     "clock": "FakeClock",
     "entries": "Entry",
     "faults": "Crash",
-    "faulty": "Call Faulty Gate",
+    "faulty": "Faulty",
+    "script": "Call Gate",
     "plugin": "MakeSandbox interleavings",
     "runs": "Drained Failure Run",
     "sandbox": "Sandbox",

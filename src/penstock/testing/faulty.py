@@ -14,13 +14,9 @@ the first failure that are left, in this order. ``times=None`` means every call.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import isinf
-from typing import Any, Final, Literal, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from penstock.core.finding import Finding
 from penstock.core.job import Draft, Job, Outcome, Verdict
@@ -50,9 +46,7 @@ from penstock.engines.records import (
     WorkerInfo,
 )
 from penstock.errors import BadOption, EngineUnavailable, ItemRefused
-
-When = Literal["before", "after"]
-"""Before the inner engine is called, or after it committed."""
+from penstock.testing.script import Call, Fault, Gate, Script, What, When
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -60,51 +54,6 @@ Answer = TypeVar("Answer")
 VERBS: Final = frozenset(
     name for name, value in vars(Engine).items() if inspect.iscoroutinefunction(value)
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call that came in, whatever became of it."""
-
-    verb: str
-    args: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Gate:
-    """Where a call stops until the test lets it go on."""
-
-    reached: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once a call stands at the gate."""
-    _opened: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def open(self) -> None:
-        """Let go who waits, and whoever comes later."""
-        self._opened.set()
-
-    async def _pass(self) -> None:
-        self.reached.set()
-        await self._opened.wait()
-
-
-@dataclass(slots=True, eq=False)
-class _Fault:
-    """One thing to go wrong, and how often it still does."""
-
-    what: float | Gate | BaseException
-    when: When
-    times: float
-
-
-class _Script:
-    """What is still to go wrong, and what was called so far."""
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self.faults: defaultdict[str, list[_Fault]] = defaultdict(list)
-        self.gates: list[Gate] = []
-        self.refusals: list[Callable[[Any], bool]] = []
-        self.is_down = False
 
 
 class Faulty(Engine):
@@ -117,7 +66,8 @@ class Faulty(Engine):
         self.inner = inner
         self.traits = inner.traits
         self.clock = inner.clock
-        self._script: _Script = _Script() if like is None else like._script
+        self._script: Script = Script() if like is None else like._script
+        self._gates: list[Gate] = [] if like is None else like._gates
 
     @property
     def calls(self) -> list[Call]:
@@ -157,7 +107,7 @@ class Faulty(Engine):
         """Stop the next calls at a gate; the test opens it."""
         gate = Gate()
         self._add(verb, gate, when, times)
-        self._script.gates.append(gate)
+        self._gates.append(gate)
         return gate
 
     def refuse(self, predicate: Callable[[Any], bool]) -> None:
@@ -179,21 +129,16 @@ class Faulty(Engine):
 
     def clear(self) -> None:
         """Forget every fault that is still to come; who stands at a gate goes on."""
-        for gate in self._script.gates:
+        for gate in self._gates:
             gate.open()
-        self._script.gates.clear()
-        self._script.faults.clear()
+        self._gates.clear()
+        self._script.forgo()
         self._script.refusals.clear()
         self.up()
 
     def forgo(self) -> dict[str, int]:
         """Forget the faults that are still to come; say how many there were, by verb."""
-        faults = {verb: each for verb, each in self._script.faults.items() if each}
-        self._script.faults.clear()
-        return {
-            verb: sum(1 if isinf(each.times) else int(each.times) for each in left)
-            for verb, left in faults.items()
-        }
+        return self._script.forgo()
 
     @property
     def verbs(self) -> list[str]:
@@ -202,14 +147,10 @@ class Faulty(Engine):
 
     # --- how it comes about --------------------------------------------------------------------
 
-    def _add(
-        self, verb: str, what: float | Gate | BaseException, when: When, times: int | None
-    ) -> None:
+    def _add(self, verb: str, what: What, when: When, times: int | None) -> None:
         if verb not in VERBS:
             raise BadOption("verb", verb, f"no such verb; use one of {', '.join(sorted(VERBS))}")
-        self._script.faults[verb].append(
-            _Fault(what, when, float("inf") if times is None else times)
-        )
+        self._script.add(verb, what, when, times)
 
     async def _call(
         self,
@@ -219,28 +160,13 @@ class Faulty(Engine):
         **kwargs: Arguments.kwargs,
     ) -> Answer:
         self.calls.append(Call(verb, args))
-        faults = self._due(verb)
+        faults = self._script.due(verb)
         await self._happen(verb, faults, "before")
         answer = await call(*args, **kwargs)
         await self._happen(verb, faults, "after")
         return answer
 
-    def _due(self, verb: str) -> list[_Fault]:
-        """Take the first delay, gate and failure that are left for this verb."""
-        due = []
-        for kind in (float | int, Gate, BaseException):
-            fault = next(
-                (each for each in self._script.faults[verb] if isinstance(each.what, kind)), None
-            )
-            if fault is not None:
-                due.append(fault)
-                fault.times -= 1
-        self._script.faults[verb] = [
-            fault for fault in self._script.faults[verb] if fault.times > 0
-        ]
-        return due
-
-    async def _happen(self, verb: str, faults: Sequence[_Fault], when: When) -> None:
+    async def _happen(self, verb: str, faults: Sequence[Fault], when: When) -> None:
         for fault in faults:
             if fault.when != when:
                 continue
