@@ -17,6 +17,13 @@ class Mailbox:
         self._deliveries = 0
         self._signalled_for = -1
 
+    def is_here(self) -> bool:
+        """It is the loop that calls: what is to be done there can be done now."""
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
     def post(self, call: Callable[[], object]) -> None:
         """Have ``call`` made on the loop; RuntimeError if the loop is closed."""
         # Appended before the count is read, and counted before the box is emptied: whoever finds

@@ -186,22 +186,23 @@ class Facade:
     async def _hand_in(self, engine: Engine, draft: Draft, timeout: float | None) -> Receipt | None:
         loop = asyncio.get_running_loop()
         stored: asyncio.Future[Receipt | None] = loop.create_future()
-        answer = partial(_stored, self._mailbox(loop), stored)
-        limit, leave = asyncio.timeout(timeout), _nothing
+        leave, timer = _nothing, None
         try:
-            async with limit:
-                # Last of all: whoever stores it begins when this thread has nothing else to do.
-                left = engine.enqueue_soon(draft, answer)
-                if left is None:
-                    return None
-                leave = left
-                return await stored
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise self._too_late("aenqueue", timeout) from error
+            left = engine.enqueue_soon(draft, partial(_stored, self._mailbox(loop), stored))
+            if left is None:
+                return None
+            leave = left
+            if timeout is not None:
+                timer = loop.call_later(timeout, self._expire, stored, timeout)
+            return await stored
         finally:
             leave()
+            if timer is not None:
+                timer.cancel()
+
+    def _expire(self, stored: asyncio.Future[Receipt | None], timeout: float) -> None:
+        if not stored.done():
+            stored.set_exception(self._too_late("aenqueue", timeout))
 
     async def ask(
         self,
@@ -338,6 +339,9 @@ def _stored(
     error: Exception | None,
 ) -> None:
     """Tell a coroutine what became of its job; if its loop is closed, nobody waits."""
+    if mailbox.is_here():
+        _tell(stored, receipt, error)
+        return
     try:
         mailbox.post(partial(_tell, stored, receipt, error))
     except RuntimeError:

@@ -505,7 +505,7 @@ async def test_of_many_commits_the_first_and_the_last_wake_who_sleeps(
         assert set(told) == {"work default", "work other"}
         counter = engine._counter
         assert counter is not None
-        assert not counter._to_wake
+        assert not counter._desk.bell
 
 
 async def test_whoever_was_put_off_is_woken_though_somebody_else_was_meanwhile(

@@ -26,10 +26,10 @@ stand in line, but goes to the loop.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import takewhile
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -39,9 +39,12 @@ from penstock.core.lot import ids_of, payloads_of
 from penstock.engines.crowd import Crowd
 from penstock.engines.engine import Answer
 from penstock.engines.plain import is_plain
-from penstock.engines.postgres.desk import ONCE, Desk, Window
+from penstock.engines.postgres.desk import Desk
 from penstock.engines.postgres.entry import kind_of
 from penstock.engines.postgres.link import Backend
+from penstock.engines.postgres.regulars import Regulars
+from penstock.engines.postgres.till import open_till
+from penstock.engines.postgres.window import BYTES, LONGEST, MOST, Window
 from penstock.engines.records import Receipt
 from penstock.engines.visitor import Visitor, wait_for
 
@@ -49,14 +52,8 @@ APART: Final = 0.1
 """Seconds for which no other thread has come where one with several jobs serves itself: a commit of
 many jobs would keep others waiting, who come again and again.
 """
-MOST: Final = 1000
-"""Jobs that are stored in one commit at most."""
-BYTES: Final = 4 << 20
-"""Payloads that are stored in one commit at most; a larger one goes alone."""
 PATIENCE: Final = 1.0
 """Seconds that the clerk waits for somebody who serves itself."""
-LONGEST: Final = 10.0
-"""Seconds that one commit may take."""
 
 
 class Reminder:
@@ -82,7 +79,9 @@ class Counter:
     ) -> None:
         """``abandon`` is told of what may still be served when its caller has left."""
         self._window = window
-        self._desk = Desk(dsn, given, timeout, window, abandon)
+        open_one = partial(open_till, dsn, given, timeout)
+        self._desk = Desk(open_one, window, abandon)
+        self._new_regulars = partial(Regulars, open_one, window, abandon)
         self._renew()
 
     def _renew(self) -> None:
@@ -95,11 +94,10 @@ class Counter:
         """Threads that serve the line: none, or one; two if a hiring was interrupted."""
         self._user = 0
         self._serving: set[Visitor] = set()
-        self._to_wake: set[str] = set()
-        """Queues with jobs that nobody was told of yet."""
         self._is_minded = False
-        """The clerk knows that there are some."""
+        """The clerk knows that there are jobs which nobody was told of yet."""
         self._crowd = Crowd()
+        self._regulars = self._new_regulars()
 
     def close(self) -> None:
         """Let the connection go, or leave that to who uses it; whoever comes later goes to the
@@ -107,8 +105,9 @@ class Counter:
         """
         self._desk.is_open = False
         if self._pid == os.getpid():
+            self._regulars.close()
             self._line.put(None)
-            self._desk.tidy(self._to_wake)
+            self._desk.tidy()
             for clerk in list(self._clerks):
                 if not self._serving:
                     clerk.join(PATIENCE)  # it has nothing to do but to go
@@ -151,14 +150,14 @@ class Counter:
         """Stand in line without waiting; returns what leaves it. None: go to the loop."""
         if not self._may_come(draft):
             return None
-        self._crowd.comes()
         visitor = Visitor(draft, answer)
+        booth = self._regulars.booth()
+        if booth is not None:
+            booth.enter(visitor)
+            return partial(booth.leave, visitor)
+        self._crowd.comes()
         self._enter(visitor)
-
-        def leave() -> None:
-            self._leave(visitor)
-
-        return leave
+        return partial(self._leave, visitor)
 
     def _may_come(self, draft: Draft) -> bool:
         if self._pid != os.getpid():
@@ -175,17 +174,17 @@ class Counter:
                 try:
                     self._desk.is_taken = True
                     self._user = threading.get_ident()
-                    is_stored = self._desk.store(drafts, timeout, self._to_wake)
+                    is_stored = self._desk.store(drafts, timeout)
                 finally:
                     self._user = 0
                     self._desk.is_taken = False
         finally:
             if not self._desk.is_open:
-                self._desk.tidy(self._to_wake)
-        if self._to_wake and not self._is_minded:
+                self._desk.tidy()
+        if self._desk.bell and not self._is_minded:
             self._enter(REMINDER)
             if not self._clerks:
-                self._wake_late()  # nobody can be hired any more
+                self._ring()  # nobody can be hired any more
         return [Receipt(id, True) for id in ids_of(drafts)] if is_stored else None
 
     # --- who stands in line --------------------------------------------------------------------
@@ -233,11 +232,11 @@ class Counter:
                 self._serve_all(batch)
                 batch = []
         finally:
-            self._wake_late()
+            self._ring()
             self._clerks.discard(threading.current_thread())
             for visitor in batch:
-                _answer(visitor, None)
-            self._desk.tidy(self._to_wake)
+                visitor.tell(None)
+            self._desk.tidy()
             # Whoever found a clerk still there is not left behind; nor is another clerk.
             _turn_away(line)
             self._is_minded = False
@@ -249,22 +248,24 @@ class Counter:
         while True:
             # In this order: whoever puts somebody off from now on reminds the clerk.
             self._is_minded = False
-            self._is_minded = bool(self._to_wake)
+            self._is_minded = bool(self._desk.bell)
+            left = self._desk.bell.left()
             try:
-                visitor = line.get(timeout=ONCE if self._is_minded else None)
+                visitor = line.get(timeout=max(0.0, left) if self._is_minded else None)
             except Empty:
-                self._wake_late()
+                if self._desk.bell.left() <= 0:
+                    self._ring()
                 continue
             if not isinstance(visitor, Reminder):
                 return visitor
 
-    def _wake_late(self) -> None:
-        if not self._to_wake or not self._desk.lock.acquire(timeout=PATIENCE):
+    def _ring(self) -> None:
+        if not self._desk.bell or not self._desk.lock.acquire(timeout=PATIENCE):
             return
         try:
-            self._desk.wake(self._to_wake, LONGEST)
+            self._desk.ring(LONGEST)
         except Exception:
-            self._desk.drop()  # then they look by themselves, within a second
+            self._desk.drop()
         finally:
             self._desk.lock.release()
 
@@ -275,7 +276,7 @@ class Counter:
             stored = self._serve_alike(group)
             del batch[: len(group)]
             for visitor in group:
-                _answer(visitor, Receipt(visitor.draft.id, True) if visitor in stored else None)
+                visitor.tell(Receipt(visitor.draft.id, True) if visitor in stored else None)
 
     def _serve_alike(self, group: Sequence[Visitor]) -> Collection[Visitor]:
         """Store the jobs of those who are still there; returns whose are stored."""
@@ -287,7 +288,7 @@ class Counter:
             self._serving.update(group)
             here = [visitor for visitor in group if not visitor.has_gone]
             drafts = [visitor.draft for visitor in here]
-            is_stored = here and self._desk.store(drafts, LONGEST, self._to_wake)
+            is_stored = here and self._desk.store(drafts, LONGEST)
             return here if is_stored else ()
         except Exception:
             return ()
@@ -329,10 +330,4 @@ def _turn_away(line: Line) -> None:
         except Empty:
             return
         if isinstance(visitor, Visitor):
-            _answer(visitor, None)
-
-
-def _answer(visitor: Visitor, receipt: Receipt | None) -> None:
-    """Tell a caller; whatever becomes of that is its own affair."""
-    with contextlib.suppress(Exception):
-        visitor.answer(receipt, None)
+            visitor.tell(None)

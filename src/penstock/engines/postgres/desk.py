@@ -8,9 +8,8 @@ handle, which says what it is.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from math import inf
 from typing import Final
 
@@ -19,19 +18,12 @@ from psycopg import errors
 
 from penstock.clock import SystemClock
 from penstock.core.job import Draft
+from penstock.engines.postgres.bell import HANDED, Bell
 from penstock.engines.postgres.entry import Plain, to_plain
-from penstock.engines.postgres.link import Backend, Statement
-from penstock.engines.postgres.schema import placed
-from penstock.engines.postgres.till import Till, open_till
-from penstock.engines.queries import statements
+from penstock.engines.postgres.link import Backend
+from penstock.engines.postgres.till import Till
+from penstock.engines.postgres.window import Window
 from penstock.errors import EngineTimeout
-
-ONCE: Final = 0.002
-"""Seconds in which who sleeps is woken once: the first commit does so, and the last."""
-ALONE: Final = 0.01
-"""Seconds without another job after which one wakes who sleeps with its own commit. That locks out
-others who would do so until it is on disk: many who came one after the other would not share it.
-"""
 
 REST: Final = (10, 30.0)
 """How many times its own duration nobody tries to connect again after that went wrong, and how many
@@ -41,53 +33,20 @@ seconds at most: where connections are swallowed, each caller would wait for one
 LAST_WORDS: Final = 0.5
 """Seconds that they may take."""
 
-HANDED: Final = b"handed"
-"""What the store says when it gave a job to a worker at once: then nobody else need be woken."""
-
-
-class Window:
-    """What the counter has to know of its store."""
-
-    def __init__(
-        self,
-        name: str,
-        schema: str,
-        doubted_at: Callable[[], float],
-        doubt: Callable[[Sequence[Draft]], None],
-        instant: Callable[[], float | None],
-    ) -> None:
-        """``doubted_at`` and ``doubt`` are of the handle: since when nothing that it sent is in
-        doubt, and that something is now. ``instant`` is what a test says the time is.
-        """
-        self.name = name
-        self.doubted_at = doubted_at
-        self.doubt = doubt
-        self.instant = instant
-        self.put = _statement("put", schema)
-        self.put_one = _statement("put_one", schema)
-        self.wake = _statement("wake", schema)
-        self.tell_news = _statement("tell_news", schema)
-
-
-def _statement(name: str, schema: str) -> Statement:
-    return Statement(name.encode(), placed(statements("postgres/counter.sql")[name], schema))
-
 
 class Desk:
     """The connection, and the lock that whoever uses it has to hold."""
 
     def __init__(
         self,
-        dsn: str,
-        given: Mapping[str, object],
-        timeout: float,
+        open_till: Callable[[float], Till | None],
         window: Window,
         abandon: Callable[[Backend], object],
     ) -> None:
-        """Call ``renew`` first. ``abandon`` is told of what may still be served when its caller has
-        left.
+        """Call ``renew`` first. ``open_till`` connects until an instant. ``abandon`` is told of
+        what may still be served when its caller has left.
         """
-        self._open_till = partial(open_till, dsn, given, timeout)
+        self._open_till = open_till
         self._abandon = abandon
         self._window = window
         self.is_open = True
@@ -100,14 +59,13 @@ class Desk:
         """A hint that somebody holds the lock: only that is sure."""
         self._till: Till | None = None
         self._rests_until = -inf
-        self._woke_at = -inf
+        self.bell = Bell()
+        """Whoever stores jobs sees to it that it is rung in time."""
 
-    def store(self, drafts: Sequence[Draft], limit: float | None, put_off: set[str]) -> bool:
-        """Store jobs of one kind in one commit, and wake who sleeps; False: go to the loop, they
-        may be stored. Called with the lock held.
+    def store(self, drafts: Sequence[Draft], limit: float | None) -> bool:
+        """Store jobs of one kind in one commit; False: go to the loop, they may be stored. Called
+        with the lock held.
 
-        If others were woken just now, this is ``put_off``: their queue is noted there, and whoever
-        calls sees to it that they are woken soon.
         On failure: ``ItemRefused``; ``EngineTimeout``, then they may be stored all the same.
         """
         window = self._window
@@ -125,7 +83,7 @@ class Desk:
             self._till = till
             try:
                 till.set_clock(window.instant(), until)
-                self._put(till, plain, until, put_off, is_one=len(drafts) == 1)
+                self._put(till, plain, until)
             except BaseException:
                 # Whatever it was in the middle of: nobody goes on from there.
                 if not till.is_at_rest:
@@ -153,41 +111,28 @@ class Desk:
             self._rests_until = now + min(most, times * (now - began_at))
             raise
 
-    def _put(
-        self, till: Till, plain: Plain, until: float, put_off: set[str], *, is_one: bool
-    ) -> None:
-        window = self._window
-        row = plain.row(window.doubted_at())
-        values = [None if each is None else str(each).encode() for each in row]
-        told: bytes | None = None
-        since = SystemClock.monotonic() - self._woke_at
-        if is_one and row[-1] is None:
-            values[-1] = b"t" if since > ALONE else b"f"
-            told = till.run(window.put_one, values, until)
-        else:
-            till.run(window.put, values, until)
-        if told:
-            self._woke_at = SystemClock.monotonic()
-            if told == HANDED:
-                till.post(window.tell_news, [], until)
-        else:
-            put_off.add(plain.queue)
-            if since >= ONCE:
-                self._wake(till, put_off, until)
+    def _put(self, till: Till, plain: Plain, until: float) -> None:
+        order = self._window.order(plain, self.bell)
+        said = till.run(order.statement, order.values, until)
+        self.bell.hears(order.queue, said, has_looked=order.has_looked)
+        if said == HANDED:
+            till.post(self._window.tell_news, [], until)
+        elif self.bell.left() <= 0:
+            self._ring(till, until)
 
-    def wake(self, put_off: set[str], limit: float) -> None:
-        """Wake who sleeps for jobs of these queues, and forget them. Called with the lock held.
+    def ring(self, limit: float) -> None:
+        """Wake who sleeps for jobs that nobody was told of. Called with the lock held.
 
         On failure: what the driver raises.
         """
-        if self._till is not None:
-            self._wake(self._till, put_off, SystemClock.monotonic() + limit)
-        put_off.clear()
+        if self._till is None:
+            self.bell.ring()  # then they look by themselves, within a second
+        else:
+            self._ring(self._till, SystemClock.monotonic() + limit)
 
-    def _wake(self, till: Till, put_off: set[str], until: float) -> None:
-        self._woke_at = SystemClock.monotonic()
-        while put_off:
-            till.post(self._window.wake, [put_off.pop().encode()], until)
+    def _ring(self, till: Till, until: float) -> None:
+        for queue in self.bell.ring():
+            till.post(self._window.wake, [queue.encode()], until)
 
     def desert(self, *, at_once: bool) -> None:
         """Somebody waits no longer for what is being stored: it must not happen later. With
@@ -199,15 +144,15 @@ class Desk:
             if at_once:
                 till.hang_up()
 
-    def tidy(self, put_off: set[str]) -> None:
+    def tidy(self) -> None:
         """Let the connection go, unless somebody is there: they look once more when they leave.
-        Its last words are for those who were put off.
+        Its last words are for those who sleep.
         """
         if self.lock.acquire(blocking=False):
             try:
                 if self._till is not None and self._till.is_at_rest:
                     with suppress(psycopg.Error):
-                        self.wake(put_off, LAST_WORDS)
+                        self.ring(LAST_WORDS)
                 self.drop()
             finally:
                 self.lock.release()

@@ -37,6 +37,11 @@ class Plain(NamedTuple):
     made_at: float
     """When the first of the ids was made."""
 
+    @property
+    def has_many(self) -> bool:
+        """There are several."""
+        return BETWEEN in self.ids
+
     def row(self, doubted_at: float) -> Row:
         """The parameters. ``doubted_at`` is when this handle last sent jobs without knowing what
         became of them: ids that were made after it are sent for the first time.
@@ -77,6 +82,8 @@ def to_plain(name: str, drafts: Sequence[Draft]) -> Plain | None:
 
     On failure: ``ItemRefused``, as any job.
     """
+    if len(drafts) == 1:
+        return _one_plain(name, drafts[0])
     if isinstance(drafts, Packed):
         return drafts.plain
     first = drafts[0]
@@ -100,6 +107,22 @@ def to_plain(name: str, drafts: Sequence[Draft]) -> Plain | None:
         return None
     kind = (first.task, first.queue, first.priority, first.enqueued_by)
     return Plain(all_ids, all_payloads, *kind, all_made_at(ids))
+
+
+def _one_plain(name: str, draft: Draft) -> Plain | None:
+    """The same for one job, whose caller waits."""
+    if not is_plain(draft):
+        return None
+    check_drafts(name, (draft,))
+    id = draft.id
+    try:
+        payload = draft.payload.decode()
+    except UnicodeDecodeError:
+        return None
+    if not id or not payload or not is_list(id, 1) or not is_list(payload, 1):
+        return None
+    kind = (draft.task, draft.queue, draft.priority, draft.enqueued_by)
+    return Plain(id, payload, *kind, made_at(id))
 
 
 def to_json(drafts: Sequence[Draft]) -> str:

@@ -34,7 +34,6 @@ from penstock.engines.engine import Engine
 from penstock.engines.postgres import schema as schemas
 from penstock.engines.postgres.bounds import Bounds
 from penstock.engines.postgres.counter import Counter
-from penstock.engines.postgres.desk import Window
 from penstock.engines.postgres.jobs import PostgresJobs
 from penstock.engines.postgres.link import Link, Statement, Texts, connect
 from penstock.engines.postgres.links import Links
@@ -47,6 +46,7 @@ from penstock.engines.postgres.troubles import REPEATED, is_missing_day, named_e
 from penstock.engines.postgres.turn import READ, SEEK, WRITE, Alone, turn
 from penstock.engines.postgres.views import PostgresViews
 from penstock.engines.postgres.watch import Watch
+from penstock.engines.postgres.window import Window
 from penstock.engines.postgres.work import EXCHANGE_TEXTS
 from penstock.engines.records import Schema, Traits
 from penstock.errors import EngineClosed

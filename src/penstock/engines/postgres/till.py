@@ -2,12 +2,13 @@
 
 The driver's cursors cost a caller more than the server needs to store a job. Here a statement is
 sent as the library of PostgreSQL takes it, and its end is awaited so that a signal is heard and a
-time limit is kept. One thread at a time may use it.
+time limit is kept; or an event loop listens to it, and nobody waits. One thread at a time may use
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any, Final
 
@@ -38,6 +39,7 @@ class Till:
         self._pgconn = connection.pgconn
         self._prepared: set[bytes] = set()
         self._owes = False
+        self._heard: list[pq.abc.PGresult] = []
         self.backend = backend
         self.instant: float | None = None
         """What the clock of this session was set to, where a test sets it."""
@@ -72,6 +74,53 @@ class Till:
             self._end(until)
             self.instant = instant
 
+    # --- for a loop that listens to it -----------------------------------------------------------
+
+    def fileno(self) -> int:
+        """What a loop listens to."""
+        return self._pgconn.socket
+
+    def prepare(self, statements: Iterable[Statement], until: float) -> None:
+        """Prepare what will be sent."""
+        for statement in statements:
+            self._prepare(statement, until)
+
+    def send(self, statement: Statement, values: Texts) -> bool:
+        """Send a statement that is prepared, and do not wait; False: see ``flush``."""
+        self._pgconn.send_query_prepared(statement.name, values)
+        return self.flush()
+
+    def flush(self) -> bool:
+        """Send the rest of it; False: call again when more can be written, or something is read."""
+        return not self._pgconn.flush()
+
+    def hear(self) -> bool:
+        """Take in what has come; True: nothing more will."""
+        self._pgconn.consume_input()
+        while not self._pgconn.is_busy():
+            result = self._pgconn.get_result()
+            if result is None:
+                return True
+            self._heard.append(result)
+        return False
+
+    def reply(self) -> bytes | None:
+        """What ``run`` returns, when all of it was heard."""
+        results, self._heard = self._heard, []
+        return _value(results)
+
+    def say_last(self, statement: Statement, each: Iterable[Texts]) -> None:
+        """Send statements that are prepared, with nobody to hear what becomes of them: they are on
+        their way when this is closed now.
+        """
+        self._pgconn.enter_pipeline_mode()
+        for values in each:
+            self._pgconn.send_query_prepared(statement.name, values)
+        self._pgconn.pipeline_sync()
+        self._pgconn.flush()
+
+    # --- its end ---------------------------------------------------------------------------------
+
     def hang_up(self) -> None:
         """End the connection under whoever uses it: they get an error. Any thread may call."""
         hang_up(self._pgconn)
@@ -93,10 +142,14 @@ class Till:
             _results(self._pgconn, until)
 
     def _end(self, until: float) -> bytes | None:
-        (result,) = _results(self._pgconn, until)
-        if result.status not in _FINE:
-            raise errors.error_from_result(result, encoding="utf-8")
-        return result.get_value(0, 0) if result.ntuples else None
+        return _value(_results(self._pgconn, until))
+
+
+def _value(results: list[pq.abc.PGresult]) -> bytes | None:
+    (result,) = results
+    if result.status not in _FINE:
+        raise errors.error_from_result(result, encoding="utf-8")
+    return result.get_value(0, 0) if result.ntuples else None
 
 
 def _results(pgconn: pq.abc.PGconn, until: float) -> list[pq.abc.PGresult]:

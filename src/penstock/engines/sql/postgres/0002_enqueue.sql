@@ -49,10 +49,11 @@ END $$;
 -- Store jobs that have nothing but a task and a payload, all of one kind. An id that is known is an
 -- error here: the whole batch goes the long way then. `since_` is when the first of the ids was made: no
 -- job can have ended before that, so only the days after it are searched; null: nobody can have sent
--- these ids before.
+-- these ids before. Returns 'asleep' if somebody sleeps who waits for jobs: was nobody there, whoever stored
+-- jobs before this has woken all that had to be.
 CREATE FUNCTION penstock.put_plain(
   ids_ text, payloads_ text, task_ text, queue_ text, priority_ bigint, by_ text,
-  since_ double precision) RETURNS void LANGUAGE plpgsql
+  since_ double precision) RETURNS text LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = '100ms' AS $$
 DECLARE
@@ -76,12 +77,15 @@ BEGIN
   THEN
     RAISE EXCEPTION USING ERRCODE = 'PS001', MESSAGE = 'an id is known already';
   END IF;
+  RETURN CASE WHEN EXISTS (SELECT FROM penstock.sleeper WHERE kind IN ('work', 'any')
+                              AND until > extract(epoch FROM clock_timestamp())) THEN 'asleep' END;
 END $$;
 
 -- The same for one job whose id nobody can have sent before: there is next to nothing to plan, and to
 -- settle how would cost more than to do it. If nobody else stores anything just now, `tell_`, it is given
 -- to a worker that offers itself ('handed'), or whoever sleeps is woken by the commit itself ('told').
--- Whoever falls asleep at this moment is not seen: if nobody was there, look again after the commit.
+-- Whoever falls asleep at this moment is not seen: if nobody was there, look again after the commit. If
+-- `tell_` is false it says whether somebody sleeps, as above; null: it does not look.
 CREATE FUNCTION penstock.put_plain_one(
   id_ text, payload_ text, task_ text, queue_ text, priority_ bigint, by_ text, tell_ boolean)
 RETURNS text LANGUAGE plpgsql
@@ -104,6 +108,9 @@ BEGIN
     IF penstock.rouse('work', CASE WHEN fair_ IS NULL THEN queue_ END) THEN
       RETURN 'told';
     END IF;
+  ELSIF NOT tell_ THEN
+    RETURN CASE WHEN EXISTS (SELECT FROM penstock.sleeper WHERE kind IN ('work', 'any')
+                                AND until > extract(epoch FROM clock_timestamp())) THEN 'asleep' END;
   END IF;
   RETURN NULL;
 END $$;
