@@ -8,9 +8,7 @@ import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any
 
-import psycopg
 import pytest
 
 from conformance.steps import claim, claim_one, draft, settle
@@ -19,18 +17,17 @@ from penstock.core.ids import new_id
 from penstock.core.job import Draft, State, Verdict
 from penstock.engines.crowd import Crowd
 from penstock.engines.postgres import counter as counters
-from penstock.engines.postgres.counter import BYTES, Counter
+from penstock.engines.postgres.counter import Counter
 from penstock.engines.postgres.engine import PostgresEngine
+from penstock.engines.postgres.window import BYTES
 from penstock.engines.records import Filter, Receipt
 from penstock.errors import EngineTimeout, EngineUnavailable
 from penstock.testing.clock import FakeClock
+from postgres.visitors import PATIENCE, Answers, asleep, begins, everybody_has_been_served
 from servers.emptied import emptied
-from servers.messages import Message, runs
+from servers.messages import runs
 from servers.postgres import quick
 from servers.proxy import Fault, Proxy
-
-PATIENCE = 60.0
-"""Real seconds after which something counts as never coming."""
 
 
 async def test_a_job_that_arrives_late_is_not_run_again(clock: FakeClock) -> None:
@@ -54,17 +51,6 @@ async def test_a_job_that_arrives_late_is_not_run_again(clock: FakeClock) -> Non
         waiting = Filter(states=(State.READY,))
         assert await engine.count(waiting) == 0
         await engine.close()
-
-
-async def everybody_has_been_served(engine: PostgresEngine) -> None:
-    """Return when the connection that was given up is gone from the server."""
-    pids = "SELECT pid FROM pg_stat_activity WHERE application_name = 'penstock'"
-    async with (
-        asyncio.timeout(PATIENCE),
-        await psycopg.AsyncConnection.connect(emptied().url, autocommit=True) as watcher,
-    ):
-        while len(await (await watcher.execute(pids)).fetchall()) > 1:
-            await engine.now()
 
 
 async def test_a_clock_that_was_set_back_forgets_no_doubt(clock: FakeClock) -> None:
@@ -103,28 +89,6 @@ async def at_the_counter(clock: FakeClock) -> AsyncIterator[tuple[PostgresEngine
             yield engine, proxy
         finally:
             await engine.close()
-
-
-class Answers:
-    """What those are told who handed something in."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.told: list[tuple[Receipt | None, Exception | None]] = []
-        self._came = asyncio.Event()
-
-    def __call__(self, receipt: Receipt | None, error: Exception | None) -> None:
-        self._loop.call_soon_threadsafe(self._tell, receipt, error)
-
-    def _tell(self, receipt: Receipt | None, error: Exception | None) -> None:
-        self.told.append((receipt, error))
-        self._came.set()
-
-    async def come(self, count: int) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while len(self.told) < count:
-                self._came.clear()
-                await self._came.wait()
 
 
 async def stand_in_line(counter: Counter, count: int) -> None:
@@ -294,11 +258,6 @@ async def test_where_connections_are_swallowed_nobody_waits_for_one_again_and_ag
         assert await asyncio.to_thread(engine.enqueue_now, some, PATIENCE) is None
         assert another.has_happened
         await engine.close()
-
-
-def begins(message: Message) -> bool:
-    """A connection does."""
-    return not message.from_server and message.kind == ""
 
 
 async def test_several_jobs_that_are_large_or_of_several_kinds_go_to_the_loop(
@@ -578,13 +537,3 @@ async def test_whoever_was_put_off_is_woken_though_no_thread_can_be_started(
 
 def _no_more(thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
-
-
-@asynccontextmanager
-async def asleep() -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-    """Somebody who sleeps and hears."""
-    url = emptied().url
-    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as sleeper:
-        await sleeper.execute('LISTEN "penstock.wake"')
-        await sleeper.execute("SELECT penstock.doze('me', 'work', 60)")
-        yield sleeper

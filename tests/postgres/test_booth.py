@@ -1,0 +1,650 @@
+"""A loop that comes often has a place of its own, where nothing is lost or done twice either."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import uvloop
+
+from conformance.steps import claim_one, draft, settle
+from penstock import Penstock
+from penstock.clock import SystemClock
+from penstock.core.ids import new_id
+from penstock.core.job import Draft, State, Verdict
+from penstock.engines.engine import Answer
+from penstock.engines.postgres import booth as booths
+from penstock.engines.postgres import regulars
+from penstock.engines.postgres.booth import Booth
+from penstock.engines.postgres.engine import PostgresEngine
+from penstock.engines.postgres.regulars import REGULAR, Regulars
+from penstock.engines.records import Filter, Receipt
+from penstock.errors import EngineTimeout
+from postgres.visitors import PATIENCE, Answers, asleep, begins, everybody_has_been_served, until
+from servers.emptied import emptied
+from servers.messages import Message, runs
+from servers.postgres import quick
+from servers.proxy import Proxy
+
+WAITING = Filter(states=(State.READY,))
+
+
+def job(**fields: object) -> Draft:
+    return draft(new_id(SystemClock.now()), **fields)
+
+
+def regulars_of(engine: PostgresEngine) -> Regulars:
+    assert engine._counter is not None
+    return engine._counter._regulars
+
+
+async def come_often(engine: PostgresEngine) -> Booth:
+    """Come until this loop has its place; return it."""
+    answers = Answers()
+    for number in range(REGULAR):
+        assert regulars_of(engine)._booth is None
+        engine.enqueue_soon(job(), answers)
+        await answers.come(number + 1)
+    await until(lambda: regulars_of(engine)._booth is not None)
+    booth = regulars_of(engine)._booth
+    assert booth is not None
+    return booth
+
+
+@asynccontextmanager
+async def at_the_booth() -> AsyncIterator[tuple[PostgresEngine, Proxy, Booth]]:
+    """A handle behind a proxy with one place, and so many jobs as it took to get that."""
+    database = emptied()
+    database.empty()
+    with Proxy(quick().port) as proxy:
+        engine = PostgresEngine(proxy.url(database.url))
+        await engine.open()
+        try:
+            yield engine, proxy, await come_often(engine)
+        finally:
+            await engine.close()
+    await no_connection_is_left()
+
+
+async def no_connection_is_left() -> None:
+    assert await asyncio.to_thread(emptied().left_open) == []
+
+
+def came_by_itself(engine: PostgresEngine) -> bool:
+    """Nobody stands in line at the counter, where a thread would serve them."""
+    assert engine._counter is not None
+    return engine._counter._line.empty() and not engine._counter._serving
+
+
+# --- who has one --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_loop_that_comes_often_is_served_there(new_loop: partial[object]) -> None:
+    async def main() -> None:
+        async with at_the_booth() as (engine, proxy, booth):
+            answers = Answers()
+            late = proxy.hold_before(runs("put_plain_one"))
+            mine = job()
+            engine.enqueue_soon(mine, answers)
+            assert [visitor.draft for visitor in booth._serving] == [mine]
+            assert came_by_itself(engine)
+            late.wait()
+            late.release()
+            await answers.come(1)
+            assert answers.told == [(Receipt(mine.id, True), None)]
+            assert await engine.count(WAITING) == REGULAR + 1
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:  # type: ignore[arg-type]
+        runner.run(main())
+
+
+def test_loops_that_come_and_go_open_no_connection_each() -> None:
+    database = emptied()
+    database.empty()
+    app = Penstock(database.url)
+
+    @app.task(name="work")
+    def work() -> None: ...
+
+    async def several() -> None:
+        for _ in range(REGULAR - 1):
+            await work.aenqueue()
+
+    for _ in range(3):
+        asyncio.run(several())
+    home = app._facade._home
+    assert home is not None
+    engine = home.opened
+    assert engine is not None
+    found = regulars_of(engine.inner)  # type: ignore[attr-defined]
+    assert found._booth is None
+    assert found._invited is None
+    app.close()
+    assert database.left_open() == []
+
+
+def test_the_place_of_a_loop_that_is_closed_is_given_to_another() -> None:
+    database = emptied()
+    database.empty()
+    engine = PostgresEngine(database.url)
+    with asyncio.Runner() as home:
+        home.run(engine.open())
+        with asyncio.Runner() as first:
+            theirs = first.run(come_often(engine))
+        with asyncio.Runner() as second:
+            # Its first visit finds the place of a loop that is gone, its twentieth takes it.
+            second.run(take_over(engine, theirs))
+            assert not theirs.is_open
+            home.run(engine.close())
+    assert database.left_open() == []
+
+
+async def take_over(engine: PostgresEngine, theirs: Booth) -> None:
+    answers = Answers()
+    number = 0
+    async with asyncio.timeout(PATIENCE):
+        while regulars_of(engine)._booth in (None, theirs):
+            engine.enqueue_soon(job(), answers)
+            number += 1
+            await answers.come(number)
+    booth = regulars_of(engine)._booth
+    assert booth is not None
+    assert booth.loop is asyncio.get_running_loop()
+
+
+async def test_another_loop_does_not_take_a_place_away() -> None:
+    async with at_the_booth() as (engine, _, booth):
+
+        async def comes() -> None:
+            answers = Answers()
+            for number in range(REGULAR * 2):
+                engine.enqueue_soon(job(), answers)
+                await answers.come(number + 1)
+
+        await asyncio.to_thread(asyncio.run, comes())
+        assert regulars_of(engine)._booth is booth
+        assert booth.is_open
+        assert await engine.count(WAITING) == REGULAR * 3
+
+
+async def test_a_connection_that_cannot_be_made_is_not_tried_again_and_again() -> None:
+    database = emptied()
+    database.empty()
+    with Proxy(quick().port) as proxy:
+        engine = PostgresEngine(proxy.url(database.url))
+        await engine.open()
+        answers = Answers()
+        for number in range(REGULAR - 1):
+            engine.enqueue_soon(job(), answers)
+            await answers.come(number + 1)
+        proxy.refuse()
+        for number in range(REGULAR - 1, REGULAR + 20):
+            engine.enqueue_soon(job(), answers)
+            await answers.come(number + 1)
+        await until(lambda: regulars_of(engine)._invited is None)
+        assert regulars_of(engine)._rests_until > 0
+        engine.enqueue_soon(job(), answers)
+        assert regulars_of(engine)._invited is None
+        await answers.come(REGULAR + 21)
+        await engine.close()
+
+
+async def test_where_no_thread_can_be_started_the_clerk_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    database = emptied()
+    database.empty()
+    engine = PostgresEngine(database.url)
+    await engine.open()
+    answers = Answers()
+    engine.enqueue_soon(job(), answers)
+    await answers.come(1)
+
+    def no_more(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_more)
+        for number in range(1, REGULAR + 2):
+            engine.enqueue_soon(job(), answers)
+            await answers.come(number + 1)
+    assert regulars_of(engine)._booth is None
+    assert await engine.count(WAITING) == REGULAR + 2
+    await engine.close()
+
+
+async def test_a_loop_that_listens_to_nothing_is_served_by_the_clerk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As that of Windows."""
+
+    def listens_not(*_: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(regulars, "Booth", listens_not)
+    database = emptied()
+    database.empty()
+    engine = PostgresEngine(database.url)
+    await engine.open()
+    answers = Answers()
+    for number in range(REGULAR):
+        engine.enqueue_soon(job(), answers)
+        await answers.come(number + 1)
+    await until(lambda: regulars_of(engine)._invited is None)
+    engine.enqueue_soon(job(), answers)
+    await answers.come(REGULAR + 1)
+    assert regulars_of(engine)._invited is None
+    await engine.close()
+    await no_connection_is_left()
+
+
+# --- what it does -------------------------------------------------------------------------------
+
+
+async def test_all_who_come_meanwhile_share_a_commit() -> None:
+    async with at_the_booth() as (engine, proxy, booth):
+        answers = Answers()
+        late = proxy.hold_before(runs("put_plain_one"))
+        drafts = [job() for _ in range(10)]
+        for each in drafts:
+            engine.enqueue_soon(each, answers)
+        late.wait()
+        assert len(booth._line) == 9
+        second = proxy.hold_before(runs("put_plain"))
+        late.release()
+        await answers.come(1)
+        second.wait()
+        assert [visitor.draft for visitor in booth._serving] == drafts[1:]
+        second.release()
+        await answers.come(10)
+        assert [receipt for receipt, _ in answers.told] == [
+            Receipt(each.id, True) for each in drafts
+        ]
+
+
+async def test_jobs_of_several_kinds_are_stored_one_kind_after_the_other() -> None:
+    async with at_the_booth() as (engine, _, _booth):
+        answers = Answers()
+        drafts = [job(queue=queue) for queue in ("a", "a", "b", "b", "a")]
+        for each in drafts:
+            engine.enqueue_soon(each, answers)
+        await answers.come(5)
+        found = await engine.get([each.id for each in drafts])
+        assert [one and one.queue for one in found] == ["a", "a", "b", "b", "a"]
+
+
+async def test_a_payload_that_is_larger_than_the_pipe_arrives_whole() -> None:
+    async with at_the_booth() as (engine, proxy, _):
+        answers = Answers()
+        held = proxy.hold_before(lambda message: message.asks)
+        mine = job(payload=b'"%s"' % (b"x" * (12 << 20)))
+        engine.enqueue_soon(mine, answers)
+        small = job()
+        engine.enqueue_soon(small, answers)
+        await asyncio.to_thread(held.wait)
+        held.release()
+        await answers.come(2)
+        assert [receipt for receipt, _ in answers.told] == [
+            Receipt(mine.id, True),
+            Receipt(small.id, True),
+        ]
+        (found,) = await engine.get([mine.id])
+        assert found is not None
+        assert found.payload == mine.payload
+
+
+async def test_what_no_store_takes_is_left_to_who_says_why() -> None:
+    async with at_the_booth() as (engine, _, booth):
+        answers = Answers()
+        engine.enqueue_soon(job(queue="a\0b"), answers)
+        engine.enqueue_soon(job(payload=b"\xff"), answers)
+        fine = job()
+        engine.enqueue_soon(fine, answers)
+        await answers.come(3)
+        assert answers.told == [(None, None), (None, None), (Receipt(fine.id, True), None)]
+        assert booth.is_open
+
+
+async def test_an_id_that_is_there_already_goes_the_long_way() -> None:
+    async with at_the_booth() as (engine, _, booth):
+        answers = Answers()
+        mine, theirs = job(), job()
+        for each in (mine, mine, theirs):
+            engine.enqueue_soon(each, answers)
+        await answers.come(3)
+        assert answers.told[0] == (Receipt(mine.id, True), None)
+        assert answers.told[1:] == [(None, None)] * 2
+        assert not booth.is_open
+        receipts = await engine.enqueue([mine, theirs])
+        assert [receipt.created for receipt in receipts] == [False, True]
+
+
+# --- who gives up -------------------------------------------------------------------------------
+
+
+async def test_who_has_left_the_line_stores_nothing() -> None:
+    async with at_the_booth() as (engine, proxy, _):
+        answers = Answers()
+        late = proxy.hold_before(runs("put_plain_one"))
+        first, second, third = job(), job(), job()
+        engine.enqueue_soon(first, answers)
+        leave = engine.enqueue_soon(second, answers)
+        engine.enqueue_soon(third, answers)
+        assert leave is not None
+        leave()
+        late.wait()
+        late.release()
+        await answers.come(2)
+        assert await engine.get([second.id]) == [None]
+        assert None not in await engine.get([first.id, third.id])
+
+
+async def test_a_job_that_was_given_up_does_not_arrive_later() -> None:
+    """Its caller sends it by the other way meanwhile, and it ends."""
+    async with at_the_booth() as (engine, proxy, booth):
+        for _ in range(REGULAR):
+            assert await settle(engine, await claim_one(engine), "succeeded") is Verdict.DONE
+        answers = Answers()
+        late = proxy.hold_before(runs("put_plain_one"))
+        mine = job()
+        leave = engine.enqueue_soon(mine, answers)
+        assert leave is not None
+        late.wait()
+        leave()
+        assert not booth.is_open
+        (receipt,) = await engine.enqueue([mine])
+        assert receipt.created
+        assert await settle(engine, await claim_one(engine), "succeeded") is Verdict.DONE
+        late.release()
+        await everybody_has_been_served(engine, left=2)
+        assert await engine.count(WAITING) == 0
+
+
+async def test_a_job_that_was_stored_and_given_up_is_not_stored_again() -> None:
+    async with at_the_booth() as (engine, proxy, _):
+        answers = Answers()
+        late = proxy.hold_after(runs("put_plain_one"))
+        mine = job()
+        leave = engine.enqueue_soon(mine, answers)
+        assert leave is not None
+        late.wait()
+        leave()
+        late.release()
+        (receipt,) = await engine.enqueue([mine])
+        assert receipt.because == "id"
+
+
+async def test_those_who_share_a_commit_that_was_given_up_go_the_long_way() -> None:
+    async with at_the_booth() as (engine, proxy, _):
+        answers = Answers()
+        first = proxy.hold_before(runs("put_plain_one"))
+        engine.enqueue_soon(job(), answers)
+        mine, theirs = job(), job()
+        leave = engine.enqueue_soon(mine, answers)
+        engine.enqueue_soon(theirs, answers)
+        assert leave is not None
+        first.wait()
+        second = proxy.hold_before(runs("put_plain"))
+        first.release()
+        await answers.come(1)
+        second.wait()
+        leave()
+        await answers.come(3)
+        assert answers.told[1:] == [(None, None)] * 2
+        receipts = await engine.enqueue([theirs])
+        assert receipts == [Receipt(theirs.id, True)]
+        second.release()
+        await everybody_has_been_served(engine, left=2)
+        assert await engine.get([mine.id]) == [None]
+
+
+async def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(booths, "LONGEST", 0.2)
+    async with at_the_booth() as (engine, proxy, booth):
+        answers = Answers()
+        late = proxy.hold_before(runs("put_plain_one"))
+        mine = job()
+        engine.enqueue_soon(mine, answers)
+        await answers.come(1)
+        assert answers.told == [(None, None)]
+        assert not booth.is_open
+        (receipt,) = await engine.enqueue([mine])
+        assert receipt.created
+        late.release()
+        await everybody_has_been_served(engine, left=2)
+
+
+async def test_a_caller_whose_time_is_over_is_told() -> None:
+    database = emptied()
+    database.empty()
+    with Proxy(quick().port) as proxy:
+        app = Penstock(proxy.url(database.url), enqueue_timeout=1.0)
+
+        @app.task(name="work")
+        def work() -> None: ...
+
+        for _ in range(REGULAR * 2):
+            await work.aenqueue()
+        late = proxy.hold_before(runs("put_plain_one"))
+        with pytest.raises(EngineTimeout, match="longer than 1 s"):
+            await work.aenqueue()
+        assert late.has_happened
+        late.release()
+        assert (await work.aenqueue()).created
+        await app.aclose()
+
+
+# --- what breaks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_nothing_is_lost_or_stored_twice_when_the_connection_breaks(after: bool) -> None:
+    database = emptied()
+    database.empty()
+    with Proxy(quick().port) as proxy:
+        app = Penstock(proxy.url(database.url))
+
+        @app.task(name="work")
+        def work() -> None: ...
+
+        for _ in range(5):
+            for _ in range(REGULAR * 2):
+                await work.aenqueue()
+            cut = proxy.cut_after if after else proxy.cut_before
+            fault = cut(runs("put_plain"), nth=2)
+            handles = await asyncio.gather(*(work.aenqueue() for _ in range(8)))
+            assert fault.has_happened
+            assert all(handle.created for handle in handles)
+        ready = sum(each.jobs for each in await app.acounts())
+        assert ready == 5 * (REGULAR * 2 + 8)
+        await app.aclose()
+    await no_connection_is_left()
+
+
+async def test_a_connection_that_ends_while_nobody_is_there_is_noticed() -> None:
+    async with at_the_booth() as (engine, proxy, booth):
+        proxy.cut()
+        await until(lambda: not booth.is_open)
+        mine = job()
+        answers = Answers()
+        engine.enqueue_soon(mine, answers)
+        await answers.come(1)
+        if answers.told == [(None, None)]:  # the counter's connection was cut as well
+            assert (await engine.enqueue([mine]))[0].created
+        assert await engine.count(WAITING) == REGULAR + 1
+
+
+async def test_an_interrupted_caller_leaves_nothing_half_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A signal handler may raise anywhere; those who come later are served."""
+    async with at_the_booth() as (engine, _, booth):
+        send = booth._till.send
+
+        def interrupted(*args: object) -> bool:
+            send(*args)  # type: ignore[arg-type]
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(booth._till, "send", interrupted)
+        answers = Answers()
+        with pytest.raises(KeyboardInterrupt):
+            engine.enqueue_soon(job(), answers)
+        assert not booth.is_open
+        mine = job()
+        engine.enqueue_soon(mine, answers)
+        await answers.come(2)
+        assert answers.told == [(None, None), (Receipt(mine.id, True), None)]
+
+
+def test_a_forked_child_disturbs_nobody() -> None:
+    database = emptied()
+    database.empty()
+    app = Penstock(database.url)
+
+    @app.task(name="work")
+    def work() -> None: ...
+
+    async def main() -> None:
+        for _ in range(REGULAR * 2):
+            await work.aenqueue()
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                work.enqueue()
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        for _ in range(10):
+            assert (await work.aenqueue()).created
+
+    with asyncio.Runner() as runner:
+        runner.run(main())
+        assert sum(each.jobs for each in app.counts()) == REGULAR * 2 + 11
+        app.close()
+    assert database.left_open() == []
+
+
+# --- its end ------------------------------------------------------------------------------------
+
+
+async def test_who_is_being_served_when_the_handle_closes_is_served() -> None:
+    async with at_the_booth() as (engine, proxy, _):
+        answers = Answers()
+        late = proxy.hold_before(runs("put_plain_one"))
+        mine, theirs = job(), job()
+        engine.enqueue_soon(mine, answers)
+        engine.enqueue_soon(theirs, answers)
+        late.wait()
+        await engine.close()
+        assert answers.told == []
+        late.release()
+        await answers.come(2)
+        assert answers.told == [(Receipt(mine.id, True), None), (None, None)]
+        await engine.open()
+        assert None not in await engine.get([mine.id])
+        assert await engine.get([theirs.id]) == [None]
+
+
+async def test_a_connection_that_is_made_while_the_handle_closes_is_closed() -> None:
+    database = emptied()
+    database.empty()
+    with Proxy(quick().port) as proxy:
+        engine = PostgresEngine(proxy.url(database.url))
+        await engine.open()
+        answers = Answers()
+        for number in range(REGULAR - 1):
+            engine.enqueue_soon(job(), answers)
+            await answers.come(number + 1)
+        late = proxy.hold_before(begins)
+        engine.enqueue_soon(job(), answers)
+        await answers.come(REGULAR)
+        late.wait()
+        await engine.close()
+        late.release()
+        await no_connection_is_left()
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_loop_that_stands_still_keeps_no_connection_when_the_handle_closes(is_busy: bool) -> None:
+    database = emptied()
+    database.empty()
+    with Proxy(quick().port) as proxy, asyncio.Runner() as home, asyncio.Runner() as theirs:
+        engine = PostgresEngine(proxy.url(database.url))
+        home.run(engine.open())
+        theirs.run(come_often(engine))
+        told: list[object] = []
+        if is_busy:
+            late = proxy.hold_before(runs("put_plain_one"))
+            theirs.run(come_once(engine, lambda *answer: told.append(answer)))
+            late.wait()
+        home.run(engine.close())
+        assert told == ([(None, None)] if is_busy else [])
+        if is_busy:
+            late.release()
+        assert database.left_open() == []
+
+
+async def come_once(engine: PostgresEngine, answer: Answer) -> None:
+    engine.enqueue_soon(job(), answer)
+
+
+# --- who sleeps meanwhile -----------------------------------------------------------------------
+
+
+async def test_of_many_commits_the_first_and_the_last_wake_who_sleeps() -> None:
+    async with at_the_booth() as (engine, _, booth), asleep() as sleeper:
+        answers = Answers()
+        for number in range(50):
+            engine.enqueue_soon(job(queue=("default", "other")[number == 49]), answers)
+            await answers.come(number + 1)
+        told = set[str]()
+        async with asyncio.timeout(PATIENCE):
+            async for note in sleeper.notifies():
+                told.add(note.payload)
+                if told >= {"work default", "work other"}:
+                    break
+        assert booth.is_open
+
+
+async def test_while_nobody_sleeps_nobody_is_told_after_each_commit() -> None:
+    async with at_the_booth() as (engine, proxy, _):
+        wakes: list[Message] = []
+
+        def count(message: Message) -> bool:
+            if runs("penstock.wake('work'")(message):
+                wakes.append(message)
+            return False
+
+        proxy.cut_before(count)
+        answers = Answers()
+        for number in range(500):
+            engine.enqueue_soon(job(), answers)
+            await answers.come(number + 1)
+        # Where the machine stands still for a moment, one is told as if it had been the last.
+        assert len(wakes) < 250
+
+
+async def test_whoever_sleeps_is_woken_when_the_handle_closes() -> None:
+    for _ in range(5):
+        async with at_the_booth() as (engine, _, _booth), asleep() as sleeper:
+            answers = Answers()
+            for number, queue in enumerate(("one", "two", "three")):
+                engine.enqueue_soon(job(queue=queue), answers)
+                await answers.come(number + 1)
+            await engine.close()
+            told = set[str]()
+            async with asyncio.timeout(PATIENCE):
+                async for note in sleeper.notifies():
+                    told.add(note.payload)
+                    if told >= {"work one", "work two", "work three"}:
+                        break
