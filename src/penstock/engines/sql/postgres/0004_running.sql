@@ -20,11 +20,14 @@ DECLARE
   claim_ record;
 BEGIN
   FOR claim_ IN
-    SELECT claim.ctid AS tid, claim.jobs - ended.jobs AS jobs
+    -- By its number, whatever a plan would like: an index that is read whole has all claims since the oldest
+    -- transaction of the server.
+    SELECT mine.tid, mine.jobs - ended.jobs AS jobs
       FROM unnest(numbers_, queues_, priorities_, counts_) AS ended (number, queue, priority, jobs)
-      JOIN penstock.claim AS claim ON claim.number = ended.number AND claim.queue = ended.queue
-                                  AND claim.priority = ended.priority
-       FOR UPDATE OF claim SKIP LOCKED
+     CROSS JOIN LATERAL (
+       SELECT claim.ctid AS tid, claim.jobs FROM penstock.claim AS claim
+        WHERE claim.number = ended.number AND claim.priority = ended.priority AND claim.queue || '' = ended.queue
+          FOR UPDATE SKIP LOCKED) AS mine
   LOOP
     IF claim_.jobs > 0 THEN
       UPDATE penstock.claim SET jobs = claim_.jobs WHERE ctid = claim_.tid;
