@@ -42,6 +42,9 @@ OFFER: Final = (
     "SELECT penstock.offer(%s, %s, %s, %s, %s, %s::bigint[], %s::bigint[], %s::double precision[],"
     " %s::bigint[], %s::bigint[], %s)"
 )
+FLOORS: Final = (
+    "SELECT * FROM penstock.floors(%s, %s::bigint[], %s::bigint[], %s::bigint, %s::text[])"
+)
 BEAT: Final = "UPDATE penstock.worker SET beat = beat + 1 WHERE id = %s RETURNING 1"
 
 LONGEST_NAP: Final = 0.05
@@ -76,10 +79,21 @@ class PostgresExchanging(PostgresHandle):
         if given:
             ask = replace(ask, want=max(0, ask.want - given), slots=max(0, ask.slots - given))
         try:
+            if ask.want > 0 and self._bounds.floors.is_time:
+                await self._seek_floors(texts(ask.queues))
             return await self._whole_turn(ask)
         except LeaseLost:
             self._offers.forget(ask.worker)
             raise
+        except EngineUnavailable:
+            self._bounds.renew()
+            raise
+
+    async def _seek_floors(self, queues: Sequence[str]) -> None:
+        question = self._bounds.floors.question(self._bounds.lines(queues))
+        if question.lines:
+            (answer,) = await self._call(FLOORS, question.values)
+            self._bounds.learn_floors(question, answer)
 
     async def _whole_turn(self, ask: Ask) -> Exchange:
         check_outcomes(self.traits.name, ask.outcomes)
@@ -217,6 +231,7 @@ class PostgresExchanging(PostgresHandle):
             header.lowered,
             is_fair=header.fair,
             swept=header.took if header.wide or ranges.is_whole else None,
+            has_floors=ranges.has_floors,
         )
 
     async def held(self, worker: str) -> list[Job]:
@@ -273,16 +288,15 @@ class PostgresExchanging(PostgresHandle):
         return bool(is_fine)
 
     async def _look_before_sleep(self, ask: Ask) -> float | None:
-        """Look from the start of every line, unless that was dear the last time: then only beyond
-        the bounds, and there is another look within a second.
+        """Look from the start of every line, unless that was dear the last time: then from their
+        floors, or only beyond the bounds, and there is another look within a second.
         """
         narrow = self._bounds.narrow(texts(ask.queues)) if ask.want > 0 else None
-        if narrow is not None:
+        if narrow is not None and not narrow.has_floors:
             return await self._glimpse(PostgresViews.look, ask, narrow)
         began_at = SystemClock.monotonic()
-        due_in = await self.look(ask)
-        self._bounds.swept(SystemClock.monotonic() - began_at)
+        due_in = await self._glimpse(PostgresViews.look, ask, narrow)
+        self._bounds.swept(SystemClock.monotonic() - began_at, has_floors=narrow is not None)
         if due_in is not None and due_in <= 0:
-            # What was found may stand before a bound.
-            self._bounds.forget()
+            self._bounds.look_again()
         return due_in

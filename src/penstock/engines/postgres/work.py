@@ -42,7 +42,7 @@ from penstock.errors import EngineBusy, LeaseLost
 EXCHANGE: Final = (
     "SELECT * FROM penstock.exchange(%s, %s, %s, %s, %s, %s, %s, %s::text[], %s, %s, %s::text[],"
     " %s, %s::bigint[], %s::bigint[], %s::double precision[], %s::bigint[], %s::bigint[],"
-    " %s, %s, %s)"
+    " %s, %s, %s::bigint[], %s)"
 )
 _numbers = count(1)
 EXCHANGE_TEXTS: Final = re.sub("%s", lambda _: f"${next(_numbers)}", EXCHANGE)
@@ -78,7 +78,7 @@ class Header(msgspec.Struct, frozen=True):
     took: float | None = None
     """Seconds that the last look at the lines took."""
     wide: bool | None = False
-    """It began at their start, though it need not have."""
+    """It began at their start, or at their floors, though it need not have."""
 
 
 class _Rest(msgspec.Struct, frozen=True, array_like=True):
@@ -160,6 +160,7 @@ def to_exchange(ask: Ask, done: Done, ranges: Ranges | None, heard: int | None) 
         *(ranges.arrays if ranges else ("{}",) * 5),
         ranges.lowered if ranges else 0,
         ranges.sweeps if ranges else False,
+        ranges.floors if ranges else "{}",
         heard,
     )
 
