@@ -7,9 +7,12 @@ import pytest
 from penstock.core.job import Job, State
 from penstock.engines.postgres import bounds
 from penstock.engines.postgres.bounds import FEW, SWEEP, Bounds, whole
+from penstock.engines.postgres.rows import Row
 from penstock.testing.clock import FakeClock
 
 QUEUES = ("default",)
+FIRST = -(1 << 63)
+LAST = (1 << 63) - 1
 
 
 class Real:
@@ -119,4 +122,92 @@ def test_an_old_ticket_is_looked_for_during_a_rest_too(clock: FakeClock, real: R
 def test_in_a_fair_queue_there_are_no_bounds(clock: FakeClock) -> None:
     made = claimed(clock, 10)
     made.learn(jobs(1, first=11), 1, is_fair=True, swept=None)
+    assert made.ranges(QUEUES).is_whole
+
+
+# --- floors -------------------------------------------------------------------------------------
+
+
+def with_floors(clock: FakeClock, real: Real, floor: int = 100) -> Bounds:
+    """The bounds of somebody for whom whole lines are dear, and who knows a floor."""
+    made = claimed(clock, FEW + 1)
+    made.swept(0.5)
+    answers: list[Row] = [(floor, [], None), (floor, [], [floor])]
+    for answer in answers:
+        made.learn_floors(made.floors.question([("default", 5)]), answer)
+    return made
+
+
+def test_a_sweep_begins_at_the_floor(clock: FakeClock, real: Real) -> None:
+    made = with_floors(clock, real)
+    assert made.ranges(QUEUES).arrays[3] == f"{{{FIRST},{FEW + 1},{LAST}}}"
+    assert made.ranges(QUEUES).floors == f"{{{FIRST},100,{FIRST}}}"
+    assert made.ranges(QUEUES).sweeps
+    clock.advance(SWEEP)
+    ranges = made.ranges(QUEUES)
+    assert ranges.has_floors
+    assert ranges.is_whole
+    assert not ranges.sweeps
+    assert ranges.arrays[3] == f"{{{FIRST},100,{LAST}}}"
+
+
+def test_a_line_without_a_floor_is_swept_from_its_start(clock: FakeClock, real: Real) -> None:
+    made = with_floors(clock, real)
+    made.learn(jobs(1, priority=7), 1, is_fair=False, swept=None)
+    clock.advance(SWEEP)
+    # Up to the fifth priority, that one from its floor, and all that are less urgent.
+    assert made.ranges(QUEUES).arrays[3] == f"{{{FIRST},100,{LAST}}}"
+
+
+def test_a_dear_sweep_from_floors_is_followed_by_a_rest_too(clock: FakeClock, real: Real) -> None:
+    made = with_floors(clock, real)
+    made.learn((), 1, is_fair=False, swept=0.01, has_floors=True)
+    clock.advance(SWEEP)
+    ranges = made.ranges(QUEUES)
+    assert not ranges.is_whole
+    assert not ranges.sweeps
+    narrow = made.narrow(QUEUES)
+    assert narrow is not None
+    assert not narrow.has_floors
+    real.now += 0.01 * bounds.FLOOR_SHARE
+    narrow = made.narrow(QUEUES)
+    assert narrow is not None
+    assert narrow.has_floors
+    assert made.ranges(QUEUES).has_floors
+
+
+def test_with_floors_whole_lines_are_looked_at_seldom_and_at_last(
+    clock: FakeClock, real: Real
+) -> None:
+    made = with_floors(clock, real)
+    made.swept(0.5)
+    clock.advance(SWEEP)
+    real.now += 0.5 * bounds.SHARE
+    assert made.ranges(QUEUES).has_floors
+    real.now += bounds.SAFE_REST
+    clock.advance(SWEEP)
+    assert not made.ranges(QUEUES).has_floors
+
+
+def test_nobody_begins_before_a_floor(clock: FakeClock, real: Real) -> None:
+    """Others have claimed what is there."""
+    made = with_floors(clock, real, floor=FEW + 500)
+    assert made.ranges(QUEUES).arrays[3] == f"{{{FIRST},{FEW + 500},{LAST}}}"
+
+
+def test_an_old_ticket_ends_all_floors(clock: FakeClock, real: Real) -> None:
+    made = with_floors(clock, real)
+    made.learn((), 2, is_fair=False, swept=0.001, has_floors=True)
+    assert not made.floors
+    assert made.ranges(QUEUES).is_whole
+
+
+def test_what_is_found_before_a_bound_is_looked_for_from_the_floor(
+    clock: FakeClock, real: Real
+) -> None:
+    made = with_floors(clock, real)
+    made.look_again()
+    assert made.ranges(QUEUES).arrays[3] == f"{{{FIRST},100,{LAST}}}"
+    made.floors.forget()
+    made.look_again()
     assert made.ranges(QUEUES).is_whole

@@ -231,11 +231,12 @@ class Shown:
             node
             for node in self.nodes()
             if node["Node Type"].endswith("Scan")
-            and node.get("Relation Name", "").startswith(tables)
+            and (name := node.get("Relation Name", ""))
+            and (name.startswith(tables) or name == "claim")
         ]
 
     def compared(self) -> list[dict[str, Any]]:
-        """The parts that read all jobs, to compare each with every one that was given."""
+        """The parts that read all jobs or claims, to compare each with all that were given."""
         joins = [
             node
             for node in self.nodes()
@@ -246,7 +247,8 @@ class Shown:
             scan
             for join in joins
             for scan in Shown(self.query, join).scans()
-            if scan["Relation Name"] == "live" and not {"Index Cond", "TID Cond"} & scan.keys()
+            if scan["Relation Name"] in ("live", "claim")
+            and not {"Index Cond", "TID Cond"} & scan.keys()
         ]
 
     def sorted(self) -> int:
@@ -351,6 +353,16 @@ async def claim_limited(engine: Watched) -> None:
 async def claim_ordered(engine: Watched) -> None:
     await engine.set_queue(QUEUES[0], QueueSettings(ordered=True))
     await claim_from(engine, QUEUES[:1])
+
+
+async def seek_floors(engine: Watched) -> None:
+    """From the start of two lines, and again."""
+    worker = await joined(engine)
+    await engine.exchange(ask(worker, *QUEUES[:2], want=5))
+    forgetting(engine)
+    for _ in range(3):
+        await engine._seek_floors(QUEUES[:2])
+    assert engine._bounds.floors or not engine.size
 
 
 async def taken(engine: Watched, count: int = 5) -> list[Any]:
@@ -490,7 +502,7 @@ VERBS: dict[str, Callable[[Watched], Awaitable[None]]] = {
     for verb in (
         *(claim_1, claim_3, claim_20, claim_limited, claim_ordered, settle, settle_moved),
         *(settle_failed, enqueue, promote, expire, rescue, prune, look, look_ordered, cancel),
-        *(held, place, hand_over),
+        *(held, place, hand_over, seek_floors),
     )
 }
 

@@ -85,9 +85,6 @@ class PostgresExchanging(PostgresHandle):
         except LeaseLost:
             self._offers.forget(ask.worker)
             raise
-        except EngineUnavailable:
-            self._bounds.renew()
-            raise
 
     async def _seek_floors(self, queues: Sequence[str]) -> None:
         question = self._bounds.floors.question(self._bounds.lines(queues))

@@ -112,7 +112,10 @@ class PostgresHandle(Engine):
                 return
             self._pid = os.getpid()
             links = Links(
-                self._connect, self.traits.name, most=self._most, patience=self._connect_timeout
+                self._connect_anew,
+                self.traits.name,
+                most=self._most,
+                patience=self._connect_timeout,
             )
             try:
                 with named_errors(self.traits.name):
@@ -193,6 +196,12 @@ class PostgresHandle(Engine):
 
     async def _connect(self) -> Link:
         return await self._connect_as("penstock")
+
+    async def _connect_anew(self) -> Link:
+        """Another server may answer, whose tickets are older than those we knew."""
+        link = await self._connect()
+        self._bounds.renew()
+        return link
 
     async def _connect_listener(self) -> Link:
         return await self._connect_as("penstock listener")
