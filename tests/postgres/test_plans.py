@@ -158,6 +158,13 @@ class Crowded:
                 )
             elif statistics == "right":
                 self.run(f"ANALYZE {table}")
+        rows, pages = {"none": (-1, 0), "wrong": (1, 1), "right": (20, 1)}[statistics]
+        self.run(
+            "UPDATE pg_class SET reltuples = %s, relpages = %s"
+            " WHERE oid = 'penstock.claim'::regclass",
+            rows,
+            pages,
+        )
 
     @contextmanager
     def without(self, index: str) -> Iterator[None]:
