@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from conformance.steps import ask, claim, draft, enqueue_jobs, ids, joined, outcome, put, send
-from penstock.core.job import Draft, Job
+from penstock.core.job import Draft, Hold, Job
 from penstock.engines.postgres import bounds, floors
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.postgres.entry import to_json
@@ -319,6 +319,38 @@ async def test_an_old_ticket_that_is_ready_again_is_found(
     (job,) = await turn(engine, worker)
     await warm(engine, worker)
     await send(engine, worker, outcome(job, "released"))
+    assert ids(await turn(engine, worker, want=1)) == [old]
+
+
+@pytest.mark.usefixtures("only_from_floors")
+async def test_one_that_is_held_no_longer_is_given_by_the_turn_that_lifts_the_hold(
+    engine: PostgresEngine, clock: FakeClock
+) -> None:
+    """It keeps its ticket, which is older than what the turn would look at."""
+    worker = await joined(engine)
+    old = await put(engine)
+    (job,) = await turn(engine, worker)
+    hold: dict[str, Any] = {"hold": Hold.RATE, "hold_cause": "mail", "delay": 60.0}
+    await send(engine, worker, outcome(job, "released", **hold))
+    await warm(engine, worker)
+    clock.advance(61)
+    assert ids(await turn(engine, worker, want=1)) == [old]
+
+
+@pytest.mark.usefixtures("only_from_floors")
+async def test_who_is_about_to_sleep_is_told_of_an_old_ticket(
+    engine: PostgresEngine, clock: FakeClock
+) -> None:
+    worker, another = await joined(engine), await joined(engine)
+    old = await put(engine)
+    (job,) = await turn(engine, another)
+    await warm(engine, worker)
+    assert await engine._look_before_sleep(ask(worker)) is None
+    twin = PostgresEngine(emptied().url, clock, follows_clock=True)
+    await twin.open()
+    await send(twin, another, outcome(job, "released"))
+    await twin.close()
+    assert await engine._look_before_sleep(ask(worker)) == 0
     assert ids(await turn(engine, worker, want=1)) == [old]
 
 

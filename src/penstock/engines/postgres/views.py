@@ -72,6 +72,7 @@ class PostgresViews:
             told=texts(ask.told),
             queues=queues,
             avoid=texts(ask.avoid),
+            lowered=None if ranges is None else ranges.lowered,
             has_slot=ask.slots > 0,
             least_urgent=ANY_PRIORITY if ask.least_urgent is None else ask.least_urgent,
         )

@@ -135,6 +135,7 @@ BEGIN
   IF due_at_ <= now_ THEN
     IF penstock.await_queue('') THEN
       PERFORM penstock.promote(now_, 500);
+      lowest_ := (SELECT last_value + is_called::integer FROM penstock.lowered);
     END IF;
   END IF;
   IF is_decided_ THEN

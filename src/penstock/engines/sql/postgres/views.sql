@@ -146,10 +146,14 @@ SELECT id FROM penstock.live
  ORDER BY priority, place, seq LIMIT %(some)s::bigint
 
 -- name: look
-SELECT penstock.look(%(worker)s::text, %(told)s::text[], %(queues)s::text[], %(avoid)s::text[],
-                     %(has_slot)s::boolean, %(least_urgent)s::bigint, %(range_queue)s::bigint[],
-                     %(from_priority)s::bigint[], %(from_place)s::double precision[],
-                     %(from_seq)s::bigint[], %(to_priority)s::bigint[])
+-- If a job with an old ticket is ready since the ranges were found, they say nothing: it is time now.
+SELECT CASE WHEN %(lowered)s::bigint <> (SELECT last_value + is_called::integer FROM penstock.lowered)
+            THEN 0
+            ELSE penstock.look(%(worker)s::text, %(told)s::text[], %(queues)s::text[], %(avoid)s::text[],
+                               %(has_slot)s::boolean, %(least_urgent)s::bigint, %(range_queue)s::bigint[],
+                               %(from_priority)s::bigint[], %(from_place)s::double precision[],
+                               %(from_seq)s::bigint[], %(to_priority)s::bigint[])
+       END
 
 -- name: settings
 SELECT name, settings FROM penstock.queue
