@@ -8,13 +8,12 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import islice
 from typing import Any, Final
 
 from penstock.clock import SystemClock
 from penstock.config import Settings
 from penstock.context import CURRENT
-from penstock.core.ids import new_id, new_ids
+from penstock.core.ids import Ids, new_id
 from penstock.core.job import Draft
 from penstock.core.lot import Lot
 from penstock.core.spec import Spec
@@ -59,8 +58,7 @@ def _parameters(function: Callable[..., Any]) -> inspect.Signature:
 def drafts(task: str, payloads: Sequence[bytes], options: Options, settings: Settings) -> Lot:
     """The drafts of many jobs that differ in their payloads only."""
     first, at, count = draft(task, b"", options, settings), SystemClock.now(), len(payloads)
-    ids = [first.id] * count if options.id is not None else list(islice(new_ids(at), count))
-    return Lot(first, ids, payloads)
+    return Lot(first, [first.id] * count if options.id is not None else Ids(at, count), payloads)
 
 
 def draft(task: str, payload: bytes, options: Options, settings: Settings) -> Draft:

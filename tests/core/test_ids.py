@@ -6,7 +6,9 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
-from penstock.core.ids import all_made_at, new_id, new_ids
+import pytest
+
+from penstock.core.ids import Ids, all_made_at, made_at, new_id, new_ids
 
 
 def test_no_two_are_equal_in_any_thread():
@@ -58,3 +60,24 @@ def test_many_at_once_are_in_order_and_nobody_elses():
     assert len(set(ids)) == len(ids) == 20_000
     assert {len(id) for id in ids} == {26}
     assert all_made_at(ids) == 1e9
+
+
+def test_those_that_are_made_when_asked_for_are_a_list_of_them():
+    for index in (
+        *(slice(None), slice(3), slice(3, 7), slice(-4, None), slice(None, -4)),
+        *(slice(8, 2, -2), slice(None, None, -1), slice(7, 3), slice(5, 99), 0, 9, -1, -10),
+    ):
+        ids = Ids(1_000_000_000.0, 10)
+        found = ids[index]
+        assert found == list(ids)[index]
+        assert len(ids) == len(set(ids)) == 10
+    with pytest.raises(IndexError):
+        Ids(0.0, 3)[3]
+
+
+def test_nobody_asks_for_more_than_are_made():
+    ids = Ids(1_000_000_000.0, 100_000)
+    first = ids[:1000]
+    assert len(ids._made) == 1000
+    assert ids[500:1500][:500] == first[500:]
+    assert [made_at(id) for id in first] == [1_000_000_000.0] * 1000

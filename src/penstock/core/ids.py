@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator, Sequence
-from itertools import count
-from typing import Final
+from itertools import count, islice
+from typing import Final, overload
 
 
 class _Chance:
@@ -61,6 +61,42 @@ def new_ids(at: float) -> Iterator[str]:
     for number in count(_chance.number() >> 49):
         middle = f"{start}{number & 0xFFFF:04x}"
         yield from [middle + end for end in _chance.ends()]
+
+
+class Ids(Sequence[str]):
+    """So many ids as ``new_ids`` makes them, each made when somebody asks for it or a later one:
+    many are on their way to the store while others are made.
+    """
+
+    __slots__ = ("_count", "_made", "_more")
+
+    def __init__(self, at: float, count: int) -> None:
+        self._count = count
+        self._made: list[str] = []
+        self._more = new_ids(at)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        places = range(self._count)[index]
+        if isinstance(places, int):
+            self._make(places + 1)
+            return self._made[places]
+        self._make(max(places, default=-1) + 1)
+        if places.step == 1:
+            return self._made[places.start : places.stop]
+        return [self._made[place] for place in places]
+
+    def _make(self, most: int) -> None:
+        self._made += islice(self._more, max(0, most - len(self._made)))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self[:])
 
 
 def made_at(id: str) -> float:
