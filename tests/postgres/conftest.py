@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
+import psycopg
 import pytest
 
 from penstock.engines.postgres import counter
@@ -28,3 +30,11 @@ async def engine(clock: FakeClock) -> AsyncIterator[PostgresEngine]:
     yield engine
     await engine.close()
     assert database.left_open() == []
+
+
+@pytest.fixture
+async def other() -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    """Somebody else, in a transaction."""
+    async with await psycopg.AsyncConnection.connect(emptied().url) as connection:
+        yield connection
+        await connection.rollback()
