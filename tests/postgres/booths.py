@@ -28,13 +28,18 @@ def regulars_of(engine: PostgresEngine) -> Regulars:
     return engine._counter._regulars
 
 
-async def come_often(engine: PostgresEngine) -> Booth:
-    """Come until this loop has its place; return it."""
-    answers = Answers()
-    for number in range(REGULAR):
-        assert regulars_of(engine)._booth is None
+async def come(engine: PostgresEngine, answers: Answers, times: int) -> None:
+    """Come with one job after the other."""
+    for number in range(len(answers.told), len(answers.told) + times):
         engine.enqueue_soon(job(), answers)
         await answers.come(number + 1)
+
+
+async def come_often(engine: PostgresEngine) -> Booth:
+    """Come until this loop has its place; return it."""
+    await come(engine, Answers(), REGULAR - 1)
+    assert regulars_of(engine)._invited is None
+    await come(engine, Answers(), 1)
     await until(lambda: regulars_of(engine)._booth is not None)
     booth = regulars_of(engine)._booth
     assert booth is not None

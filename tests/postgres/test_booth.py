@@ -16,7 +16,7 @@ from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.postgres.regulars import REGULAR
 from penstock.engines.records import Filter, Receipt
 from penstock.errors import EngineTimeout
-from postgres.booths import at_the_booth, come_often, job, no_connection_is_left
+from postgres.booths import at_the_booth, come, come_often, job, no_connection_is_left
 from postgres.visitors import PATIENCE, Answers, asleep, begins, everybody_has_been_served, until
 from servers.emptied import emptied
 from servers.messages import Message, runs
@@ -345,9 +345,7 @@ async def test_a_connection_that_is_made_while_the_handle_closes_is_closed() -> 
         engine = PostgresEngine(proxy.url(database.url))
         await engine.open()
         answers = Answers()
-        for number in range(REGULAR - 1):
-            engine.enqueue_soon(job(), answers)
-            await answers.come(number + 1)
+        await come(engine, answers, REGULAR - 1)
         late = proxy.hold_before(begins)
         engine.enqueue_soon(job(), answers)
         await answers.come(REGULAR)
@@ -410,9 +408,7 @@ async def test_while_nobody_sleeps_nobody_is_told_after_each_commit() -> None:
 
         proxy.cut_before(count)
         answers = Answers()
-        for number in range(500):
-            engine.enqueue_soon(job(), answers)
-            await answers.come(number + 1)
+        await come(engine, answers, 500)
         # Where the machine stands still for a moment, one is told as if it had been the last.
         assert len(wakes) < 250
 

@@ -23,6 +23,7 @@ from servers.emptied import emptied
 
 LINE = ("default", 5)
 PUT = "SELECT penstock.put(%s)"
+LATE = (to_json([draft("late")]),)
 LAST = "SELECT last_value FROM penstock.ticket"
 
 
@@ -41,6 +42,13 @@ async def turn(engine: PostgresEngine, worker: str, *outcomes: Any, want: int = 
     return list((await engine.exchange(ask(worker, want=want, outcomes=outcomes))).jobs)
 
 
+async def warmed(engine: PostgresEngine) -> str:
+    """A worker whose claimer has floors."""
+    worker = await joined(engine)
+    await warm(engine, worker)
+    return worker
+
+
 async def warm(engine: PostgresEngine, worker: str) -> None:
     """Claim until there are floors."""
     for _ in range(4):
@@ -55,9 +63,8 @@ async def warm(engine: PostgresEngine, worker: str) -> None:
 async def test_a_job_that_was_committed_late_is_found(
     engine: PostgresEngine, clock: FakeClock, other: psycopg.AsyncConnection[Any]
 ) -> None:
-    worker = await joined(engine)
-    await warm(engine, worker)
-    await other.execute(PUT, (to_json([draft("late")]),))
+    worker = await warmed(engine)
+    await other.execute(PUT, LATE)
     mine = await enqueue_jobs(engine, 3)
     for _ in range(3):
         jobs = await turn(engine, worker)
@@ -74,9 +81,8 @@ async def test_a_job_that_was_committed_late_is_found(
 async def test_so_it_is_each_second_while_there_is_enough_to_do(
     engine: PostgresEngine, clock: FakeClock, other: psycopg.AsyncConnection[Any]
 ) -> None:
-    worker = await joined(engine)
-    await warm(engine, worker)
-    await other.execute(PUT, (to_json([draft("late")]),))
+    worker = await warmed(engine)
+    await other.execute(PUT, LATE)
     await enqueue_jobs(engine, 20)
     assert len(await turn(engine, worker, want=1)) == 1
     await other.commit()
@@ -89,9 +95,8 @@ async def test_so_it_is_each_second_while_there_is_enough_to_do(
 async def test_who_is_about_to_sleep_finds_it_too(
     engine: PostgresEngine, clock: FakeClock, other: psycopg.AsyncConnection[Any]
 ) -> None:
-    worker = await joined(engine)
-    await warm(engine, worker)
-    await other.execute(PUT, (to_json([draft("late")]),))
+    worker = await warmed(engine)
+    await other.execute(PUT, LATE)
     await put(engine)
     assert len(await turn(engine, worker)) == 1
     await other.commit()
@@ -130,10 +135,10 @@ async def test_one_that_is_held_no_longer_is_given_by_the_turn_that_lifts_the_ho
 async def test_who_is_about_to_sleep_is_told_of_an_old_ticket(
     engine: PostgresEngine, clock: FakeClock
 ) -> None:
-    worker, another = await joined(engine), await joined(engine)
+    another = await joined(engine)
     old = await put(engine)
     (job,) = await turn(engine, another)
-    await warm(engine, worker)
+    worker = await warmed(engine)
     assert await engine._look_before_sleep(ask(worker)) is None
     twin = PostgresEngine(emptied().url, clock, follows_clock=True)
     await twin.open()
@@ -148,8 +153,7 @@ async def test_after_a_broken_connection_nothing_is_known(
     engine: PostgresEngine, clock: FakeClock, other: psycopg.AsyncConnection[Any]
 ) -> None:
     """Another server may answer, where tickets are older."""
-    worker = await joined(engine)
-    await warm(engine, worker)
+    worker = await warmed(engine)
     await other.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'penstock'"
         " AND datname = current_database()"

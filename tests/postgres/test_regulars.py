@@ -16,7 +16,7 @@ from penstock.engines.postgres.booth import Booth
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.postgres.regulars import REGULAR
 from penstock.engines.records import Filter, Receipt
-from postgres.booths import at_the_booth, come_often, job, no_connection_is_left, regulars_of
+from postgres.booths import at_the_booth, come, come_often, job, no_connection_is_left, regulars_of
 from postgres.visitors import PATIENCE, Answers, until
 from servers.emptied import emptied
 from servers.messages import runs
@@ -111,9 +111,7 @@ async def test_another_loop_does_not_take_a_place_away() -> None:
 
         async def comes() -> None:
             answers = Answers()
-            for number in range(REGULAR * 2):
-                engine.enqueue_soon(job(), answers)
-                await answers.come(number + 1)
+            await come(engine, answers, REGULAR * 2)
 
         await asyncio.to_thread(asyncio.run, comes())
         assert regulars_of(engine)._booth is booth
@@ -128,13 +126,9 @@ async def test_a_connection_that_cannot_be_made_is_not_tried_again_and_again() -
         engine = PostgresEngine(proxy.url(database.url))
         await engine.open()
         answers = Answers()
-        for number in range(REGULAR - 1):
-            engine.enqueue_soon(job(), answers)
-            await answers.come(number + 1)
+        await come(engine, answers, REGULAR - 1)
         proxy.refuse()
-        for number in range(REGULAR - 1, REGULAR + 20):
-            engine.enqueue_soon(job(), answers)
-            await answers.come(number + 1)
+        await come(engine, answers, 21)
         await until(lambda: regulars_of(engine)._invited is None)
         assert regulars_of(engine)._rests_until > 0
         engine.enqueue_soon(job(), answers)
@@ -159,9 +153,7 @@ async def test_where_no_thread_can_be_started_the_clerk_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_more)
-        for number in range(1, REGULAR + 2):
-            engine.enqueue_soon(job(), answers)
-            await answers.come(number + 1)
+        await come(engine, answers, REGULAR + 1)
     assert regulars_of(engine)._booth is None
     assert await engine.count(WAITING) == REGULAR + 2
     await engine.close()
@@ -181,9 +173,7 @@ async def test_a_loop_that_listens_to_nothing_is_served_by_the_clerk(
     engine = PostgresEngine(database.url)
     await engine.open()
     answers = Answers()
-    for number in range(REGULAR):
-        engine.enqueue_soon(job(), answers)
-        await answers.come(number + 1)
+    await come(engine, answers, REGULAR)
     await until(lambda: regulars_of(engine)._invited is None)
     engine.enqueue_soon(job(), answers)
     await answers.come(REGULAR + 1)
