@@ -108,25 +108,32 @@ class Booth:
     # --- what is said --------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Say what is next, until something is on its way or nothing is left."""
+        self._safely(self._say)
+
+    def _safely(self, do: Callable[[], None]) -> None:
+        """Whatever happens in the middle of it, nobody goes on from there, and nobody waits."""
         try:
-            while not self._is_busy and not self._is_closed:
-                if not self.is_open:
-                    self._part()
-                elif self._has_news:
-                    self._has_news = False
-                    self._send(self._window.tell_news, [])
-                elif self._is_time_to_wake():
-                    self._send(self._window.wake, [self._waking.pop().encode()])
-                elif self._line:
-                    self._store(self._group())
-                else:
-                    break
+            do()
         except psycopg.Error:
             self._break()
         except BaseException:
             self._break()
             raise
+
+    def _say(self) -> None:
+        """Say what is next, until something is on its way or nothing is left."""
+        while not self._is_busy and not self._is_closed:
+            if not self.is_open:
+                self._part()
+            elif self._has_news:
+                self._has_news = False
+                self._send(self._window.tell_news, [])
+            elif self._is_time_to_wake():
+                self._send(self._window.wake, [self._waking.pop().encode()])
+            elif self._line:
+                self._store(self._group())
+            else:
+                break
 
     def _is_time_to_wake(self) -> bool:
         if self._bell and not self._waking:
@@ -182,27 +189,26 @@ class Booth:
     # --- what the loop calls -------------------------------------------------------------------
 
     def _write(self) -> None:
-        try:
-            if self._till.flush():
-                self.loop.remove_writer(self._fd)
-        except psycopg.Error:
-            self._break()
+        self._safely(self._flush)
+
+    def _flush(self) -> None:
+        if self._till.flush():
+            self.loop.remove_writer(self._fd)
 
     def _hear(self) -> None:
-        try:
-            if not self._till.hear() or not self._is_busy:
-                return
-            said = self._till.reply()
-        except psycopg.Error:
-            self._break()
+        self._safely(self._take_in)
+
+    def _take_in(self) -> None:
+        if not self._till.hear() or not self._is_busy:
             return
+        said = self._till.reply()
         self._is_busy = False
         order, self._order = self._order, None
         if order is not None:
             self._has_news = said == HANDED
             self._bell.hears(order.queue, said, has_looked=order.has_looked)
             self._answer(is_stored=True)
-        self._go_on()
+        self._say()
 
     def _remind(self) -> None:
         self._reminder = None
