@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 
 import pytest
 
 from conformance.steps import claim_one, settle
 from penstock import Penstock
-from penstock.core.job import State, Verdict
+from penstock.core.job import Draft, State, Verdict
 from penstock.engines.engine import Answer
 from penstock.engines.postgres import booth as booths
 from penstock.engines.postgres.engine import PostgresEngine
+from penstock.engines.postgres.entry import Plain, to_plain
 from penstock.engines.postgres.regulars import REGULAR
 from penstock.engines.records import Filter, Receipt
 from penstock.errors import EngineTimeout
@@ -287,6 +289,48 @@ async def test_an_interrupted_caller_leaves_nothing_half_done(
         assert answers.told == [(None, None), (Receipt(mine.id, True), None)]
 
 
+async def test_who_is_about_to_be_told_when_something_is_raised_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with at_the_booth() as (engine, _, booth):
+        raised: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, seen: raised.append(seen))
+
+        def fail(*_: object, **__: object) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(booth._bell, "hears", fail)
+        answers = Answers()
+        mine = job()
+        engine.enqueue_soon(mine, answers)
+        await answers.come(1)
+        assert answers.told == [(None, None)]
+        assert len(raised) == 1
+        (receipt,) = await engine.enqueue([mine])
+        assert receipt.because == "id"
+
+
+async def test_who_comes_in_the_middle_of_a_sentence_is_served_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A finaliser may run anywhere, and begin a task that is eager."""
+    async with at_the_booth() as (engine, _, booth):
+        answers = Answers()
+        drafts = [job(), job()]
+
+        def interrupted(name: str, some: Sequence[Draft]) -> Plain | None:
+            if len(drafts) > 1:
+                engine.enqueue_soon(drafts.pop(), answers)
+            return to_plain(name, some)
+
+        monkeypatch.setattr(booths, "to_plain", interrupted)
+        mine, theirs = drafts
+        engine.enqueue_soon(mine, answers)
+        await answers.come(2)
+        assert answers.told == [(Receipt(each.id, True), None) for each in (mine, theirs)]
+        assert booth.is_open
+
+
 def test_a_forked_child_disturbs_nobody() -> None:
     database = emptied()
     database.empty()
@@ -427,3 +471,24 @@ async def test_whoever_sleeps_is_woken_when_the_handle_closes() -> None:
                     told.add(note.payload)
                     if told >= {"work one", "work two", "work three"}:
                         break
+
+
+async def test_whoever_sleeps_is_woken_though_another_caller_gives_up() -> None:
+    for number in range(10):
+        async with at_the_booth() as (engine, proxy, booth), asleep() as sleeper:
+            answers = Answers()
+            engine.enqueue_soon(job(queue="first"), answers)
+            await answers.come(1)
+            engine.enqueue_soon(job(queue=f"stored-{number}"), answers)
+            await answers.come(2)
+            late = proxy.hold_before(runs("put_plain_one"))
+            leave = engine.enqueue_soon(job(queue="given up"), answers)
+            assert leave is not None
+            await asyncio.to_thread(late.wait)
+            leave()
+            assert not booth.is_open
+            async with asyncio.timeout(PATIENCE):
+                async for note in sleeper.notifies():
+                    if note.payload == f"work stored-{number}":
+                        break
+            late.release()

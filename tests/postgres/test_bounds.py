@@ -211,3 +211,13 @@ def test_what_is_found_before_a_bound_is_looked_for_from_the_floor(
     made.floors.forget()
     made.look_again()
     assert made.ranges(QUEUES).is_whole
+
+
+def test_without_floors_no_rest_is_long(clock: FakeClock, real: Real) -> None:
+    """What was to be found from them has to be found from the start."""
+    made = with_floors(clock, real)
+    made.learn((), 2, is_fair=False, swept=1.0, has_floors=True)
+    made.learn(jobs(10), 2, is_fair=False, swept=None)
+    assert made.rests
+    real.now += bounds.SHARE * 1.0
+    assert not made.rests

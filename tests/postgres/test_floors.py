@@ -90,6 +90,14 @@ def test_an_answer_that_comes_after_something_was_forgotten_says_nothing(real: R
     assert made.question([LINE]).values[3] is None
 
 
+def test_of_two_questions_the_answer_that_comes_first_counts(real: Real) -> None:
+    made = sought()
+    first, second = made.question([LINE]), made.question([LINE])
+    made.learn(second, (200, ["3/7"], None))
+    made.learn(first, (100, [], None))
+    assert made.question([LINE]).values[3:] == (200, ["3/7"])
+
+
 def test_where_whole_lines_are_cheap_again_there_are_none(real: Real) -> None:
     made = sought()
     made.learn(made.question([LINE]), (100, [], None))
@@ -217,3 +225,26 @@ async def test_one_that_somebody_has_locked_is_not_passed(
     assert made[LINE] < jobs[0].seq
     await other.rollback()
     assert ids(await claim(engine)) == [mine]
+
+
+async def test_one_that_is_prepared_for_two_steps_stops_it(
+    engine: PostgresEngine, other: psycopg.AsyncConnection[Any]
+) -> None:
+    """It has another name by then."""
+    worker = await joined(engine)
+    await other.execute(PUT, (to_json([draft("late")]),))
+    await enqueue_jobs(engine, 10)
+    await end_all(engine, worker, 10)
+    made = sought()
+    await ask_floors(engine, made)
+    await other.execute("PREPARE TRANSACTION 'late'")
+    try:
+        await ask_floors(engine, made)
+        assert made[LINE] == FIRST
+    finally:
+        await other.set_autocommit(True)
+        await other.execute("COMMIT PREPARED 'late'")
+        await other.set_autocommit(False)
+    await ask_floors(engine, made)
+    assert made[LINE] < await last(engine) - 9
+    assert ids(await claim(engine)) == ["late"]

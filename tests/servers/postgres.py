@@ -29,6 +29,7 @@ from servers.ward import PATIENCE, ServerTrouble, Ward, free_port
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "max_connections": "200",
+    "max_prepared_transactions": "5",
     "shared_buffers": "64MB",
     "max_wal_size": "256MB",
     # Nowhere near UTC, and not by whole hours: a day that is the server's own is found out.

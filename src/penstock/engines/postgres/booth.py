@@ -12,19 +12,20 @@ waits for anything but the loop.
 | stored, or the server does not answer   | the handle next sees to it that the server ended it;  |
 | for ``LONGEST`` seconds                 | those who share its commit go to the loop of the      |
 |                                         | handle, and send the same ids again                   |
-| the connection breaks                   | the same                                              |
-| the loop stops, or is blocked           | so is whoever came here, and nobody else              |
+| the connection breaks                   | the same; whoever was to be woken is, by another one  |
+| the loop stops, or is blocked           | so is whoever came here; a worker that fell asleep a  |
+|                                         | moment before finds their jobs when it looks by       |
+|                                         | itself, within a second                               |
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context
 from math import inf
-from typing import Final
 
 import psycopg
 
@@ -38,7 +39,8 @@ from penstock.engines.records import Receipt
 from penstock.engines.visitor import Visitor
 from penstock.errors import ItemRefused
 
-_NOBODY: Final[tuple[Visitor, ...]] = ()
+_Group = dict[Visitor, None]
+"""In order; a leaving visitor is looked for in it."""
 
 
 class Booth:
@@ -50,8 +52,10 @@ class Booth:
         till: Till,
         window: Window,
         abandon: Callable[[Backend], object],
+        wake: Callable[[Sequence[str]], object],
     ) -> None:
-        """The statements of the window are prepared.
+        """The statements of the window are prepared. ``wake`` is told of queues that have new jobs,
+        when whoever sleeps for these cannot be told here any more.
 
         On failure: NotImplementedError, where a loop of this kind listens to nothing.
         """
@@ -60,12 +64,15 @@ class Booth:
         self._till = till
         self._window = window
         self._abandon = abandon
+        self._wake = wake
         self._line: deque[Visitor] = deque()
-        self._serving: tuple[Visitor, ...] = _NOBODY
+        self._serving: _Group = {}
         self._order: Order | None = None
         """What was said to serve them."""
         self._is_busy = False
         """Something is on its way."""
+        self._is_saying = False
+        """Somebody is about to say something, and will look who came meanwhile."""
         self._is_closed = False
         self._sent_at = -inf
         self._bell = Bell()
@@ -121,19 +128,27 @@ class Booth:
             raise
 
     def _say(self) -> None:
-        """Say what is next, until something is on its way or nothing is left."""
-        while not self._is_busy and not self._is_closed:
-            if not self.is_open:
-                self._part()
-            elif self._has_news:
-                self._has_news = False
-                self._send(self._window.tell_news, [])
-            elif self._is_time_to_wake():
-                self._send(self._window.wake, [self._waking.pop().encode()])
-            elif self._line:
-                self._store(self._group())
-            else:
-                break
+        """Say what is next, until something is on its way or nothing is left. A finaliser may come
+        in the middle of it.
+        """
+        if self._is_saying:
+            return
+        self._is_saying = True
+        try:
+            while not self._is_busy and not self._is_closed:
+                if not self.is_open:
+                    self._part()
+                elif self._has_news:
+                    self._has_news = False
+                    self._send(self._window.tell_news, [])
+                elif self._is_time_to_wake():
+                    self._send(self._window.wake, [self._waking.pop().encode()])
+                elif self._line:
+                    self._store(self._group())
+                else:
+                    break
+        finally:
+            self._is_saying = False
 
     def _is_time_to_wake(self) -> bool:
         if self._bell and not self._waking:
@@ -144,21 +159,23 @@ class Booth:
                 self._reminder = self.loop.call_later(left, self._remind, context=Context())
         return bool(self._waking)
 
-    def _group(self) -> tuple[Visitor, ...]:
+    def _group(self) -> _Group:
         """The first ones in line who are still there, as long as their jobs are of one kind."""
-        group: list[Visitor] = []
+        group: _Group = {}
+        first: Visitor | None = None
         weight = 0
         while self._line and len(group) < MOST and weight < BYTES:
             visitor = self._line[0]
             if not visitor.has_gone:
-                if group and kind_of(visitor.draft) != kind_of(group[0].draft):
+                if first is not None and kind_of(visitor.draft) != kind_of(first.draft):
                     break
-                group.append(visitor)
+                first = first or visitor
+                group[visitor] = None
                 weight += len(visitor.draft.payload)
             self._line.popleft()
-        return tuple(group)
+        return group
 
-    def _store(self, group: tuple[Visitor, ...]) -> None:
+    def _store(self, group: _Group) -> None:
         if not group:
             return
         self._serving = group
@@ -182,9 +199,20 @@ class Booth:
 
     def _part(self) -> None:
         """Leave for good: whoever stands in line goes to the loop of the handle."""
-        if queues := [*self._waking, *self._bell.ring()]:
-            self._till.say_last(self._window.wake, [[queue.encode()] for queue in queues])
+        words: list[tuple[Statement, Texts]] = [
+            (self._window.wake, [queue.encode()]) for queue in self._unheard()
+        ]
+        if self._has_news:
+            words.append((self._window.tell_news, []))
+        if words:
+            self._till.say_last(words)
         self._end()
+
+    def _unheard(self) -> list[str]:
+        """Queues with jobs that nobody was told of."""
+        queues = [*self._waking, *self._bell.ring()]
+        self._waking.clear()
+        return queues
 
     # --- what the loop calls -------------------------------------------------------------------
 
@@ -226,9 +254,9 @@ class Booth:
     # --- its end -------------------------------------------------------------------------------
 
     def _answer(self, *, is_stored: bool) -> None:
-        group, self._serving = self._serving, _NOBODY
-        for visitor in group:
+        for visitor in self._serving:
             visitor.tell(Receipt(visitor.draft.id, True) if is_stored else None)
+        self._serving = {}
 
     def _break(self) -> None:
         """Nobody goes on from here, whatever it is in the middle of."""
@@ -237,7 +265,10 @@ class Booth:
                 self._abandon(self._till.backend)
             if self._serving:
                 self._window.doubt([visitor.draft for visitor in self._serving])
+            queues = self._unheard()
             self._end()
+            if queues:
+                self._wake(queues)
 
     def _end(self) -> None:
         self.is_open, self._is_closed = False, True

@@ -72,7 +72,8 @@ class Bounds:
         self._clock = clock
         self._begins: dict[str, dict[int, Ticket]] = {}
         self._swept = float("-inf")
-        self._rests_until = float("-inf")
+        self._swept_whole = (float("-inf"), 0.0)
+        """When all of every line was looked at last, and how long that took."""
         self._floor_rests_until = float("-inf")
         self._claimed = 0
         self._lowered = -1
@@ -94,7 +95,8 @@ class Bounds:
         """Be as new: nobody knows which store answers now."""
         self.forget()
         self.floors.forget()
-        self._rests_until = self._floor_rests_until = float("-inf")
+        self._swept_whole = (float("-inf"), 0.0)
+        self._floor_rests_until = float("-inf")
 
     def ranges(self, queues: Iterable[str]) -> Ranges:
         """The ranges to look at; all of every line, or all from its floor, when it is time."""
@@ -144,8 +146,12 @@ class Bounds:
 
     @property
     def rests(self) -> bool:
-        """The last sweep was so dear that there is none for a while."""
-        return self._claimed > FEW and SystemClock.monotonic() < self._rests_until
+        """The last sweep from the start was so dear that there is none for a while. Without floors
+        that is not for long.
+        """
+        at, took = self._swept_whole
+        share, most = (SAFE_SHARE, SAFE_REST) if self.floors else (SHARE, REST)
+        return self._claimed > FEW and SystemClock.monotonic() < at + min(most, share * took)
 
     @property
     def _may_sweep_from_floors(self) -> bool:
@@ -157,8 +163,7 @@ class Bounds:
         if has_floors:
             self._floor_rests_until = now + min(REST, FLOOR_SHARE * took)
             return
-        share, rest = (SAFE_SHARE, SAFE_REST) if self.floors else (SHARE, REST)
-        self._rests_until = now + min(rest, share * took)
+        self._swept_whole = now, took
         self.floors.judge(took)
 
     def _from_floors(self) -> dict[str, dict[int, Ticket]]:

@@ -32,7 +32,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.core.job import Draft
 from penstock.core.lot import ids_of, payloads_of
@@ -56,8 +56,12 @@ PATIENCE: Final = 1.0
 """Seconds that the clerk waits for somebody who serves itself."""
 
 
-class Reminder:
-    """Stands in line for nobody: there is somebody to be woken soon."""
+class Reminder(NamedTuple):
+    """Stands in line for nobody: there is somebody to be woken, for these queues now, for those of
+    the bell soon.
+    """
+
+    queues: tuple[str, ...] = ()
 
 
 REMINDER: Final = Reminder()
@@ -81,7 +85,7 @@ class Counter:
         self._window = window
         open_one = partial(open_till, dsn, given, timeout)
         self._desk = Desk(open_one, window, abandon)
-        self._new_regulars = partial(Regulars, open_one, window, abandon)
+        self._new_regulars = partial(Regulars, open_one, window, abandon, self._wake)
         self._renew()
 
     def _renew(self) -> None:
@@ -258,12 +262,20 @@ class Counter:
                 continue
             if not isinstance(visitor, Reminder):
                 return visitor
+            if visitor.queues:
+                self._ring(visitor.queues)
 
-    def _ring(self) -> None:
-        if not self._desk.bell or not self._desk.lock.acquire(timeout=PATIENCE):
+    def _wake(self, queues: Sequence[str]) -> None:
+        """Let somebody be told of these, who waits for nothing here."""
+        self._enter(Reminder(tuple(queues)))
+
+    def _ring(self, queues: Sequence[str] = ()) -> None:
+        """Wake who sleeps for these queues, and for those of the bell."""
+        is_time = queues or self._desk.bell
+        if not is_time or not self._desk.lock.acquire(timeout=PATIENCE):
             return
         try:
-            self._desk.ring(LONGEST)
+            self._desk.ring(LONGEST, queues)
         except Exception:
             self._desk.drop()
         finally:

@@ -120,18 +120,19 @@ class Desk:
         elif self.bell.left() <= 0:
             self._ring(till, until)
 
-    def ring(self, limit: float) -> None:
-        """Wake who sleeps for jobs that nobody was told of. Called with the lock held.
+    def ring(self, limit: float, queues: Sequence[str] = ()) -> None:
+        """Wake who sleeps for jobs that nobody was told of, and for these queues. Called with the
+        lock held.
 
         On failure: what the driver raises.
         """
         if self._till is None:
             self.bell.ring()  # then they look by themselves, within a second
         else:
-            self._ring(self._till, SystemClock.monotonic() + limit)
+            self._ring(self._till, SystemClock.monotonic() + limit, queues)
 
-    def _ring(self, till: Till, until: float) -> None:
-        for queue in self.bell.ring():
+    def _ring(self, till: Till, until: float, queues: Sequence[str] = ()) -> None:
+        for queue in {*self.bell.ring(), *queues}:
             till.post(self._window.wake, [queue.encode()], until)
 
     def desert(self, *, at_once: bool) -> None:

@@ -286,7 +286,7 @@ class PostgresExchanging(PostgresHandle):
 
     async def _look_before_sleep(self, ask: Ask) -> float | None:
         """Look from the start of every line, unless that was dear the last time: then from their
-        floors, or only beyond the bounds, and there is another look within a second.
+        floors, or, where none are known, only beyond the bounds until that has rested.
         """
         narrow = self._bounds.narrow(texts(ask.queues)) if ask.want > 0 else None
         if narrow is not None and not narrow.has_floors:

@@ -45,6 +45,7 @@ class Question(NamedTuple):
 
     lines: Sequence[Line]
     values: Row
+    mark: Mark
     age: int
 
 
@@ -89,11 +90,13 @@ class Floors:
         queues, priorities = [queue for queue, _ in lines], [priority for _, priority in lines]
         seqs = [self[line] for line in lines]
         values = (queues, priorities, seqs, self._mark.ticket, sorted(self._mark.open))
-        return Question(lines, values, self._age)
+        return Question(lines, values, self._mark, self._age)
 
     def learn(self, question: Question, answer: Row) -> None:
-        """Raise the floors; one that comes back after something was forgotten says nothing."""
-        if question.age != self._age:
+        """Raise the floors. An answer that comes after something was forgotten, or after another
+        one, says nothing.
+        """
+        if question.age != self._age or question.mark is not self._mark:
             return
         ticket, still_open, seqs = answer
         if seqs is None and self._mark.ticket is not None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context
+from functools import partial
 from math import inf
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -36,10 +37,12 @@ class Regulars:
         open_till: Callable[[float], Till | None],
         window: Window,
         abandon: Callable[[Backend], object],
+        wake: Callable[[Sequence[str]], object],
     ) -> None:
+        """``abandon`` and ``wake`` are those of a booth."""
         self._open_till = open_till
+        self._new_booth = partial(Booth, window=window, abandon=abandon, wake=wake)
         self._window = window
-        self._abandon = abandon
         self._visits: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
         self._booth: Booth | None = None
         self._invited: asyncio.AbstractEventLoop | None = None
@@ -105,10 +108,10 @@ class Regulars:
         if pid != os.getpid():
             return  # a fork copied this call
         try:
-            self._booth = Booth(loop, till, self._window, self._abandon)
-        except NotImplementedError:
+            self._booth = self._new_booth(loop, till)
+        except Exception as error:
             till.close()
-            self._give_up(inf)
+            self._give_up(inf if isinstance(error, NotImplementedError) else REST)
             return
         self._visits.pop(loop, None)
         self._invited = None

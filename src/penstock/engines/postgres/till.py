@@ -109,12 +109,12 @@ class Till:
         results, self._heard = self._heard, []
         return _value(results)
 
-    def say_last(self, statement: Statement, each: Iterable[Texts]) -> None:
+    def say_last(self, words: Iterable[tuple[Statement, Texts]]) -> None:
         """Send statements that are prepared, with nobody to hear what becomes of them: they are on
         their way when this is closed now.
         """
         self._pgconn.enter_pipeline_mode()
-        for values in each:
+        for statement, values in words:
             self._pgconn.send_query_prepared(statement.name, values)
         self._pgconn.pipeline_sync()
         self._pgconn.flush()

@@ -15,7 +15,7 @@ from penstock.engines.queries import statements
 MOST: Final = 1000
 """Jobs that are stored in one commit at most."""
 BYTES: Final = 4 << 20
-"""Payloads that are stored in one commit at most; a larger one goes alone."""
+"""Payloads that fill a commit: whoever comes then goes into the next one."""
 LONGEST: Final = 10.0
 """Seconds that one commit may take."""
 _WORDS: Final = {True: b"t", False: b"f", None: None}

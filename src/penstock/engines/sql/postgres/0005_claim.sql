@@ -198,8 +198,9 @@ $$;
 
 -- Up to which ticket nothing can be claimed any more, in each of some lines: `floors_` are those known so far.
 -- Sought up to `mark_`, a ticket that was noted before, if all who had written to the store then are done
--- (`open_`): only then every job up to it is to be seen. If not, or if none was noted: no floors. Returns also
--- what to note now. In this order: whoever has taken a ticket by then is either among `open`, or done.
+-- (`open_`): only then every job up to it is to be seen. If not, or if none was noted: no floors. Nor while there
+-- is one that was prepared for a commit in two steps, for it had another name before. Returns also what to note
+-- now. In this order: whoever has taken a ticket by then is either among `open`, or done.
 CREATE FUNCTION penstock.floors(
   queues_ text[], priorities_ bigint[], floors_ bigint[], mark_ bigint, open_ text[],
   OUT ticket bigint, OUT open text[], OUT floors bigint[]) LANGUAGE plpgsql
@@ -212,7 +213,8 @@ BEGIN
      WHERE relation IN ('penstock.live'::regclass, 'penstock.ticket'::regclass)
        AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
        AND mode = 'RowExclusiveLock' AND pid IS DISTINCT FROM pg_backend_pid());
-  IF mark_ IS NULL OR open_ && open THEN
+  IF mark_ IS NULL OR open_ && open OR EXISTS (
+       SELECT FROM unnest(open) AS name WHERE name LIKE '-1/%') THEN
     RETURN;
   END IF;
   -- Only one index has this condition and this order.
