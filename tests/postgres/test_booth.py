@@ -15,6 +15,7 @@ from penstock.engines.engine import Answer
 from penstock.engines.postgres import booth as booths
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.postgres.entry import Plain, to_plain
+from penstock.engines.postgres.link import Statement, Texts
 from penstock.engines.postgres.regulars import REGULAR
 from penstock.engines.records import Filter, Receipt
 from penstock.errors import EngineTimeout
@@ -274,8 +275,8 @@ async def test_an_interrupted_caller_leaves_nothing_half_done(
     async with at_the_booth() as (engine, _, booth):
         send = booth._till.send
 
-        def interrupted(*args: object) -> bool:
-            send(*args)  # type: ignore[arg-type]
+        def interrupted(statement: Statement, values: Texts) -> bool:
+            send(statement, values)
             raise KeyboardInterrupt
 
         monkeypatch.setattr(booth._till, "send", interrupted)

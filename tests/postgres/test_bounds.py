@@ -9,20 +9,11 @@ from penstock.engines.postgres import bounds
 from penstock.engines.postgres.bounds import FEW, SWEEP, Bounds, whole
 from penstock.engines.postgres.rows import Row
 from penstock.testing.clock import FakeClock
+from postgres.real import Real
 
 QUEUES = ("default",)
 FIRST = -(1 << 63)
 LAST = (1 << 63) - 1
-
-
-class Real:
-    """What the time is outside of a test."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from penstock.engines.postgres import floors
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.postgres.entry import to_json
 from penstock.engines.postgres.floors import DEAR, FIRST, PACE, Floors
+from postgres.real import Real
 
 LINE = ("default", 5)
 PUT = "SELECT penstock.put(%s)"
@@ -20,16 +21,6 @@ LAST = "SELECT last_value FROM penstock.ticket"
 
 
 # --- what a claimer knows -----------------------------------------------------------------------
-
-
-class Real:
-    """What the time is."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.fixture

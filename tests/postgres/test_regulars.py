@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from functools import partial
+from collections.abc import Callable
 
 import pytest
 import uvloop
 
 from penstock import Penstock
 from penstock.core.job import State
+from penstock.engines.observed import Observed
 from penstock.engines.postgres import regulars
 from penstock.engines.postgres.booth import Booth
 from penstock.engines.postgres.engine import PostgresEngine
@@ -33,7 +34,9 @@ def came_by_itself(engine: PostgresEngine) -> bool:
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_loop_that_comes_often_is_served_there(new_loop: partial[object]) -> None:
+def test_a_loop_that_comes_often_is_served_there(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
     async def main() -> None:
         async with at_the_booth() as (engine, proxy, booth):
             answers = Answers()
@@ -48,7 +51,7 @@ def test_a_loop_that_comes_often_is_served_there(new_loop: partial[object]) -> N
             assert answers.told == [(Receipt(mine.id, True), None)]
             assert await engine.count(WAITING) == REGULAR + 1
 
-    with asyncio.Runner(loop_factory=new_loop) as runner:  # type: ignore[arg-type]
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(main())
 
 
@@ -68,9 +71,9 @@ def test_loops_that_come_and_go_open_no_connection_each() -> None:
         asyncio.run(several())
     home = app._facade._home
     assert home is not None
-    engine = home.opened
-    assert engine is not None
-    found = regulars_of(engine.inner)  # type: ignore[attr-defined]
+    assert isinstance(home.opened, Observed)
+    assert isinstance(home.opened.inner, PostgresEngine)
+    found = regulars_of(home.opened.inner)
     assert found._booth is None
     assert found._invited is None
     app.close()

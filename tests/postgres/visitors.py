@@ -24,7 +24,7 @@ async def until(condition: Callable[[], object]) -> None:
         while True:
             if condition():
                 return
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
 
 
 class Answers:
