@@ -31,6 +31,7 @@ FLOOR_SHARE: Final = 50
 SAFE_SHARE: Final = 100
 """The same for sweeps from the start where there are floors: they should find nothing."""
 SAFE_REST: Final = 300.0
+"""Seconds after which there is one there, whatever it costs."""
 FEW: Final = 2_000
 """Claimed jobs that leave nothing to walk worth mentioning."""
 MOST: Final = 8

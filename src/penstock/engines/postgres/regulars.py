@@ -49,7 +49,7 @@ class Regulars:
         """The loop for which a connection is being made."""
         self._rests_until = -inf
         self._is_closed = False
-        self._inviting = threading.Lock()
+        self._inviting = threading.RLock()  # a finaliser may come while its own thread has it
 
     def booth(self) -> Booth | None:
         """The place of the loop that runs in this thread; None: it has none, or not yet."""
