@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from penstock import errors, events
     from penstock.app import Penstock
     from penstock.context import Cancel, Context, Interrupted, Retry, Snooze, current
+    from penstock.core.injection import Depends
     from penstock.core.job import Job, State
-    from penstock.core.needs import Depends
-    from penstock.core.payload import Payload
     from penstock.core.retry import Delays, Exponential, Fixed, Never, PerException
+    from penstock.core.signature import Payload
     from penstock.errors import (
         EngineError,
         EngineUnavailable,

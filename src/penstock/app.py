@@ -24,16 +24,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpac
 import msgspec
 
 from penstock import config
-from penstock.borrowed import borrowed
 from penstock.clock import Clock, SystemClock
 from penstock.context import Context
-from penstock.core.duration import seconds
 from penstock.core.hooks import Hooks
 from penstock.core.job import PRIORITIES, Draft, Job
-from penstock.core.payload import encode_plain
+from penstock.core.signature import encode_plain
 from penstock.core.spec import Spec
-from penstock.declare import TaskOptions, declared, refuse_duplicate
-from penstock.draft import draft
+from penstock.core.units import seconds
 from penstock.engines.records import Receipt
 from penstock.errors import (
     BadItem,
@@ -43,16 +40,14 @@ from penstock.errors import (
 from penstock.events import Bus, Event
 from penstock.handle import BY_A_PERSON, Handle, Origin
 from penstock.operations import Operations
-from penstock.options import Call, EnqueueOptions, Options, merged, word
-from penstock.source import Place, Source
-from penstock.stores import borrower, connector, effects, observed
+from penstock.options import Call, EnqueueOptions, Options, draft, merged, word
+from penstock.stores import Place, Source, borrowed, borrower, connector, effects, observed, parse
 from penstock.sync import Facade, blocking
-from penstock.task import AsyncTask, Sender, Task
-from penstock.url import parse
+from penstock.task import AsyncTask, Sender, Task, TaskOptions, declared, refuse_duplicate
 
 if TYPE_CHECKING:
     from penstock.hosting import WorkerOptions, WorkerThread
-    from penstock.worker.overseer import Overseer
+    from penstock.worker.status import Overseer
     from penstock.worker.worker import Worker
 
 P = ParamSpec("P")

@@ -20,9 +20,9 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from penstock.clock import SystemClock
-from penstock.core.duration import Duration, seconds
-from penstock.core.effects import Effect
 from penstock.core.job import Job
+from penstock.core.transactions import Effect
+from penstock.core.units import Duration, seconds
 from penstock.engines.records import Report
 from penstock.errors import NoTransaction, PenstockError
 

@@ -119,7 +119,7 @@ def _rebuild(
     return error
 
 
-# --- the call is wrong -------------------------------------------------------------------------
+# --- the call is wrong --------------------------------------------------------------------------
 
 
 class UsageError(PenstockError):

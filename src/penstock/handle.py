@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Generic, Literal, NoReturn, TypeVar
 
 from penstock.context import CURRENT
-from penstock.core.duration import Duration, seconds
 from penstock.core.job import Job, State
+from penstock.core.units import Duration, seconds
 from penstock.engines.records import Receipt
 from penstock.errors import (
     JobCancelled,

@@ -15,17 +15,15 @@ from typing import Any, Final, Self, TypedDict
 
 from penstock.config import Settings
 from penstock.context import REAL
-from penstock.core.duration import Duration, seconds
 from penstock.core.job import priority_number
-from penstock.core.size import size
+from penstock.core.units import Duration, seconds, size
 from penstock.errors import BadOption, CannotHost
 from penstock.options import several, word
 from penstock.sync import is_on_a_loop
-from penstock.worker.child.place import is_child
-from penstock.worker.garbage import spared
-from penstock.worker.loops import loop_factory
+from penstock.worker.child.find_task import is_child
+from penstock.worker.runtime import loop_factory, spared
 from penstock.worker.settings import WorkerSettings
-from penstock.worker.staff.member import is_supervised
+from penstock.worker.supervisor.replica_process import is_supervised
 from penstock.worker.worker import Worker
 
 EXIT_PATIENCE: Final = 5.0

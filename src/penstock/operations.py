@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
 from msgspec.structs import replace
 
 from penstock.client import Client
-from penstock.core.duration import Duration, seconds
 from penstock.core.job import WAITING, Hold, State
+from penstock.core.units import Duration, seconds
 from penstock.engines.engine import Engine
 from penstock.engines.records import (
     Control,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.config import Settings
     from penstock.core.finding import Finding
     from penstock.explain import Explanation
-    from penstock.source import Source
+    from penstock.stores import Source
     from penstock.task import Sender
 
 Names = str | Iterable[str]

@@ -3,26 +3,215 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from penstock.borrowed import Borrowed
 from penstock.clock import Clock
-from penstock.core.duration import seconds
-from penstock.core.effects import Effects
+from penstock.core.job import Draft
+from penstock.core.transactions import Effects
+from penstock.core.units import seconds
 from penstock.engines.engine import Engine
 from penstock.engines.observed import Observed
+from penstock.engines.records import Receipt
 from penstock.errors import (
     BadOption,
     MissingDriver,
     MissingEngine,
+    UnknownScheme,
     WrongConnection,
     WrongProcess,
 )
 from penstock.events import Bus
-from penstock.url import POSTGRES, Url, hidden, parse
+
+# --- url ----------------------------------------------------------------------------------------
+#
+# Where the jobs live, as a URL: its parts, and how to show it without its secrets.
+
+
+KNOWN: Final = ("memory://", "sqlite:///", "postgresql://", "redis://")
+"""What a URL may start with, for messages."""
+
+_SCHEMES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "memory": "memory",
+        "sqlite": "sqlite",
+        "postgresql": "postgresql",
+        "postgres": "postgresql",
+        "redis": "redis",
+        "rediss": "redis",
+    }
+)
+POSTGRES: Final = ("schema", "connections", "transactions", "connect_timeout", "listen")
+"""Options of a PostgreSQL URL that are for Penstock; all others are for the driver."""
+_SECRET: Final = re.compile(r"(?i)([?&][^=&]*(?:pass|pwd|secret|token)[^=&]*=)[^&#]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """A store's address.
+
+    ``location`` is the absolute path of a file, the name of a memory store ("" has no name and is
+    nobody else's), or the URL of a server as its driver reads it, secrets included.
+    """
+
+    scheme: str
+    location: str = field(default="", repr=False)
+    options: Mapping[str, str] = field(default_factory=dict)
+    text: str = field(default="", repr=False)
+
+    def __str__(self) -> str:
+        return hidden(self.text)
+
+
+def parse(text: str) -> Url:
+    """Read a URL; a relative path is taken from the present working directory, once."""
+    if not isinstance(text, str):
+        raise BadOption("url", text, "give text such as 'sqlite:///jobs.db'")
+    start, mark, _ = text.partition("://")
+    scheme = _SCHEMES.get(start.lower())
+    if not mark or scheme is None:
+        raise UnknownScheme(hidden(text), KNOWN)
+    if scheme == "postgresql":
+        return _postgresql(text)
+    if scheme not in ("memory", "sqlite"):
+        return Url(scheme, text=text)
+    # Only now is the text known to hold no secret that urlsplit might quote in an error.
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:
+        raise BadOption("url", hidden(text), f"it cannot be read ({error})") from error
+    if "#" in text:
+        raise BadOption("url", hidden(text), "it has a '#', which ends a URL; write it as %23")
+    options = MappingProxyType(dict(parse_qsl(parts.query, keep_blank_values=True)))
+    if scheme == "memory":
+        return Url(scheme, unquote(parts.netloc + parts.path), options, text)
+    return Url(scheme, _path(text, parts.netloc, parts.path), options, text)
+
+
+def _postgresql(text: str) -> Url:
+    """The URL of a server: our options are taken out, the rest is for its driver."""
+    location, mark, query = text.partition("?")
+    given = [item.partition("=") for item in query.split("&") if item]
+    ours = {name: unquote(value) for name, _, value in given if name in POSTGRES}
+    theirs = "&".join("".join(item) for item in given if item[0] not in POSTGRES)
+    _, _, rest = location.partition("://")
+    return Url("postgresql", f"postgresql://{rest}{mark and theirs and '?'}{theirs}", ours, text)
+
+
+def _path(text: str, host: str, path: str) -> str:
+    """The file that a sqlite URL names."""
+    shown = hidden(text)
+    if host:
+        why = "a file needs three slashes: sqlite:///relative.db, or sqlite:////absolute/path.db"
+        raise BadOption("url", shown, why)
+    name = unquote(path[1:])
+    if name in ("", ":memory:"):
+        raise BadOption("url", shown, "it names no file; write sqlite:///jobs.db, or memory://")
+    if "\0" in name:
+        raise BadOption("url", shown, "a file name cannot contain NUL")
+    return os.path.abspath(name)
+
+
+def hidden(text: str) -> str:
+    """The URL without its passwords, however wrong it is otherwise."""
+    text = _SECRET.sub(r"\1***", text)
+    start, mark, rest = text.rpartition("@")
+    if not mark:
+        return text
+    scheme, found, login = start.partition("://")
+    if not found:
+        scheme, login = "", start
+    user, colon, _ = login.partition(":")
+    return f"{scheme}{found}{user}{':***' if colon else ''}@{rest}"
+
+
+# --- source -------------------------------------------------------------------------------------
+#
+# Where an app finds its store: the one it was made with, unless a test has put another before it.
+#
+# An app's façade and its workers ask here each time they open a handle. A worker keeps the answer
+# it
+# had when it was made: one of the real store goes on there, whatever a test does meanwhile.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """One store: what makes a handle on it, and the clock that goes with it."""
+
+    connect: Callable[[], Engine]
+    clock: Clock
+
+
+class Source:
+    """The places of one app; the latest counts. Those that were put may be taken in any order."""
+
+    def __init__(self, place: Place) -> None:
+        # Replaced, never changed: readers need no lock.
+        self._places: tuple[Place, ...] = (place,)
+
+    @property
+    def place(self) -> Place:
+        """Where the store is now."""
+        return self._places[-1]
+
+    @property
+    def is_own(self) -> bool:
+        """No test has put another place before the app's own."""
+        return len(self._places) == 1
+
+    def connect(self) -> Engine:
+        """A new, unopened handle on it."""
+        return self.place.connect()
+
+    def put(self, place: Place) -> None:
+        """Let this be the store from the next handle on."""
+        self._places = (*self._places, place)
+
+    def take(self, place: Place) -> None:
+        """Let it be no more. Idempotent."""
+        self._places = tuple(each for each in self._places if each is not place)
+
+
+# --- borrowed -----------------------------------------------------------------------------------
+#
+# Enqueue on a connection of the caller's, as a part of the caller's own transaction.
+#
+# In a test's sandbox the jobs go where all others go, at once: what the test has put before the
+# store
+# is in no database.
+
+
+class Borrowed(Protocol):
+    """A connection that belongs to the caller, as a way into the store in its database."""
+
+    def put(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        """Store jobs in the caller's transaction; a receipt for each, in order."""
+
+    async def aput(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        """The same, awaited."""
+
+
+Borrow = Callable[[object], Borrowed | None]
+"""What makes a way in of the caller's connection; None: there is none, and jobs go the usual way.
+
+On failure: ``WrongConnection``."""
+
+
+def borrowed(
+    source: Source, borrow: Callable[[object], Borrowed], connection: object
+) -> Borrowed | None:
+    """The caller's connection as a way into the app's own store."""
+    return borrow(connection) if source.is_own else None
+
+
+# --- stores -------------------------------------------------------------------------------------
+
 
 PRESENT = ("memory://", "sqlite:///", "postgresql://")
 _DRIVERS = {"postgresql": ("psycopg", "postgres"), "redis": ("redis", "redis")}
@@ -49,8 +238,8 @@ def connector(url: Url, clock: Clock) -> Callable[[], Engine]:
     """
     match url.scheme:
         case "memory":
-            from penstock.engines.memory import MemoryEngine, MemoryStore
-            from penstock.worker.child.place import is_child
+            from penstock.engines.memory.engine import MemoryEngine, MemoryStore
+            from penstock.worker.child.find_task import is_child
 
             _check(url, ())
             stores = _shared if url.location else {}
@@ -63,7 +252,7 @@ def connector(url: Url, clock: Clock) -> Callable[[], Engine]:
 
             return memory
         case "sqlite":
-            from penstock.engines.sqlite import SqliteEngine
+            from penstock.engines.sqlite.engine import SqliteEngine
 
             _check(url, ("synchronous", "busy_timeout"))
             safety = url.options.get("synchronous", "normal").lower()
@@ -80,9 +269,8 @@ def connector(url: Url, clock: Clock) -> Callable[[], Engine]:
     if find_spec(driver) is None:
         raise MissingDriver(f"{url.scheme}://", extra)
     if url.scheme == "postgresql":
-        from penstock.engines.postgres.address import check_address
         from penstock.engines.postgres.engine import PostgresEngine
-        from penstock.engines.postgres.schema import check_name
+        from penstock.engines.postgres.schema import check_address, check_name
 
         check_address(url.location, str(url), POSTGRES)
         _transactions(url)
@@ -114,7 +302,7 @@ def migration(url: Url, found: int = 0) -> str:
 def borrower(url: Url) -> Callable[[object], Borrowed]:
     """What makes connections of the callers' a way into the store that ``url`` names."""
     if url.scheme == "postgresql":
-        from penstock.engines.postgres.borrowed import Borrowed as OnPostgres
+        from penstock.engines.postgres.caller_connection import Borrowed as OnPostgres
 
         return partial(OnPostgres, schema=url.options.get("schema", "penstock"))
 
@@ -134,7 +322,7 @@ def effects(url: Url) -> Effects:
     if url.scheme != "postgresql":
         why = f"a {url.scheme} store has no transaction that a task could write in; it takes a "
         raise BadOption("transactional", True, f"{why}postgresql:// URL, or leave it out")
-    from penstock.engines.postgres.effects import PostgresEffects
+    from penstock.engines.postgres.task_transaction import PostgresEffects
 
     options = url.options
     return PostgresEffects(

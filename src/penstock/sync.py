@@ -21,7 +21,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from penstock.borrowed import Borrow, Borrowed
 from penstock.client import stored_before
 from penstock.clock import SystemClock
 from penstock.core.job import Draft
@@ -31,6 +30,7 @@ from penstock.engines.records import Receipt
 from penstock.errors import EngineClosed, EngineTimeout, WrongThread
 from penstock.home import CLOSE_PATIENCE, EXIT_PATIENCE, Errand, Home, Work
 from penstock.mailbox import Mailbox
+from penstock.stores import Borrow, Borrowed
 
 AT_ONCE: Final = 1000
 """Jobs that a caller's own thread stores with one call. More are on their way to the store while

@@ -11,7 +11,7 @@ import pytest
 
 from penstock import Penstock
 from penstock.core.job import ErrorRecord, Job, Outcome, OutcomeKind
-from penstock.engines.memory import MemoryEngine
+from penstock.engines.memory.engine import MemoryEngine
 from penstock.engines.records import Ask, WorkerInfo
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock import Penstock
 from penstock.config import Settings, load
-from penstock.core.duration import seconds
+from penstock.core.units import seconds
 from penstock.errors import BadDuration, BadOption
 
 

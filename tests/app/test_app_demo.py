@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 
 from penstock.core.job import ErrorRecord, Job, State
-from penstock.demo import place
-from penstock.demo.book import Book
-from penstock.demo.day import ORDERS, opening, orders
+from penstock.demo import folder
+from penstock.demo.folder import Place
 from penstock.demo.picture import Picture
-from penstock.demo.place import Place
-from penstock.demo.summary import next_commands
+from penstock.demo.run import ORDERS, opening, orders
+from penstock.demo.view import Book, next_commands
 from penstock.errors import EngineFull, EngineReadOnly, EngineUnavailable
 
 
@@ -141,7 +140,7 @@ def test_a_temporary_place_that_cannot_be_had_is_a_named_error(
 
     monkeypatch.setattr("tempfile.mkdtemp", refuse)
     with pytest.raises(kind, match=f"^the temporary directory .*{os.strerror(number)}"):
-        place.make(None)
+        folder.make(None)
 
 
 def test_commands_are_written_so_that_a_shell_understands_them(
@@ -158,9 +157,9 @@ def test_commands_are_written_so_that_a_shell_understands_them(
     assert listed == ["my python/penstock", "jobs", "list", "--url", where.url]
     assert last[1] == "top"
     monkeypatch.setenv("PATH", str(beside))
-    assert place.command("top") == "penstock top"
+    assert folder.command("top") == "penstock top"
     (beside / "penstock").unlink()
-    assert place.command("top") == f"'{beside}/python' -m penstock top"
+    assert folder.command("top") == f"'{beside}/python' -m penstock top"
 
 
 def test_the_commands_to_try_are_about_a_dead_letter_that_can_be_corrected() -> None:

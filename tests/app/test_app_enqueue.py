@@ -163,7 +163,9 @@ def test_one_id_for_many_jobs_is_refused(app, send):
 
 def test_a_commit_that_fails_says_how_many_jobs_are_stored(memory, monkeypatch):
     task = memory.task(name="send")(_takes_text)
-    monkeypatch.setattr("penstock.engines.memory.MemoryEngine.enqueue", _fails_at_the_third_call())
+    monkeypatch.setattr(
+        "penstock.engines.memory.engine.MemoryEngine.enqueue", _fails_at_the_third_call()
+    )
     with pytest.raises(EngineReadOnly) as caught:
         task.enqueue_many([(str(number),) for number in range(3000)])
     assert caught.value.__notes__ == ["2000 of 3000 jobs were stored before this"]
@@ -227,7 +229,7 @@ def _takes_text(text: str) -> None: ...
 
 
 def _fails_at_the_third_call():
-    from penstock.engines.memory import MemoryEngine
+    from penstock.engines.memory.engine import MemoryEngine
 
     enqueue, calls = MemoryEngine.enqueue, []
 

@@ -16,7 +16,7 @@ import pytest
 from penstock import Penstock, events, sync
 from penstock.client import Client
 from penstock.clock import SystemClock
-from penstock.engines.memory import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine, MemoryStore
 from penstock.errors import (
     BadOption,
     EngineClosed,

@@ -21,7 +21,7 @@ def test_the_example_in_the_docstring_works():
     assert doctest.testmod(penstock).failed == 0
 
 
-OURS = ("penstock.worker.worker", "penstock.leader.leader", "penstock.engines.sqlite")
+OURS = ("penstock.worker.worker", "penstock.leader.leader", "penstock.engines.sqlite.engine")
 OTHERS = ("sqlite3", "psycopg", "redis", "uvloop", "multiprocessing", "tomllib", "pydantic")
 
 

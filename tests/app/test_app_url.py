@@ -8,7 +8,7 @@ import pytest
 
 from penstock import Penstock
 from penstock.errors import BadDuration, BadOption, MissingDriver, MissingEngine, UnknownScheme
-from penstock.url import Url, hidden, parse
+from penstock.stores import Url, hidden, parse
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ async def test_what_ends_a_worker_inside_its_block_is_logged_then_and_raised_at_
     with pytest.raises(AssertionError, match="it was told to"):
         async with memory.worker():
             monkeypatch.setattr(logging.getLogger("penstock"), "handlers", [listener])
-            monkeypatch.setattr("penstock.worker.turns.Turns._turn", breaks)
+            monkeypatch.setattr("penstock.worker.claim_loop.Turns._turn", breaks)
             await memory.aenqueue("any")
             async with asyncio.timeout(60):
                 await noticed.wait()
@@ -269,7 +269,7 @@ def test_what_ended_a_worker_is_told_to_who_stops_it(memory, monkeypatch, caplog
     async def refuses(engine):
         raise EngineReadOnly("memory", "it was told to")
 
-    monkeypatch.setattr("penstock.engines.memory.MemoryEngine.open", refuses)
+    monkeypatch.setattr("penstock.engines.memory.engine.MemoryEngine.open", refuses)
     worker = memory.worker_thread().start()
     worker._thread.join(30)
     with pytest.raises(EngineReadOnly):

@@ -300,7 +300,7 @@ async def test_a_task_that_the_application_does_not_declare(store):
 
 
 async def test_of_very_many_jobs_only_some_are_looked_at_and_it_says_so(store, monkeypatch):
-    monkeypatch.setattr("penstock.doctor.chart.SAMPLE", 2)
+    monkeypatch.setattr("penstock.doctor.snapshot.SAMPLE", 2)
     monkeypatch.setattr("penstock.doctor.queues.SAMPLE", 2)
     await store.staffed(tasks=("deliver",))
     for id in "abc":

@@ -17,7 +17,7 @@ import pytest
 
 from penstock import Penstock
 from penstock.core.finding import Finding
-from penstock.engines import file_system, sqlite_checkup, sqlite_schema
+from penstock.engines.sqlite import checkup, schema
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_a_file_that_is_in_use_is_looked_at_as_well(app):
 
 
 def test_a_schema_that_is_older_is_not_migrated(made, path):
-    newest = sqlite_schema.newest()
+    newest = schema.newest()
     with closing(sqlite3.connect(path)) as other:
         other.execute("PRAGMA user_version = 0")
     found = made.doctor()
@@ -201,7 +201,7 @@ def test_another_journal_mode(made, path):
 
 
 def test_a_log_that_a_reader_keeps_open(made, path, monkeypatch):
-    monkeypatch.setattr(sqlite_checkup, "LARGE_LOG", 1_000_000)
+    monkeypatch.setattr(checkup, "LARGE_LOG", 1_000_000)
     assert told(made.doctor(), "wal")[0] == "ok"
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
@@ -244,7 +244,7 @@ def test_a_lock_file_that_others_may_not_write(made, path):
 
 
 def test_a_stopped_process_that_has_the_write_lock(made, path, monkeypatch):
-    monkeypatch.setattr(sqlite_checkup, "LOCK_PATIENCE", 0.05)
+    monkeypatch.setattr(checkup, "LOCK_PATIENCE", 0.05)
     code = (
         "import fcntl, os, signal, sys\n"
         f"lock = os.open({path + '-main'!r}, os.O_RDWR)\n"
@@ -272,8 +272,8 @@ def test_a_stopped_process_that_has_the_write_lock(made, path, monkeypatch):
 
 
 def test_who_has_a_lock_is_not_always_told(made, path, monkeypatch):
-    monkeypatch.setattr(sqlite_checkup, "LOCK_PATIENCE", 0.05)
-    monkeypatch.setattr(sqlite_checkup, "_holder", lambda name: None)
+    monkeypatch.setattr(checkup, "LOCK_PATIENCE", 0.05)
+    monkeypatch.setattr(checkup, "_holder", lambda name: None)
     with open(f"{path}-main", "r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _, text, step = told(made.doctor(), "lock")
@@ -317,12 +317,12 @@ MOUNTS = """\
     ],
 )
 def test_the_longest_mount_above_a_file_tells_its_file_system(path, kind):
-    assert file_system.kind_of(path, MOUNTS) == kind
+    assert checkup.kind_of(path, MOUNTS) == kind
 
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "9p", "fuse.sshfs"])
 def test_a_network_file_system_is_warned_of(kind):
-    found = file_system.judged(kind)
+    found = checkup.judged(kind)
     assert (found.level, found.text, found.next_step) == (
         "warning",
         f"the file lies on {kind}, a network file system: locks are not safe there",
@@ -331,7 +331,7 @@ def test_a_network_file_system_is_warned_of(kind):
 
 
 def test_a_file_inside_a_container_is_warned_of():
-    found = file_system.judged("overlay")
+    found = checkup.judged("overlay")
     assert found.text == (
         "the file lies on overlay, inside a container: it goes when the container goes"
     )
@@ -340,7 +340,7 @@ def test_a_file_inside_a_container_is_warned_of():
 
 
 def test_a_system_that_does_not_tell_is_no_finding(made, monkeypatch, tmp_path):
-    monkeypatch.setattr(file_system, "MOUNTS", str(tmp_path / "nothing"))
+    monkeypatch.setattr(checkup, "MOUNTS", str(tmp_path / "nothing"))
     assert told(made.doctor(), "file_system")[:2] == (
         "ok",
         "this system does not tell what the file lies on",
@@ -357,7 +357,7 @@ def test_a_system_that_does_not_tell_is_no_finding(made, monkeypatch, tmp_path):
     ],
 )
 def test_a_disk_that_fills_up_is_told_by_degrees(free, level, text):
-    found = sqlite_checkup.room(free, 1_500_000)
+    found = checkup.room(free, 1_500_000)
     assert (found.level, found.text) == (level, text)
     step = "no job can be enqueued or settled"
     assert (found.next_step is None) if level == "ok" else (step in str(found.next_step))

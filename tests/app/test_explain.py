@@ -19,7 +19,7 @@ from penstock.engines.engine import Engine
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import Ask, QueueSettings, Report, WorkerInfo
 from penstock.explain import Code, Explanation, explain
-from penstock.explain.words import argument, near, span
+from penstock.explain.reasons import argument, near, span
 from penstock.stores import connect
 from penstock.testing.clock import FakeClock
 

@@ -16,7 +16,7 @@ import pytest
 
 from cli.conftest import Answer, Shell
 from penstock import Penstock
-from penstock.engines.file_system import file_system
+from penstock.engines.sqlite.checkup import file_system
 
 YARD = """
 import pathlib, threading

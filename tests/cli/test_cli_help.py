@@ -14,8 +14,7 @@ import pexpect
 import pytest
 
 from cli.conftest import Shell
-from penstock.cli.commands import SUMMARIES, load
-from penstock.cli.program import app
+from penstock.cli.program import SUMMARIES, app, load
 
 ROOT = Path(__file__).parent.parent.parent
 GROUPS = {

@@ -12,7 +12,7 @@ import pytest
 
 from cli.conftest import Shell
 from penstock import Penstock, Retry
-from penstock.cli import bulk, dialogue
+from penstock.cli import jobs, prompts
 
 RECORD = {
     "id": "mine",
@@ -419,7 +419,7 @@ def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             heard.set()
 
-    monkeypatch.setattr(bulk, "progress", progress)
+    monkeypatch.setattr(jobs, "progress", progress)
 
 
 @pytest.mark.parametrize(
@@ -440,7 +440,7 @@ def test_how_far_it_came_is_said_when_ctrl_c_ends_it(
     assert ended.err == (
         f"It went through {step} of 2,500 jobs, perhaps a step further; repeat to go on.\n"
     )
-    monkeypatch.setattr(bulk, "progress", dialogue.progress)
+    monkeypatch.setattr(jobs, "progress", prompts.progress)
     left = store("jobs", "cancel", "--all", "--dry-run", "--json").document["fit"]
     assert 0 < left <= 2500 - int(step.replace(",", ""))
     assert store("jobs", *arguments, stdin=ids).code == 0

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import Penstock
 from penstock.errors import AppNotFound
-from penstock.locate import locate
+from penstock.find_app import locate
 
 YARD = """
 from penstock import Penstock

@@ -12,8 +12,8 @@ import pytest
 from cli.conftest import Shell
 from penstock.engines.postgres.schema import printed as schema_sql
 from penstock.engines.postgres.schema import scripts
-from penstock.engines.queries import migrations
-from penstock.engines.sqlite_schema import APPLICATION_ID
+from penstock.engines.sql_files import migrations
+from penstock.engines.sqlite.schema import APPLICATION_ID
 from servers.ward import free_port
 
 NEWEST = len(migrations("sqlite"))

@@ -20,11 +20,9 @@ from typer.testing import CliRunner
 from cli.terminals import ENTER, Terminal
 from penstock import Penstock
 from penstock.cli.program import app as command
-from penstock.cli.top.live import pause
-from penstock.cli.top.paint import Look, frame
-from penstock.cli.top.panels import Field, Panel, shares
+from penstock.cli.top.live import Beats, pause
+from penstock.cli.top.render import Field, Look, Panel, frame, shares
 from penstock.cli.top.view import View
-from penstock.cli.top.watch import Beats
 from penstock.clock import SystemClock
 from penstock.core.job import ErrorRecord, Job, Outcome, OutcomeKind, State
 from penstock.engines.records import Ask, Count, Glance, QueueSettings, Report, WorkerInfo

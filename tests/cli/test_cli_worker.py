@@ -20,8 +20,8 @@ from penstock.cli.program import app
 from penstock.core.job import State
 from penstock.hosting import WorkerOptions
 from penstock.worker.settings import WorkerSettings
-from penstock.worker.staff.frames import Orders
-from penstock.worker.staff.supervisor import StaffSettings
+from penstock.worker.supervisor.replica_messages import Orders
+from penstock.worker.supervisor.supervisor import StaffSettings
 
 YARD = """
 from penstock import Penstock

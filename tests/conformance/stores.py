@@ -62,14 +62,14 @@ class Store:
 
 
 def memory(place: Path, clock: FakeClock) -> Made:
-    from penstock.engines.memory import MemoryEngine, MemoryStore
+    from penstock.engines.memory.engine import MemoryEngine, MemoryStore
 
     store = MemoryStore()
     return Made(lambda: MemoryEngine(store, clock=clock))
 
 
 def sqlite(place: Path, clock: FakeClock) -> Made:
-    from penstock.engines.sqlite import SqliteEngine
+    from penstock.engines.sqlite.engine import SqliteEngine
 
     return Made(lambda: SqliteEngine(str(place / "jobs.db"), clock=clock))
 

@@ -19,7 +19,7 @@ from conformance.steps import (
     stored,
 )
 from penstock.core.job import ErrorRecord, State, Verdict
-from penstock.core.life import CRASH_LIMIT
+from penstock.core.lifecycle import CRASH_LIMIT
 from penstock.engines.records import QueueSettings
 
 KILLED = "its process was killed by SIGKILL"

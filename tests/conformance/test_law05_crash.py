@@ -6,7 +6,7 @@ import pytest
 
 from conformance.steps import ask, bury, claim_one, finished, put, running, settle, stored
 from penstock.core.job import State
-from penstock.core.life import CRASH_LIMIT, RESCUE_LIMIT
+from penstock.core.lifecycle import CRASH_LIMIT, RESCUE_LIMIT
 
 
 async def test_a_crash_is_counted_apart_from_failures(engine):

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from conformance.stores import Store
 from penstock.core.job import Job
-from penstock.engines.memory import MemoryEngine, MemoryStore
-from penstock.engines.memory_store import MemoryJobs
+from penstock.engines.memory.engine import MemoryEngine, MemoryStore
+from penstock.engines.memory.store import MemoryJobs
 from penstock.testing.clock import FakeClock
 
 

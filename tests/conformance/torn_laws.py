@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from conformance.torn import Torn, others_act
 from penstock.core.job import Draft, Hold, Job, Outcome, OutcomeKind, State, Verdict
-from penstock.engines.memory_store import MemoryJobs
+from penstock.engines.memory.store import MemoryJobs
 from penstock.engines.records import (
     Ask,
     Control,

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from conformance.torn import Torn
 from penstock.core.job import Job, State
-from penstock.engines.memory_store import MemoryJobs
-from penstock.engines.memory_views import fits
+from penstock.engines.memory.reads import fits
+from penstock.engines.memory.store import MemoryJobs
 from penstock.engines.records import Ask, Exchange, QueueSettings
 
 

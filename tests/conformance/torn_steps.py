@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from conformance.torn import Torn, others_act
-from penstock.core import life
+from penstock.core import lifecycle
 from penstock.core.job import Draft, Hold, Job, State
 from penstock.engines.records import (
     Ask,
@@ -37,7 +37,7 @@ class SettlesInTwoSteps(Torn):
         await others_act()
         for outcome in inside:
             running = replace(self.job(outcome.job), state=State.RUNNING, worker=ask.worker)
-            self.rewrite(life.settled(running, outcome, self.clock.now()))
+            self.rewrite(lifecycle.settled(running, outcome, self.clock.now()))
         return await super().exchange(ask)
 
 
@@ -63,7 +63,7 @@ class RescuesInTwoSteps(Torn):
         await others_act()
         for name in names:
             await self.leave(name)
-        rescued = [life.rescued(job, self.clock.now()) for job in orphans]
+        rescued = [lifecycle.rescued(job, self.clock.now()) for job in orphans]
         self.rewrite(*rescued)
         return rescued
 
@@ -110,7 +110,7 @@ class ClaimsInTwoSteps(Torn):
         )[: ask.want]
         await others_act()
         now = self.clock.now()
-        claimed = [life.claimed(job, ask.worker, now, starts=True) for job in chosen]
+        claimed = [lifecycle.claimed(job, ask.worker, now, starts=True) for job in chosen]
         self.rewrite(*claimed)
         return replace(answer, jobs=tuple(claimed))
 
@@ -172,7 +172,7 @@ class CancelsInTwoSteps(Torn):
     async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
         jobs = [job for job in await self.get(ids) if job is not None]
         await others_act()
-        after = [life.cancelled(job, reason, self.clock.now()) for job in jobs]
+        after = [lifecycle.cancelled(job, reason, self.clock.now()) for job in jobs]
         self.rewrite(*after)
         return [Control(job.id, True, job.state) for job in after]
 
@@ -183,7 +183,7 @@ class SendsBackInTwoSteps(Torn):
     async def retry(self, ids: Sequence[str]) -> list[Control]:
         jobs = [job for job in await self.get(ids) if job is not None]
         await others_act()
-        after = [life.revived(job) for job in jobs]
+        after = [lifecycle.revived(job) for job in jobs]
         self.rewrite(*after)
         return [Control(job.id, True, job.state) for job in after]
 
@@ -196,7 +196,7 @@ class PromotesInTwoSteps(Torn):
         due = [job for job in self.inside.jobs.values() if job.state is State.SCHEDULED]
         due = [job for job in due if job.run_at is not None and job.run_at <= now]
         await others_act()
-        self.rewrite(*(self.inside._ticketed(life.promoted(job)) for job in due))
+        self.rewrite(*(self.inside._ticketed(lifecycle.promoted(job)) for job in due))
         return Promoted(ready=len(due))
 
 

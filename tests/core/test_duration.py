@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.duration import LONGEST, UNITS, seconds, text
+from penstock.core.units import LONGEST, UNITS, seconds, text
 from penstock.errors import BadDuration
 
 

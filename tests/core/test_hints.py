@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from penstock.core.payload import Payload, Signature
+from penstock.core.signature import Payload, Signature
 
 if TYPE_CHECKING:
     from typing import Any as Context

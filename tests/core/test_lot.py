@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.job import Draft
-from penstock.core.lot import Lot, ids_of, payloads_of
+from penstock.core.job import Draft, Lot, ids_of, payloads_of
 
 COMMON = Draft(id="", task="work", queue="mail", priority=3)
 

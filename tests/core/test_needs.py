@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 
-from penstock.core.needs import Depends
-from penstock.core.payload import Payload, Signature
+from penstock.core.injection import Depends
+from penstock.core.signature import Payload, Signature
 from penstock.errors import BadArguments, BadHook, BadTask
 
 if TYPE_CHECKING:

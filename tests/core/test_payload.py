@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.payload import LIMIT, Payload, Signature, encode_plain
+from penstock.core.signature import LIMIT, Payload, Signature, encode_plain
 from penstock.errors import (
     BadArguments,
     BadPayload,
@@ -795,5 +795,5 @@ def test_a_class_whose_equality_fails_is_walked_through():
 def test_the_core_imports_no_pydantic():
     import subprocess
 
-    code = "import sys, penstock.core.payload; sys.exit('pydantic' in sys.modules)"
+    code = "import sys, penstock.core.signature; sys.exit('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

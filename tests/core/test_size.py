@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.size import size
+from penstock.core.units import size
 from penstock.errors import BadOption
 
 

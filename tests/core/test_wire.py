@@ -33,7 +33,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.payload import Signature
+from penstock.core.signature import Signature
 from penstock.errors import BadArguments, BadPayload, Unencodable
 
 

@@ -19,10 +19,10 @@ import typer.main
 
 from docs.pages import DOCS, Block, blocks
 from penstock.cli.program import app
-from penstock.core.duration import seconds
-from penstock.engines.sqlite import SqliteEngine
+from penstock.core.units import seconds
+from penstock.engines.sqlite.engine import SqliteEngine
 from penstock.worker.settings import WorkerSettings
-from penstock.worker.staff.post import LINGER
+from penstock.worker.supervisor.replica import LINGER
 
 SYSTEMD = DOCS / "how-to/deploy-systemd.md"
 CONTAINERS = DOCS / "how-to/deploy-containers.md"

@@ -14,7 +14,7 @@ from docs.pages import DOCS
 from penstock import Handle, Penstock, context, errors, events
 from penstock.config import Settings
 from penstock.core.job import TRANSITIONS, Change, Hold, OutcomeKind, State
-from penstock.url import POSTGRES
+from penstock.stores import POSTGRES
 
 REFERENCE = DOCS / "reference"
 LIFE = DOCS / "explanation/life-of-a-job.md"

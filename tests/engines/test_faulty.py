@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.job import Draft, Outcome, OutcomeKind
 from penstock.engines.engine import Engine
-from penstock.engines.memory import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine, MemoryStore
 from penstock.engines.records import Ask, WorkerInfo
 from penstock.errors import BadOption, EngineBusy, EngineUnavailable, ItemRefused
 from penstock.testing import Call, Faulty

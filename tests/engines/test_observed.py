@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core import life
+from penstock.core import lifecycle
 from penstock.core.job import Draft, ErrorRecord, Hold, Job, Outcome, OutcomeKind, State, Verdict
 from penstock.engines import narrator
-from penstock.engines.memory import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine, MemoryStore
 from penstock.engines.narrator import ENDINGS
 from penstock.engines.observed import Observed
 from penstock.engines.records import (
@@ -607,7 +607,7 @@ async def test_a_cancelled_job_is_told_when_it_is_cancelled(engine, bus, clock):
     assert (event.job, event.attempt) == ("running", 1)
 
 
-@pytest.mark.parametrize("kind", sorted(life.WAITS_AGAIN))
+@pytest.mark.parametrize("kind", sorted(lifecycle.WAITS_AGAIN))
 async def test_an_attempt_that_was_overruled_is_told_as_cancelled(engine, bus, kind):
     await claim(engine, "a")
     await engine.cancel(["a"], "enough")

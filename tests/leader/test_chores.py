@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.ids import new_id
 from penstock.core.job import Draft, State
-from penstock.engines.memory import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine, MemoryStore
 from penstock.engines.records import Ask, WorkerInfo
 from penstock.errors import EngineBusy
 from penstock.leader import chores

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.engines.memory import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine, MemoryStore
 from penstock.errors import EngineUnavailable
 from penstock.leader.election import Election
 from penstock.testing import Faulty

@@ -9,7 +9,7 @@ from math import inf
 import pytest
 
 from penstock.core.job import Draft, State
-from penstock.engines.memory import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine, MemoryStore
 from penstock.engines.records import Ask, WorkerInfo
 from penstock.leader.chores import all_chores
 from penstock.leader.election import Election

@@ -12,7 +12,7 @@ import sys
 import psycopg
 
 from penstock import INJECTED, Penstock
-from penstock.engines.postgres.wires import Blocking
+from penstock.engines.postgres.task_connections import Blocking
 
 app = Penstock(os.environ["BANK_URL"], lease=1.0)
 
@@ -49,5 +49,5 @@ class Deadly(Blocking):
 
 if __name__ == "__main__":
     if "BANK_DIES" in os.environ:
-        sys.modules["penstock.engines.postgres.effects"].Blocking = Deadly  # type: ignore[attr-defined]
+        sys.modules["penstock.engines.postgres.task_transaction"].Blocking = Deadly  # type: ignore[attr-defined]
     app.run_worker(until_empty=True)

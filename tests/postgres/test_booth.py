@@ -13,9 +13,9 @@ from penstock import Penstock
 from penstock.core.job import Draft, State, Verdict
 from penstock.engines.engine import Answer
 from penstock.engines.postgres import booth as booths
+from penstock.engines.postgres.connection import Statement, Texts
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.postgres.entry import Plain, to_plain
-from penstock.engines.postgres.link import Statement, Texts
+from penstock.engines.postgres.enqueue import Plain, to_plain
 from penstock.engines.postgres.regulars import REGULAR
 from penstock.engines.records import Filter, Receipt
 from penstock.errors import EngineTimeout

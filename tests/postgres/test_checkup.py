@@ -14,7 +14,7 @@ from conformance.steps import enqueue_jobs
 from penstock.clock import SystemClock
 from penstock.core.finding import Finding, Level
 from penstock.doctor import Expected, examine
-from penstock.engines.postgres import checkup, schema, soundness, vitals
+from penstock.engines.postgres import checkup, schema, table_checks
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.postgres.probe import Probe
 from penstock.engines.postgres.rows import Row
@@ -299,7 +299,7 @@ async def test_a_database_that_lets_nobody_else_in(store: Store) -> None:
     ("age", "level"), [(50_000_000, "ok"), (1_200_000_000, "warning"), (2_000_000_000, "error")]
 )
 def test_numbers_of_transactions_that_run_out(age: int, level: str) -> None:
-    found = vitals.numbers(age)
+    found = checkup.numbers(age)
     assert found.level == level
     assert f"{age:,} behind" in found.text
 
@@ -312,7 +312,7 @@ async def test_polling_on_purpose_is_worth_a_note(store: Store) -> None:
 async def test_a_pooler_that_swallows_notifications(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vitals, "PATIENCE", 0.3)
+    monkeypatch.setattr(checkup, "PATIENCE", 0.3)
     with PgBouncer(store.server) as pool:
         found = await PostgresEngine(pool.url(store.name)).checkup()
     (told,) = [each for each in found if each.check == "wake_up"]
@@ -365,7 +365,7 @@ async def test_a_server_without_autovacuum() -> None:
 async def test_dead_rows_that_nobody_clears_away(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(soundness, "MANY_DEAD", 3000)
+    monkeypatch.setattr(table_checks, "MANY_DEAD", 3000)
     store.run(CROWD, "DELETE FROM penstock.live")
     ((level, text, _),) = await store.told("vacuum")
     assert level == "warning"
@@ -375,7 +375,7 @@ async def test_dead_rows_that_nobody_clears_away(
 
 
 async def test_a_table_that_is_mostly_air(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soundness, "SPARSE", 200_000)
+    monkeypatch.setattr(table_checks, "SPARSE", 200_000)
     store.run(CROWD, "DELETE FROM penstock.live WHERE id <> 'crowd-3000'")
     told = await store.told("bloat")
     assert [level for level, _, _ in told] == ["note", "note"]
@@ -390,7 +390,7 @@ async def test_a_table_that_is_mostly_air(store: Store, monkeypatch: pytest.Monk
 async def test_a_transaction_that_holds_vacuum_back(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(soundness, "LONG", 0.0)
+    monkeypatch.setattr(table_checks, "LONG", 0.0)
     with psycopg.connect(store.url, application_name="monthly report") as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.execute("SELECT count(*)\n  FROM penstock.live")
@@ -407,7 +407,7 @@ async def test_a_transaction_that_holds_vacuum_back(
 async def test_a_prepared_transaction_that_nobody_ends(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(soundness, "LONG", 0.0)
+    monkeypatch.setattr(table_checks, "LONG", 0.0)
     store.run("BEGIN", "DELETE FROM penstock.live", "PREPARE TRANSACTION 'forgotten'")
     try:
         ((level, text, step),) = await store.told("horizon")
@@ -439,7 +439,7 @@ async def test_a_standby_that_holds_vacuum_back(
 
 
 def test_what_the_migrations_make_is_known() -> None:
-    indexes, keyed = soundness.expected("shop")
+    indexes, keyed = table_checks.expected("shop")
     assert indexes["ledger_until"] == "CREATE INDEX ledger_until ON shop.ledger (until)"
     assert {"live_claim", "live_due", "live_open", "history_id"} <= indexes.keys()
     assert {"live", "ledger", "queue", "worker"} <= keyed

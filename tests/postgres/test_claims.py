@@ -28,7 +28,7 @@ from conformance.waiting import breathe
 from penstock.core.job import Job, Verdict
 from penstock.engines.postgres.bounds import whole
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.postgres.work import EXCHANGE, NOTHING, to_exchange
+from penstock.engines.postgres.settle import EXCHANGE, NOTHING, to_exchange
 from penstock.engines.records import QueueSettings, WorkerInfo
 from penstock.errors import ItemRefused, LeaseLost
 from penstock.testing.clock import FakeClock

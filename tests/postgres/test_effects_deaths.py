@@ -18,13 +18,13 @@ import pytest
 from conformance.steps import put
 from penstock import Penstock
 from penstock.clock import SystemClock
-from penstock.core.effects import Effect, Need
 from penstock.core.job import Job, Outcome, OutcomeKind, State, Verdict
-from penstock.engines.postgres.effects import PostgresEffects
+from penstock.core.transactions import Effect, Need
 from penstock.engines.postgres.engine import PostgresEngine
+from penstock.engines.postgres.task_transaction import PostgresEffects
 from penstock.engines.records import Ask, WorkerInfo
 from penstock.errors import CommitLost, EngineUnavailable
-from penstock.worker.effects import stepped
+from penstock.worker.transactional_tasks import stepped
 from servers.messages import runs
 from servers.postgres import quick
 from servers.proxy import Proxy

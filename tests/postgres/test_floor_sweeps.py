@@ -15,7 +15,7 @@ from conformance.steps import ask, draft, enqueue_jobs, ids, joined, outcome, pu
 from penstock.core.job import Draft, Hold, Job
 from penstock.engines.postgres import bounds, floors
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.postgres.entry import to_json
+from penstock.engines.postgres.enqueue import to_json
 from penstock.engines.postgres.floors import FIRST
 from penstock.errors import EngineUnavailable
 from penstock.testing.clock import FakeClock

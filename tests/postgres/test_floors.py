@@ -11,7 +11,7 @@ from conformance.steps import claim, draft, enqueue_jobs, ids, joined, outcome, 
 from penstock.core.job import Job
 from penstock.engines.postgres import floors
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.postgres.entry import to_json
+from penstock.engines.postgres.enqueue import to_json
 from penstock.engines.postgres.floors import DEAR, FIRST, PACE, Floors
 from postgres.real import Real
 

@@ -27,10 +27,10 @@ from conformance.steps import (
 )
 from conformance.waiting import LONG, breathe
 from penstock.core.job import Job, State, Verdict
-from penstock.engines.postgres import ear
+from penstock.engines.postgres import wakeup
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.postgres.offers import LEASE, Note, Offers
-from penstock.engines.postgres.watch import Watch
+from penstock.engines.postgres.wakeup import Watch
 from penstock.engines.records import QueueSettings
 from servers.emptied import emptied
 from servers.postgres import Postgres
@@ -304,7 +304,7 @@ async def test_nothing_is_given_to_one_whose_connection_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As it is when its process was killed; this one would listen again in a moment."""
-    monkeypatch.setattr(ear, "AGAIN", (60.0, 60.0))
+    monkeypatch.setattr(wakeup, "AGAIN", (60.0, 60.0))
     listeners = (
         "FROM pg_stat_activity WHERE application_name = 'penstock listener'"
         " AND datname = current_database()"

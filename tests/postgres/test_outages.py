@@ -20,9 +20,9 @@ from conformance.steps import ask, claim, draft, joined, outcome, put, running, 
 from penstock import Penstock, State
 from penstock.core.job import Verdict
 from penstock.engines.observed import Observed
+from penstock.engines.postgres.connection import Link
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.postgres.link import Link
-from penstock.engines.postgres.links import Links
+from penstock.engines.postgres.pool import Links
 from penstock.errors import (
     EngineBusy,
     EngineCrowded,

@@ -14,12 +14,12 @@ import pytest
 
 from conformance.steps import bury, finished, put, running, settle, soon, stored
 from penstock.core.job import Job, State
-from penstock.engines.postgres import partitions
+from penstock.engines.postgres import history
+from penstock.engines.postgres.control import PostgresJobs
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.postgres.jobs import PostgresJobs
-from penstock.engines.postgres.partitions import BIG, Day, sort_out, to_days
-from penstock.engines.queries import statements
+from penstock.engines.postgres.history import BIG, Day, sort_out, to_days
 from penstock.engines.records import Control, Pruned
+from penstock.engines.sql_files import statements
 from penstock.testing.clock import FakeClock
 
 DAY = 86_400.0
@@ -97,14 +97,14 @@ async def opened(
 @pytest.fixture
 def small_is_big(monkeypatch: pytest.MonkeyPatch) -> None:
     """A day with a few thousand jobs goes as a whole."""
-    monkeypatch.setattr(partitions, "BIG", 64 * 1024)
+    monkeypatch.setattr(history, "BIG", 64 * 1024)
 
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """No lock is waited for longer than a moment."""
     sql = {**statements("postgres/partitions.sql"), "patience": "SET lock_timeout = '20ms'"}
-    monkeypatch.setattr(partitions, "statements", lambda path: MappingProxyType(sql))
+    monkeypatch.setattr(history, "statements", lambda path: MappingProxyType(sql))
 
 
 # --- made ahead, and when missed ----------------------------------------------------------------

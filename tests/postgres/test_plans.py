@@ -19,11 +19,11 @@ import pytest
 
 from conformance.steps import ask, bury, claim, draft, ids, joined, outcome, put, send
 from penstock.core.ids import new_id
-from penstock.engines.postgres import partitions
+from penstock.engines.postgres import history
 from penstock.engines.postgres.bounds import whole
+from penstock.engines.postgres.claim import OFFER
+from penstock.engines.postgres.connection import Link
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.postgres.exchanging import OFFER
-from penstock.engines.postgres.link import Link
 from penstock.engines.postgres.offers import LEASE
 from penstock.engines.records import QueueSettings
 from penstock.testing.clock import FakeClock
@@ -517,7 +517,7 @@ VERBS: dict[str, Callable[[Watched], Awaitable[None]]] = {
 @pytest.fixture(autouse=True)
 def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """No day is so big that it waits to go as a whole."""
-    monkeypatch.setattr(partitions, "BIG", 1 << 60)
+    monkeypatch.setattr(history, "BIG", 1 << 60)
 
 
 async def troubles(engine: Watched, store: Crowded, verb: str) -> str:

@@ -15,10 +15,9 @@ import pytest
 from conformance.steps import put
 from penstock.core.job import State
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.postgres.glance import glance
-from penstock.engines.postgres.views import PostgresViews
-from penstock.engines.queries import statements
+from penstock.engines.postgres.reads import PostgresViews, glance
 from penstock.engines.records import Ask, Filter, QueueSettings
+from penstock.engines.sql_files import statements
 from penstock.testing.clock import FakeClock
 from servers.emptied import Emptied
 

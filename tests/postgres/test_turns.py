@@ -23,7 +23,7 @@ from conformance.steps import (
 )
 from penstock.core.job import Draft, State, Verdict
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.postgres.entry import to_json
+from penstock.engines.postgres.enqueue import to_json
 from penstock.engines.records import QueueSettings
 from penstock.errors import EngineBusy
 from penstock.testing.clock import FakeClock

@@ -16,7 +16,7 @@ from conformance.waiting import LONG, asleep, breathe
 from penstock.core.ids import new_id
 from penstock.engines.engine import Engine
 from penstock.engines.observed import Observed
-from penstock.engines.postgres import ear, watch
+from penstock.engines.postgres import wakeup
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import QueueSettings
 from penstock.events import Bus, Event, Listening, Polling
@@ -70,7 +70,7 @@ class Channel:
         for notify in self.connection.notifies():
             if notify.payload == "so far":
                 break
-            if notify.payload != ear.PROBE:
+            if notify.payload != wakeup.PROBE:
                 said.append(notify.payload)
         return said
 
@@ -85,14 +85,14 @@ def channel(url: str) -> Iterator[Channel]:
 @pytest.fixture
 def no_backstop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a notification wakes who sleeps."""
-    monkeypatch.setattr(watch, "POLL", LONG)
+    monkeypatch.setattr(wakeup, "POLL", LONG)
 
 
 @pytest.fixture
 def alert(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is soon taken for deafness."""
-    monkeypatch.setattr(ear, "QUIET", 0.05)
-    monkeypatch.setattr(ear, "PATIENCE", 1.0)
+    monkeypatch.setattr(wakeup, "QUIET", 0.05)
+    monkeypatch.setattr(wakeup, "PATIENCE", 1.0)
 
 
 def told(bus: Bus, kind: type[Kind]) -> asyncio.Future[Kind]:
@@ -135,7 +135,7 @@ async def test_nobody_is_notified_while_nobody_sleeps(open_handle: Open, channel
 async def test_a_new_job_is_told_to_idle_workers(open_handle: Open, channel: Channel) -> None:
     sleeper, engine = await open_handle(), await open_handle()
     async with asleep(sleeper.wait(ask(await joined(sleeper)), LONG)) as nap:
-        await until_known(channel, watch.WORK)
+        await until_known(channel, wakeup.WORK)
         channel.heard()
         await engine.get([await put(engine)])
         await soon(nap)
@@ -148,12 +148,12 @@ async def test_a_job_that_ends_is_told_to_those_who_wait_for_it_and_to_no_worker
     worker, caller, engine = await open_handle(), await open_handle(), await open_handle()
     first, second = await running(engine), await running(engine)
     async with asleep(worker.wait(ask(await joined(worker)), LONG)) as nap:
-        await until_known(channel, watch.WORK)
+        await until_known(channel, wakeup.WORK)
         channel.heard()
         await settle(engine, first)
         assert channel.heard() == []
         async with asleep(caller.results([second.id], LONG)) as waiting:
-            await until_known(channel, watch.DONE)
+            await until_known(channel, wakeup.DONE)
             await settle(engine, second)
             assert (await soon(waiting)).keys() == {second.id}
         assert channel.heard() == ["done"]
@@ -169,7 +169,7 @@ async def test_a_job_that_makes_room_for_another_is_told_to_workers(
     job = await running(engine, queue="narrow")
     await put(engine, queue="narrow")
     async with asleep(sleeper.wait(ask(await joined(sleeper), "narrow"), LONG)) as nap:
-        await until_known(channel, watch.WORK)
+        await until_known(channel, wakeup.WORK)
         await send(engine, job.worker, outcome(job, "succeeded"))
         await soon(nap)
 
@@ -180,7 +180,7 @@ async def test_a_worker_without_room_hears_of_cancellations_and_of_no_job(
     worker, engine = await open_handle(), await open_handle()
     job = await running(worker)
     async with asleep(worker.wait(ask(job.worker, want=0), LONG)) as nap:
-        await until_known(channel, watch.ORDERS)
+        await until_known(channel, wakeup.ORDERS)
         channel.heard()
         await engine.get([await put(engine)])
         assert channel.heard() == []
@@ -204,7 +204,7 @@ async def test_sleep_is_measured_by_the_clock_of_the_server(
     """Whatever a test says the time is, where the sleeper lives or where the writer does."""
     sleeper, engine = await open_handle(FakeClock(), follows_clock=True), await open_handle()
     async with asleep(sleeper.wait(ask(await joined(sleeper)), LONG)) as nap:
-        await until_known(channel, watch.WORK)
+        await until_known(channel, wakeup.WORK)
         await put(engine)
         await soon(nap)
 
@@ -240,7 +240,7 @@ async def test_one_connection_listens_for_all_who_sleep_on_a_handle(
         asleep(engine.wait(one_turn, LONG)),
         asleep(engine.listen(await engine.version(), LONG)),
     ):
-        await until_known(channel, watch.WORK, watch.ANY)
+        await until_known(channel, wakeup.WORK, wakeup.ANY)
         assert len(channel.connection.execute(LISTENERS).fetchall()) == 1
 
 
@@ -266,11 +266,11 @@ async def test_who_sleeps_hears_again_after_the_connection_was_ended(
 ) -> None:
     sleeper, engine = await open_handle(), await open_handle()
     async with asleep(sleeper.wait(ask(await joined(sleeper)), LONG)) as nap:
-        await until_known(channel, watch.WORK)
+        await until_known(channel, wakeup.WORK)
         ((before,),) = channel.connection.execute(LISTENERS).fetchall()
         channel.connection.execute("DELETE FROM penstock.sleeper")
         channel.connection.execute("SELECT pg_terminate_backend(%s)", (before,))
-        await until_known(channel, watch.WORK)
+        await until_known(channel, wakeup.WORK)
         ((after,),) = channel.connection.execute(LISTENERS).fetchall()
         assert after != before
         channel.heard()
@@ -353,11 +353,11 @@ async def test_polls_grow_rare_and_begin_anew_with_work(
     engine = await open_handle(listens=False)
     sight = engine._watch
     pauses = [sight._next_pause() for _ in range(20)]
-    assert all(0 < pause <= watch.POLL for pause in pauses)
-    assert pauses[0] <= watch.OFTEN
-    assert min(pauses[-5:]) >= 0.75 * watch.POLL
+    assert all(0 < pause <= wakeup.POLL for pause in pauses)
+    assert pauses[0] <= wakeup.OFTEN
+    assert min(pauses[-5:]) >= 0.75 * wakeup.POLL
     await put(engine)
-    assert sight._next_pause() <= watch.OFTEN
+    assert sight._next_pause() <= wakeup.OFTEN
 
 
 # --- a lone enqueue ------------------------------------------------------------------------------

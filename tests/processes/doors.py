@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, contextmanager
 import psycopg
 
 from penstock.clock import Clock
-from penstock.engines.file_gate import FileGate
+from penstock.engines.sqlite.write_lock import FileGate
 from penstock.errors import EngineBusy
-from penstock.url import parse
+from penstock.stores import parse
 
 LOCK = (
     "SET lock_timeout = '{timeout:.0f}ms';"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from penstock.engines.engine import Engine
 from penstock.engines.records import Ask, Exchange
 from penstock.errors import EngineUnavailable
-from penstock.source import Place
+from penstock.stores import Place
 from penstock.testing import Faulty
 from processes.shop import app
 

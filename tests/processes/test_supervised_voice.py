@@ -10,10 +10,17 @@ import msgspec
 import pytest
 
 from penstock.core.job import Outcome, OutcomeKind
-from penstock.supervised import Voice, _shared
-from penstock.url import parse
-from penstock.worker.overseer import Pulse
-from penstock.worker.staff.frames import Joined, Lives, Replace, Said, Will, unpacked
+from penstock.stores import parse
+from penstock.worker.status import Pulse
+from penstock.worker.supervisor.replica_messages import (
+    Joined,
+    Lives,
+    Replace,
+    Said,
+    Will,
+    unpacked,
+)
+from penstock.worker_process import Voice, _shared
 
 
 class Listener:

@@ -13,10 +13,10 @@ import pytest
 from penstock.core.ids import new_id
 from penstock.core.job import Draft
 from penstock.engines import crowd
-from penstock.engines.file_gate import FileGate
 from penstock.engines.records import Filter, Receipt
-from penstock.engines.sqlite import SqliteEngine
-from penstock.engines.sqlite_counter import SqliteCounter
+from penstock.engines.sqlite.counter import SqliteCounter
+from penstock.engines.sqlite.engine import SqliteEngine
+from penstock.engines.sqlite.write_lock import FileGate
 from penstock.engines.visitor import Visitor
 from penstock.errors import EngineClosed, EngineReentered, EngineTimeout
 

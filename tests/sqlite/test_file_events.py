@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from conformance.steps import put, soon
-from penstock.engines.file_events import FileEvents
-from penstock.engines.sqlite import SqliteEngine
+from penstock.engines.sqlite.engine import SqliteEngine
+from penstock.engines.sqlite.wakeup import FileEvents
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ async def test_a_file_that_is_not_there_is_watched_when_it_comes(tmp_path: Path)
 async def test_where_the_system_does_not_tell_a_commit_is_seen_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.engines.file_events.sys.platform", "plan9")
+    monkeypatch.setattr("penstock.engines.sqlite.wakeup.sys.platform", "plan9")
     here, there = (SqliteEngine(str(tmp_path / "jobs.db")) for _ in range(2))
     await here.open()
     await there.open()

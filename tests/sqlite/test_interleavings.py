@@ -20,7 +20,7 @@ import pytest
 from conformance.steps import draft, joined, put, settle, soon
 from penstock.core.job import Job, State
 from penstock.engines.records import Ask, QueueSettings
-from penstock.engines.sqlite import SqliteEngine
+from penstock.engines.sqlite.engine import SqliteEngine
 
 BETWEEN = 0.05
 """Real seconds in which a step that need not wait would surely have got in between."""

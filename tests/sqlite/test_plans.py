@@ -9,8 +9,8 @@ import pytest
 
 from conformance.steps import claim, draft, enqueue_jobs, everything, joined, outcome, send
 from penstock.core.job import Hold, State, Verdict
-from penstock.engines.queries import statements
-from penstock.engines.sqlite import SqliteEngine
+from penstock.engines.sql_files import statements
+from penstock.engines.sqlite.engine import SqliteEngine
 
 HOT = [
     "head",

@@ -20,7 +20,7 @@ import pytest
 from conformance.steps import ask, bury, claim, draft, everything, outcome, put, send
 from penstock.core.ids import new_id
 from penstock.engines.records import QueueSettings, WorkerInfo
-from penstock.engines.sqlite import SqliteEngine
+from penstock.engines.sqlite.engine import SqliteEngine
 from penstock.errors import EngineBusy, EngineClosed
 
 PATIENCE = 60.0
@@ -28,7 +28,7 @@ PATIENCE = 60.0
 
 # Each process is forked from a server that has no thread and no open file.
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["penstock.engines.sqlite", "conformance.steps"])
+processes.set_forkserver_preload(["penstock.engines.sqlite.engine", "conformance.steps"])
 
 Act = Callable[[str, Connection], Coroutine[Any, Any, None]]
 

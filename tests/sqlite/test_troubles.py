@@ -17,10 +17,10 @@ import pytest
 
 from conformance.steps import claim_one, draft, everything, put, settle, stored
 from penstock.core.job import State
-from penstock.engines import sqlite_schema
-from penstock.engines.file_gate import FileGate
-from penstock.engines.queries import migrations
-from penstock.engines.sqlite import SqliteEngine
+from penstock.engines.sql_files import migrations
+from penstock.engines.sqlite import schema
+from penstock.engines.sqlite.engine import SqliteEngine
+from penstock.engines.sqlite.write_lock import FileGate
 from penstock.errors import (
     EngineBusy,
     EngineClosed,
@@ -90,8 +90,8 @@ def test_a_file_that_cannot_be_written_is_refused_by_name(path: str, tmp_path: P
     """As another user, because root may write everything."""
     script = f"""
         import asyncio, os, sys
-        from penstock.engines.queries import migrations
-        from penstock.engines.sqlite import SqliteEngine
+        from penstock.engines.sql_files import migrations
+        from penstock.engines.sqlite.engine import SqliteEngine
         migrations("sqlite")  # read before this becomes a user who may read nothing
         if os.getuid() == 0:
             os.setuid(65534)
@@ -136,7 +136,7 @@ def test_a_file_system_without_room_is_named_and_the_store_survives(path: str) -
     script = f"""
         import asyncio, resource, signal
         from penstock.core.job import Draft
-        from penstock.engines.sqlite import SqliteEngine
+        from penstock.engines.sqlite.engine import SqliteEngine
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
         async def main():
@@ -227,7 +227,7 @@ async def test_an_older_schema_is_brought_up_to_date_on_open(
     await put(engine, "a")
     await engine.close()
     later = (*migrations("sqlite"), "CREATE TABLE added_later (x);")
-    monkeypatch.setattr(sqlite_schema, "migrations", lambda folder: later)
+    monkeypatch.setattr(schema, "migrations", lambda folder: later)
     await engine.open()
     assert await engine.migrate() == len(later)
     assert (await stored(engine, "a")).id == "a"
@@ -245,7 +245,7 @@ async def test_a_migration_that_fails_leaves_the_store_as_it_was(
     await engine.close()
     broken = (*migrations("sqlite"), "CREATE TABLE half (x);\nCREATE TABLE job (x);")
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite_schema, "migrations", lambda folder: broken)
+        patch.setattr(schema, "migrations", lambda folder: broken)
         with pytest.raises(EngineUnavailable, match="already exists"):
             await engine.open()
     await engine.open()

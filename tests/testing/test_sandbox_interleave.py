@@ -10,7 +10,7 @@ import pytest
 from penstock import State
 from penstock.errors import BadOption
 from penstock.testing import Sandbox, UnseenFailure
-from penstock.testing.turnstile import Turnstile
+from penstock.testing.interleaving import Turnstile
 
 SEEDS = range(20)
 

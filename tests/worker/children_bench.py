@@ -8,12 +8,11 @@ from typing import Any
 
 from penstock.clock import SystemClock
 from penstock.core.job import Outcome
-from penstock.worker.attempt import Attempt, Ending
-from penstock.worker.children import Children, Home
-from penstock.worker.gate import Gate
-from penstock.worker.means import Means
+from penstock.worker.inflight import Attempt, Ending
+from penstock.worker.pool import Gate, Means
+from penstock.worker.process_pool import Children, Home
 from penstock.worker.runner import Runner
-from penstock.worker.store_time import StoreTime
+from penstock.worker.status import StoreTime
 from worker.test_pools import make_job
 from worker.victims import Declared
 

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from penstock.context import Context
 from penstock.core.ids import new_id
 from penstock.core.job import Draft, Job, Outcome, State
-from penstock.core.payload import Signature
 from penstock.core.retry import make_policy
+from penstock.core.signature import Signature
 from penstock.core.spec import Spec
-from penstock.engines.memory import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine, MemoryStore
 from penstock.engines.records import Ask, Sighting, WorkerInfo
 from penstock.errors import EngineUnavailable
 from penstock.testing import FakeClock, Faulty

@@ -9,10 +9,19 @@ from collections.abc import Callable
 import msgspec
 
 from penstock.testing.clock import FakeClock
-from penstock.worker.staff.frames import Drain, Failed, Joined, Loaded, Said, Told, packed, unpacked
-from penstock.worker.staff.journal import StaffJournal
-from penstock.worker.staff.member import Member
-from penstock.worker.staff.post import Post
+from penstock.worker.supervisor.log import StaffJournal
+from penstock.worker.supervisor.replica import Post
+from penstock.worker.supervisor.replica_messages import (
+    Drain,
+    Failed,
+    Joined,
+    Loaded,
+    Said,
+    Told,
+    packed,
+    unpacked,
+)
+from penstock.worker.supervisor.replica_process import Member
 
 LOADED = Loaded(
     url="sqlite:////jobs.db",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from penstock.core.spec import Kind
-from penstock.worker.appetite import AHEAD, Appetite, Meal, Room
+from penstock.worker.prefetch import AHEAD, Appetite, Meal, Room
 
 
 def fed(*, rate: float, round_trip: float, kind: str = "async", most: int = 100) -> Appetite:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.worker.blame import error_record, kind_of, message_of, storable, summary_of
+from penstock.worker.error_record import error_record, kind_of, message_of, storable, summary_of
 from worker.test_pools import make_job
 
 

@@ -12,9 +12,9 @@ from importlib import import_module
 import pytest
 
 from penstock.core.job import OutcomeKind
-from penstock.worker import children as pool_module
-from penstock.worker.attempt import Ending
+from penstock.worker import process_pool as pool_module
 from penstock.worker.child.process import ChildProcess
+from penstock.worker.inflight import Ending
 from worker import victims
 from worker.children_bench import Bench
 

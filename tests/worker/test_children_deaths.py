@@ -16,10 +16,10 @@ from random import Random
 import pytest
 
 from penstock.core.job import OutcomeKind
-from penstock.worker.attempt import Attempt, Ending
 from penstock.worker.child import process as child_process
-from penstock.worker.child import talk as child_talk
-from penstock.worker.child.frames import FRAMES, Ended, Reader, packed, write
+from penstock.worker.child import process as child_talk
+from penstock.worker.child.messages import FRAMES, Ended, Reader, packed, write
+from penstock.worker.inflight import Attempt, Ending
 from worker import victims
 from worker.children_bench import PATIENCE, Bench
 

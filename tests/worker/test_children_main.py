@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.worker.child.place import Nowhere, Place, is_child, place_of
+from penstock.worker.child.find_task import Nowhere, Place, is_child, place_of
 from worker import victims
 from worker.children_bench import PATIENCE
 
@@ -145,7 +145,7 @@ def test_what_no_other_process_can_find_says_what_to_do():
 
 def test_what_is_typed_in_says_what_to_do(tmp_path):
     program = (
-        "from penstock.worker.child.place import place_of\n"
+        "from penstock.worker.child.find_task import place_of\n"
         "def typed(): ...\n"
         "print(place_of(typed).why)\n"
     )
@@ -159,7 +159,7 @@ def test_a_script_that_has_run_to_its_end_is_still_found(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import atexit\n"
-        "from penstock.worker.child.place import place_of\n"
+        "from penstock.worker.child.find_task import place_of\n"
         "def task(): ...\n"
         "atexit.register(lambda: print(place_of(task).script.path))\n"
     )

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from penstock import INJECTED, Context, Depends, Penstock, Retry, current
-from penstock.core.effects import Effect, Effects, Need, Supply
 from penstock.core.job import Job, OutcomeKind
+from penstock.core.transactions import Effect, Effects, Need, Supply
 from penstock.errors import (
     BadArguments,
     BadOption,
@@ -20,8 +20,8 @@ from penstock.errors import (
     NoTransaction,
     TransactionEnded,
 )
-from penstock.worker.attempt import Ending
-from penstock.worker.ends import Ends
+from penstock.worker.deadlines import Ends
+from penstock.worker.inflight import Ending
 from penstock.worker.runner import SHUT_DOWN
 from worker.rig import FakeClock
 from worker.test_hooks import Way

@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from penstock import Penstock
-from penstock.worker.garbage import spared
+from penstock.worker.runtime import spared
 
 
 def test_what_is_there_is_passed_over_until_the_end_of_the_block():

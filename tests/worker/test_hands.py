@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.core.job import OutcomeKind, Verdict
-from penstock.worker.hands import Hands
+from penstock.worker.inflight import Hands
 from worker.rig import spec
 from worker.test_pools import make_job
 

@@ -13,7 +13,7 @@ import pytest
 from penstock import Cancel, Context, Depends, Retry
 from penstock.core.hooks import Hooks
 from penstock.core.job import Outcome, OutcomeKind
-from penstock.worker.attempt import Attempt, Ending
+from penstock.worker.inflight import Attempt, Ending
 from penstock.worker.runner import Runner
 from worker.rig import soon, spec
 from worker.test_pools import make_job

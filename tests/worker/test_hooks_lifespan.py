@@ -12,7 +12,7 @@ import pytest
 from penstock.core.hooks import Hooks
 from penstock.core.job import State
 from penstock.errors import BadHook
-from penstock.worker.lifespan import lifespan
+from penstock.worker.middleware import lifespan
 from worker.rig import soon, spec, specs
 
 

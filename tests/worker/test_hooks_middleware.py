@@ -10,7 +10,7 @@ import pytest
 
 from penstock import Cancel, Context, Depends, Retry, Snooze, current
 from penstock.core.job import OutcomeKind
-from penstock.worker.attempt import Ending
+from penstock.worker.inflight import Ending
 from worker.rig import soon
 from worker.test_hooks import Loop, Way
 

@@ -8,9 +8,9 @@ import pytest
 
 from penstock.engines.engine import Engine
 from penstock.engines.records import WorkerInfo
-from penstock.worker.gate import Gate
-from penstock.worker.journal import Journal
-from penstock.worker.leases import Beats, Lease, new_worker_id
+from penstock.worker.lease import Beats, Lease, new_worker_id
+from penstock.worker.log import Journal
+from penstock.worker.pool import Gate
 from penstock.worker.settings import WorkerSettings
 from worker.rig import soon
 

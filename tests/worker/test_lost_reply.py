@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock.core.job import State
-from penstock.core.life import expired
+from penstock.core.lifecycle import expired
 from penstock.errors import EngineTimeout
 from worker.rig import sent, soon, specs, unavailable
 

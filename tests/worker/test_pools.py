@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from penstock.core.job import Job, OutcomeKind, State
-from penstock.worker.attempt import Attempt, Ending
-from penstock.worker.gate import Gate
-from penstock.worker.means import Means
+from penstock.worker.async_pool import Slots
+from penstock.worker.inflight import Attempt, Ending
+from penstock.worker.pool import Gate, Means
 from penstock.worker.runner import Runner
-from penstock.worker.slots import Slots
-from penstock.worker.threads import Threads
+from penstock.worker.thread_pool import Threads
 from worker.rig import soon, spec
 
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.context import Context, Retry, Snooze, current
 from penstock.core.job import Outcome, OutcomeKind
 from penstock.core.spec import Spec
-from penstock.worker.attempt import Attempt, Ending
+from penstock.worker.inflight import Attempt, Ending
 from penstock.worker.runner import Runner
 from worker.rig import soon, spec
 from worker.test_pools import make_job

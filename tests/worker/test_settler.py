@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from penstock.core.job import OutcomeKind, State, Verdict
 from penstock.errors import EngineTimeout
 from penstock.worker import settler
-from penstock.worker.hands import Hands
+from penstock.worker.inflight import Hands
 from worker.rig import soon, specs, unavailable
 from worker.test_hands import take
 

@@ -7,15 +7,14 @@ import threading
 
 import pytest
 
+from penstock.engines.retrying import Backoff
 from penstock.errors import BadOption
-from penstock.worker.alarms import Alarms, Ring
-from penstock.worker.attempt import Attempt
-from penstock.worker.backoff import Backoff
-from penstock.worker.journal import Journal
+from penstock.worker.deadlines import Alarms, Ring
+from penstock.worker.inflight import Attempt
+from penstock.worker.log import Journal
 from penstock.worker.settings import WorkerSettings
-from penstock.worker.sidecar import Sidecar
-from penstock.worker.stats import Stats
-from penstock.worker.store_time import StoreTime
+from penstock.worker.side_thread import Sidecar
+from penstock.worker.status import Stats, StoreTime
 from worker.rig import soon, spec
 from worker.test_pools import make_job
 

@@ -12,15 +12,24 @@ import sys
 import msgspec
 import pytest
 
-from penstock.engines.memory import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine, MemoryStore
 from penstock.errors import BadOption
 from penstock.testing import Faulty
-from penstock.worker.overseer import Pulse
-from penstock.worker.staff.frames import Done, Drain, Joined, Lives, Orders, Told, packed, unpacked
-from penstock.worker.staff.member import Member
-from penstock.worker.staff.status import Tally
-from penstock.worker.staff.supervisor import SETTLE, StaffSettings, Supervisor
-from penstock.worker.staff.systemd import Systemd
+from penstock.worker.status import Pulse
+from penstock.worker.supervisor.host import Systemd
+from penstock.worker.supervisor.replica_messages import (
+    Done,
+    Drain,
+    Joined,
+    Lives,
+    Orders,
+    Told,
+    packed,
+    unpacked,
+)
+from penstock.worker.supervisor.replica_process import Member
+from penstock.worker.supervisor.status import Tally
+from penstock.worker.supervisor.supervisor import SETTLE, StaffSettings, Supervisor
 from worker.staff_rig import LOADED, FakeProcess, Played
 
 ORDERS = Orders(app="shop:app", options={"threads": 2})
@@ -257,7 +266,7 @@ def test_the_dead_that_are_nobodys_are_let_go_and_its_own_are_not():
     """What a handler has left behind becomes a child of process 1, which is a supervisor here."""
     code = (
         "import ctypes, os, subprocess, sys\n"
-        "from penstock.worker.staff.adopted import reap_adopted\n"
+        "from penstock.worker.supervisor.host import reap_adopted\n"
         "PR_SET_CHILD_SUBREAPER = 36\n"
         "ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)\n"
         "leave = 'import subprocess; print(subprocess.Popen([\"true\"]).pid)'\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.job import Outcome, OutcomeKind
-from penstock.worker.staff.frames import Done, Replace, Will
-from penstock.worker.staff.post import LIMIT
+from penstock.worker.supervisor.replica import LIMIT
+from penstock.worker.supervisor.replica_messages import Done, Replace, Will
 from worker.staff_rig import LOADED, Office
 
 

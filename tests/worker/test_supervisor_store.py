@@ -8,12 +8,12 @@ import pytest
 
 from conformance.steps import claim, enqueue_jobs, joined
 from penstock.core.job import ErrorRecord, Outcome, OutcomeKind, State
-from penstock.engines.memory import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine, MemoryStore
 from penstock.errors import EngineReadOnly, ItemRefused
 from penstock.testing import Faulty
-from penstock.worker.staff.frames import Joined, Will
-from penstock.worker.staff.journal import StaffJournal
-from penstock.worker.staff.store import StaffStore
+from penstock.worker.supervisor.leases import StaffStore
+from penstock.worker.supervisor.log import StaffJournal
+from penstock.worker.supervisor.replica_messages import Joined, Will
 from worker.staff_rig import LOADED, Played
 
 

@@ -12,13 +12,12 @@ import pytest
 
 from penstock.context import Context
 from penstock.core.job import Hold, State
-from penstock.worker.attempt import Attempt
 from penstock.worker.child import process as child_process
-from penstock.worker.child.alone import LoneChild
-from penstock.worker.child.frames import Began, Request
-from penstock.worker.child.place import Place
+from penstock.worker.child.find_task import Place
+from penstock.worker.child.messages import Began, Request
 from penstock.worker.child.process import ChildProcess
-from penstock.worker.suspects import IDLE
+from penstock.worker.inflight import Attempt
+from penstock.worker.lone_attempts import IDLE, LoneChild
 from penstock.worker.worker import Worker
 from worker import victims
 from worker.rig import Rig, soon, specs

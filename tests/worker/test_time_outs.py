@@ -17,8 +17,8 @@ from penstock.clock import SystemClock
 from penstock.context import Context, Interrupted
 from penstock.core.job import Outcome, OutcomeKind, State
 from penstock.engines.records import Ask
-from penstock.worker.overseer import Nobody
 from penstock.worker.settings import WorkerSettings
+from penstock.worker.status import Nobody
 from penstock.worker.worker import Worker
 from worker.rig import Rig, soon, spec, specs
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from penstock.core.job import State, Verdict
 from penstock.engines.records import Ask, Exchange, WorkerInfo
-from penstock.worker import turns
+from penstock.worker import claim_loop
 from worker.rig import Handle, soon, specs
 
 
@@ -195,7 +195,7 @@ async def half_full(rig, concurrency: int = 2, **settings: Any) -> AsyncIterator
 async def test_a_worker_that_took_all_there_was_does_not_look_behind_it_for_a_moment(rig):
     async with half_full(rig):
         assert rig.main.asks[-1].want > 2
-        rig.clock.advance(turns.MOMENT / 2)
+        rig.clock.advance(claim_loop.MOMENT / 2)
         await soon(rig.clock.asleep(3))
         assert not any(ask.avoid for ask in rig.main.asks)
 
@@ -228,4 +228,4 @@ async def test_a_worker_that_waits_for_a_moment_sleeps_meanwhile(rig, monkeypatc
         monkeypatch.setattr(rig.clock, "wait", counted)
         await rig.pass_time(5.0)
         assert naps
-        assert min(naps) >= turns.SCAN_EVERY[0]
+        assert min(naps) >= claim_loop.SCAN_EVERY[0]

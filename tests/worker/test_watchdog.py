@@ -17,7 +17,7 @@ from penstock.core.job import Outcome, OutcomeKind, State, Verdict
 from penstock.engines.records import Ask
 from penstock.errors import EngineUnavailable
 from penstock.worker import watchdog
-from penstock.worker.crew import WEDGED
+from penstock.worker.dispatcher import WEDGED
 from penstock.worker.worker import Worker
 from worker.rig import Handle, Rig, soon, specs
 from worker.test_time_outs import Overseer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.context import Interrupted
-from penstock.worker.window import SHUT, Window
+from penstock.worker.interrupt import SHUT, Window
 
 
 class Thread:

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from penstock.cli.dialogue import say
+from penstock.cli.prompts import say
 from penstock.errors import PenstockError, ProcessFailed
 
 EPILOG: Final = """\
@@ -35,7 +35,7 @@ def demo(
 ) -> None:
     """Show a little shop's background work: two processes, retries, crashes, dead letters."""
     # Here, because only this command draws: what draws takes a while to import.
-    from penstock.demo.place import make
+    from penstock.demo.folder import make
     from penstock.demo.run import run
 
     place = make(keep)

@@ -10,12 +10,12 @@ from typing import Annotated, Any, Final
 import typer
 
 from penstock.app import Penstock
+from penstock.cli.next_steps import copyable
 from penstock.cli.output import AsJson, print_json, print_line
-from penstock.cli.steps import copyable
 from penstock.cli.store import Url, check_shared
 from penstock.core.finding import Finding, Level
 from penstock.errors import BadOption
-from penstock.locate import VARIABLE, locate
+from penstock.find_app import VARIABLE, locate
 
 EPILOG = """\
 Nothing is made, migrated or changed, unless --mend is given. With an application its tasks and

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 from msgspec.structs import replace
 
-from penstock.cli.dialogue import say
+from penstock.cli.next_steps import copyable
 from penstock.cli.output import AsJson, print_json, print_line
-from penstock.cli.steps import copyable
+from penstock.cli.prompts import say
 from penstock.cli.store import Url, opened
 from penstock.cli.times import iso
 from penstock.explain import Explanation, Reason

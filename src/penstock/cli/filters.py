@@ -14,7 +14,7 @@ import typer
 
 from penstock.cli import completion
 from penstock.clock import SystemClock
-from penstock.core.duration import seconds
+from penstock.core.units import seconds
 from penstock.errors import BadDuration, BadOption, UsageError
 from penstock.operations import Which
 

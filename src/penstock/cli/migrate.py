@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from penstock.app import Penstock
-from penstock.cli.dialogue import say
 from penstock.cli.output import AsJson, print_block, print_json, print_line
+from penstock.cli.prompts import say
 from penstock.cli.store import Url, shared
 from penstock.clock import SystemClock
 from penstock.engines.records import Schema

@@ -11,9 +11,9 @@ import typer
 
 from penstock.app import Penstock
 from penstock.cli import completion
-from penstock.cli.dialogue import say
-from penstock.cli.groups import group
 from penstock.cli.output import AsJson, Column, print_json, print_line, print_table
+from penstock.cli.program import group
+from penstock.cli.prompts import say
 from penstock.cli.store import Url, opened
 from penstock.core.job import State
 from penstock.engines.records import Count, QueueSettings

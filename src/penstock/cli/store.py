@@ -16,7 +16,7 @@ from penstock.app import Penstock
 from penstock.clock import SystemClock
 from penstock.config import PREFIX, Settings
 from penstock.errors import BadOption, StoreMissing
-from penstock.locate import locate
+from penstock.find_app import locate
 from penstock.stores import connect
 
 Url = Annotated[

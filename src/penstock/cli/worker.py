@@ -13,15 +13,14 @@ import typer
 
 from penstock import logs
 from penstock.clock import SystemClock
-from penstock.core.duration import seconds
-from penstock.core.size import size
+from penstock.core.units import seconds, size
 from penstock.errors import AppNotFound, BadOption
+from penstock.find_app import VARIABLE, locate
 from penstock.hosting import WorkerOptions
-from penstock.locate import VARIABLE, locate
 from penstock.stores import connect
-from penstock.worker.staff.frames import Orders
-from penstock.worker.staff.reload import check_watchable
-from penstock.worker.staff.supervisor import StaffSettings, Supervisor
+from penstock.worker.supervisor.host import check_watchable
+from penstock.worker.supervisor.replica_messages import Orders
+from penstock.worker.supervisor.supervisor import StaffSettings, Supervisor
 
 EPILOG = """\
 What is not given is as the application's settings say. A DURATION is written 500ms, 90s or 1h30m.

@@ -10,7 +10,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, Final
 
-from penstock.core.effects import Effects
+from penstock.core.transactions import Effects
 from penstock.errors import BadHook
 
 Function = Callable[..., Any]

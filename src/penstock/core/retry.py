@@ -21,7 +21,7 @@ from inspect import iscoroutinefunction
 from types import MappingProxyType
 from typing import Any, Final
 
-from penstock.core.duration import Duration, seconds
+from penstock.core.units import Duration, seconds
 from penstock.errors import BadDuration, BadPolicy
 
 Decision = Callable[[int, Any], Duration | None]

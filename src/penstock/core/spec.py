@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from penstock.core.effects import Need
 from penstock.core.hooks import Hooks
-from penstock.core.payload import Signature
 from penstock.core.retry import Policy
+from penstock.core.signature import Signature
+from penstock.core.transactions import Need
 
 Kind = Literal["async", "sync", "process"]
 """Where attempts of a task run: on the loop, on a thread, or in a child process."""

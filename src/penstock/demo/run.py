@@ -14,28 +14,147 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final, cast
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any, Final, TextIO, cast
 
+from penstock import logs
 from penstock.app import Penstock
 from penstock.cli.output import print_line
+from penstock.cli.top.live import Beats
 from penstock.cli.top.view import View
-from penstock.cli.top.watch import Beats
 from penstock.clock import Clock, SystemClock
-from penstock.demo.book import Book, Entry
-from penstock.demo.day import EVERY, Wish, opening, orders
-from penstock.demo.place import Place
-from penstock.demo.show import Moment, Show, suited
-from penstock.demo.staff import Staff
-from penstock.demo.summary import print_summary
+from penstock.demo.folder import Place
+from penstock.demo.view import Book, Entry, Moment, Show, print_summary, suited
 from penstock.engines.engine import Engine
-from penstock.errors import CannotHost, EngineReplaced, EngineUnavailable, ProcessFailed
+from penstock.errors import (
+    CannotHost,
+    EngineReplaced,
+    EngineUnavailable,
+    ProcessFailed,
+)
 from penstock.options import EnqueueOptions
 from penstock.stores import connect
+from penstock.worker.supervisor.replica_messages import Orders
+from penstock.worker.supervisor.replica_process import spawn
+from penstock.worker.supervisor.supervisor import StaffSettings, Supervisor
+
+# --- staff --------------------------------------------------------------------------------------
+#
+# The demo's worker processes: the supervisor of ``penstock worker``, inside the demo's process.
+#
+# So its processes end by themselves if the demo is killed. What they print goes to a log.
+
+
+APP: Final = "penstock.demo.shop:app"
+PROCESSES: Final = 2
+OPTIONS: Final = {
+    "concurrency": 5,
+    "threads": 3,
+    "children": 2,
+    "drain": 0.0,
+    "grace": 2.0,
+    "lease": 10.0,
+    "name": "demo",
+}
+
+
+class Staff(Supervisor):
+    """A supervisor that tells its owner when a person wants to stop."""
+
+    def __init__(self, log: TextIO, clock: Clock, told: Callable[[str], None]) -> None:
+        logs.configure("text", "info", log)
+        logging.raiseExceptions = False  # a log on a full disk must not be told of on the screen
+        super().__init__(
+            partial(connect, clock=clock),
+            Orders(app=APP, options=OPTIONS),
+            StaffSettings(processes=PROCESSES, hang_limit=20.0),
+            clock=clock,
+            environ={name: value for name, value in os.environ.items() if "NOTIFY" not in name},
+            start=partial(spawn, output=log.fileno()),
+        )
+        self._told = told
+
+    def stop(self, why: str) -> None:
+        self._told(why)
+        super().stop(why)
+
+    def finish(self) -> None:
+        """The demo itself wants to stop."""
+        super().stop("the demo is over")
+
+
+# --- day ----------------------------------------------------------------------------------------
+#
+# A day in the shop: what its customers cause, and when.
+
+
+PEOPLE: Final = ("ada", "bob", "cyd", "dan", "eve", "fay", "gus", "hal", "ivy", "joe", "kim", "leo")
+EVERY: Final = 0.8
+"""Seconds from one order to the next."""
+ORDERS: Final = 14
+"""Orders of a day; a shop that stays has no end of them."""
+FIRST_ORDER: Final = 1001
+UNSHIPPABLE: Final = 1013
+UNPRINTABLE: Final = 1017
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A job to be enqueued."""
+
+    task: str
+    args: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def opening() -> list[Wish]:
+    """What is there when the shop opens."""
+    return [
+        *(_mail(f"{name}@example.com", "News in November") for name in (*PEOPLE, *PEOPLE[::-1])),
+        *(Wish("picture.shrink", {"photo": f"photo-{number}"}) for number in range(1, 6)),
+        *(_payment(order) for order in range(FIRST_ORDER - 6, FIRST_ORDER)),
+        Wish("customer.remind", {"customer": "zoe"}, {"delay": "12s"}),
+        Wish("order.ship", {"order": UNSHIPPABLE}),
+    ]
+
+
+def orders(*, without_end: bool) -> Iterator[list[Wish]]:
+    """What each order causes, one after the other."""
+    for number in count() if without_end else range(ORDERS):
+        order = FIRST_ORDER + number
+        caused = [_payment(order), _mail(f"{_customer(order)}@example.com", f"Order {order}")]
+        if number % 3 == 0:
+            caused.append(Wish("picture.shrink", {"photo": f"order-{order}"}))
+        if number == 2:
+            caused.append(Wish("invoice.render", {"order": UNPRINTABLE}))
+        if number % 10 == 9:
+            soon = {"delay": "5s"}
+            caused.append(Wish("customer.remind", {"customer": _customer(order)}, soon))
+        yield caused
+
+
+def _mail(to: str, subject: str) -> Wish:
+    return Wish("mail.send", {"to": to, "subject": subject})
+
+
+def _payment(order: int) -> Wish:
+    return Wish("payment.collect", {"order": order, "customer": _customer(order)})
+
+
+def _customer(order: int) -> str:
+    return PEOPLE[order % len(PEOPLE)]
+
+
+# --- run ----------------------------------------------------------------------------------------
+
 
 REFRESH: Final = 0.15
 WINDOW: Final = 5.0

@@ -6,7 +6,7 @@ between the two. Nothing is changed unless it is told to mend.
 """
 
 from penstock.core.finding import Finding, Level
-from penstock.doctor.chart import Expected
-from penstock.doctor.examine import examine
+from penstock.doctor.doctor import examine
+from penstock.doctor.snapshot import Expected
 
 __all__ = ["Expected", "Finding", "Level", "examine"]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.core.finding import Finding, Level
-from penstock.doctor.chart import Chart
-from penstock.explain.words import span
+from penstock.doctor.snapshot import Chart
+from penstock.explain.reasons import span
 
 TOLERANCE: Final = 1.0
 """Seconds that clocks may differ before jobs visibly start too early or too late."""

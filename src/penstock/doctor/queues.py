@@ -8,8 +8,8 @@ from typing import Final
 
 from penstock.core.finding import Finding, Level
 from penstock.core.job import FINAL, Hold, Job, State
-from penstock.doctor.chart import SAMPLE, Chart
-from penstock.explain.words import argument, listed, moment, near, number, span
+from penstock.doctor.snapshot import SAMPLE, Chart
+from penstock.explain.reasons import argument, listed, moment, near, number, span
 
 OVERDUE: Final = 10.0
 """Seconds that a due job may wait to be made ready before promotion counts as stalled."""

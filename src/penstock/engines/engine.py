@@ -218,7 +218,7 @@ class Engine(ABC):
         """Settle a worker's outcomes, then give it up to ``want`` jobs.
 
         Atomic: the whole turn, in this order: mark what has ``begun``; settle each outcome inside
-        the fence (see ``penstock.core.life.settled``); expire and promote what is due, at most
+        the fence (see ``penstock.core.lifecycle.settled``); expire and promote what is due, at most
         ``PROMOTE_BATCH`` of each; place what waits unplaced; claim. A queue that is paused, or
         whose ``max_running`` attempts run, gives nothing; counting and claiming cannot be overtaken
         by another claimer.
@@ -330,8 +330,8 @@ class Engine(ABC):
         are now.
 
         Atomic: each worker in ``dead`` whose beat is still the one seen loses its lease; then every
-        running job without a live lease is treated by ``penstock.core.life.rescued``. A job that
-        would wait again needs its unique key again (law 13).
+        running job without a live lease is treated by ``penstock.core.lifecycle.rescued``. A job
+        that would wait again needs its unique key again (law 13).
         Idempotent; call again until it returns nothing.
         """
 

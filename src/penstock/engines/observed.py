@@ -38,7 +38,6 @@ from penstock.core.finding import Finding
 from penstock.core.job import Draft, Job, Verdict
 from penstock.engines.engine import Answer, Engine
 from penstock.engines.narrator import Narrator
-from penstock.engines.patience import Patience
 from penstock.engines.records import (
     Ask,
     Cell,
@@ -62,6 +61,7 @@ from penstock.engines.records import (
     Term,
     WorkerInfo,
 )
+from penstock.engines.retrying import Patience
 from penstock.errors import (
     EngineClosed,
     EngineReentered,

@@ -5,7 +5,7 @@ first, each with what to do about it. What one look cannot tell is whether a wor
 still lives: that is seen by watching for a beat, for as long as the caller allows.
 """
 
-from penstock.explain.look import explain
-from penstock.explain.record import Code, Explanation, Reason
+from penstock.explain.explain import explain
+from penstock.explain.reasons import Code, Explanation, Reason
 
 __all__ = ["Code", "Explanation", "Reason", "explain"]

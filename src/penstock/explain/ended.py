@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from penstock.core.job import Job, State
-from penstock.core.life import EXPIRED, MAY_HAVE_RUN
+from penstock.core.lifecycle import EXPIRED, MAY_HAVE_RUN
 from penstock.engines.records import Standing
-from penstock.explain.record import Code, Reason
-from penstock.explain.words import argument, moment, number, span
+from penstock.explain.reasons import Code, Reason, argument, moment, number, span
 
 
 def gone(standing: Standing) -> Reason:

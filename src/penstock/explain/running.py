@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from penstock.engines.records import WorkerInfo
-from penstock.explain.record import Code, Reason, Scene
-from penstock.explain.staff import no_leader, silence
-from penstock.explain.words import span
+from penstock.explain.reasons import Code, Reason, Scene, span
+from penstock.explain.workers import no_leader, silence
 
 
 def reasons(scene: Scene) -> list[Reason]:

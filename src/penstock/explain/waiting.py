@@ -8,9 +8,8 @@ from msgspec.structs import replace
 
 from penstock.core.job import Hold, Job, State
 from penstock.engines.records import LINE_LIMIT
-from penstock.explain import staff
-from penstock.explain.record import Code, Reason, Scene
-from penstock.explain.words import argument, listed, moment, number, span
+from penstock.explain import workers
+from penstock.explain.reasons import Code, Reason, Scene, argument, listed, moment, number, span
 
 PATIENCE: Final = 5.0
 """Seconds that a job may be next before one wonders why nobody takes it."""
@@ -29,16 +28,16 @@ def reasons(scene: Scene) -> list[Reason]:
     job = scene.job
     if job.expires_at is not None and job.expires_at <= scene.now:
         return [_expired(scene, job.expires_at)]
-    found = [*_own(scene), *_paused(scene), *staff.reasons(scene)]
+    found = [*_own(scene), *_paused(scene), *workers.reasons(scene)]
     if job.hold is Hold.UNKNOWN_TASK:
         found = [reason for reason in found if reason.code is not Code.NOT_KNOWN]
     if not _is_in_line(scene):
         return found
-    found += [*_queue(scene), *staff.busy(scene), *_line(scene)]
+    found += [*_queue(scene), *workers.busy(scene), *_line(scene)]
     if scene.able and scene.is_silent(scene.able):
-        found.append(staff.silence(scene, scene.able))
+        found.append(workers.silence(scene, scene.able))
     if scene.able and scene.is_leaderless:
-        found.append(staff.no_leader(scene))
+        found.append(workers.no_leader(scene))
     return found or [_next(scene)]
 
 
@@ -108,7 +107,7 @@ def _unknown(scene: Scene) -> Reason:
         return Reason(code=Code.NO_CAUSE, text=text, next_step=step)
     known = {each for worker in scene.workers for each in worker.tasks}
     text = f"it is held until a worker joins that knows task {task!r}: none does now"
-    return replace(staff.unknown(scene, known), code=Code.UNKNOWN_TASK, text=text)
+    return replace(workers.unknown(scene, known), code=Code.UNKNOWN_TASK, text=text)
 
 
 # --- its queue ----------------------------------------------------------------------------------

@@ -13,15 +13,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from math import inf
 from typing import Any, Final
 
-from penstock.clock import Clock
+from penstock.clock import Clock, within
 from penstock.engines.engine import Engine
+from penstock.engines.retrying import Backoff
 from penstock.errors import EngineClosed, EngineError
 from penstock.leader.chores import Chore
 from penstock.leader.election import Election
-from penstock.leader.within import within
-from penstock.worker.backoff import Backoff
-from penstock.worker.journal import Journal
-from penstock.worker.leases import open_patiently
+from penstock.worker.lease import open_patiently
+from penstock.worker.log import Journal
 
 FAREWELL: Final = 2.0
 """Seconds that a resignation may take."""

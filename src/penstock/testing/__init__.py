@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from penstock.testing.clock import FakeClock
-    from penstock.testing.entries import Entry
-    from penstock.testing.faults import Crash
-    from penstock.testing.faulty import Faulty
-    from penstock.testing.plugin import MakeSandbox, interleavings
-    from penstock.testing.runs import Drained, Failure, Run
-    from penstock.testing.sandbox import Sandbox
-    from penstock.testing.script import Call, Gate
-    from penstock.testing.troubles import (
+    from penstock.testing.errors import (
         NobodyRuns,
         NotDue,
         NotReached,
@@ -32,6 +25,12 @@ if TYPE_CHECKING:
         UnusedFault,
         WouldBlock,
     )
+    from penstock.testing.faults import Crash
+    from penstock.testing.faulty import Call, Faulty, Gate
+    from penstock.testing.inspection import Entry
+    from penstock.testing.plugin import MakeSandbox, interleavings
+    from penstock.testing.runs import Drained, Failure, Run
+    from penstock.testing.sandbox import Sandbox
 
 __all__ = [
     # an app in a test

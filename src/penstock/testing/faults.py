@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import inspect
+import sys
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass, replace
+from types import CodeType, FrameType
 from typing import Any, Final, Literal
 
 from penstock.context import Interrupted
 from penstock.core.spec import Spec
-from penstock.testing.tripwire import Tripwire
-from penstock.testing.troubles import NotReached, UnusedFault
-from penstock.worker.attempt import Attempt, Ending
+from penstock.errors import BadOption
+from penstock.testing.errors import NotReached, UnusedFault
+from penstock.worker.inflight import Attempt, Ending
 
 At = Literal["before", "during", "after"] | int
 """When: before the handler is called, after its first line, before so many-th line, or after it."""
@@ -159,3 +162,94 @@ def _raiser(fault: Fault, spec: Spec) -> Callable[..., Any]:
 
     chosen: Callable[..., Any | Coroutine[Any, Any, Any]] = afail if spec.is_async else fail
     return chosen
+
+
+# --- tripwire -----------------------------------------------------------------------------------
+#
+# A tripwire in a function: an exception is raised before a line of it is run.
+#
+# Lines are counted as they are run, those of the function itself and not of what it calls. It is
+# laid
+# with ``sys.settrace``, so a debugger or a measure of coverage does not see the call.
+
+
+Function = Callable[..., Any]
+
+
+class Tripwire:
+    """Wraps one call of a function. ``snap`` makes what is raised before the ``line``-th line."""
+
+    def __init__(self, function: Function, line: int, snap: Callable[[], BaseException]) -> None:
+        self._function = function
+        self._code = code_of(function)
+        self._line = line
+        self._snap = snap
+        self.lines = 0
+        """The lines that were come to so far."""
+        self.has_snapped = False
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the sync function."""
+        before = sys.gettrace()
+        sys.settrace(self._enter)
+        try:
+            return self._function(*args, **kwargs)
+        finally:
+            sys.settrace(before)
+
+    async def acall(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the async function."""
+        return await _Traced(self._function, args, kwargs, self._enter)
+
+    def _enter(self, frame: FrameType, event: str, arg: Any) -> Any:
+        return self._step if frame.f_code is self._code else None
+
+    def _step(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "line" and not self.has_snapped:
+            self.lines += 1
+            if self.lines >= self._line:
+                self.has_snapped = True
+                raise self._snap()
+        return self._step
+
+
+class _Traced:
+    """Awaits a coroutine that is traced while it runs, and not while it waits."""
+
+    def __init__(
+        self, function: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any], trace: Any
+    ) -> None:
+        self._function = function
+        self._args = args
+        self._kwargs = kwargs
+        self._trace = trace
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        handler = self._function(*self._args, **self._kwargs).__await__()
+        step: Callable[[Any], Any] = handler.send
+        sent: Any = None
+        while True:
+            before = sys.gettrace()
+            sys.settrace(self._trace)
+            try:
+                future = step(sent)
+            except StopIteration as end:
+                return end.value
+            finally:
+                sys.settrace(before)
+            try:
+                sent, step = (yield future), handler.send
+            except BaseException as error:
+                sent, step = error, handler.throw
+
+
+def code_of(function: Function) -> CodeType:
+    """The code whose lines are counted."""
+    bare = inspect.unwrap(function)
+    bare = getattr(bare, "func", bare)
+    for face in (bare, getattr(bare, "__func__", None), type(bare).__call__):
+        code = getattr(face, "__code__", None)
+        if isinstance(code, CodeType):
+            return code
+    why = "it has no lines that could be counted; use at='before' or at='after'"
+    raise BadOption("task", function, why)

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.errors import BadOption
-from penstock.testing.bench import Bench
-from penstock.testing.faults import At, Fault, What
-from penstock.testing.looking import AnyTask, Looking
-from penstock.testing.tripwire import code_of
-from penstock.testing.troubles import UnusedFault
+from penstock.testing.errors import UnusedFault
+from penstock.testing.faults import At, Fault, What, code_of
+from penstock.testing.harness import Bench
+from penstock.testing.inspection import AnyTask, Looking
 
 
 class Mishaps(Looking):

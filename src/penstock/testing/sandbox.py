@@ -20,22 +20,15 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self
 
 from penstock.app import Penstock
-from penstock.core.duration import Duration, seconds
 from penstock.core.job import Job, State
+from penstock.core.units import Duration, seconds
 from penstock.errors import BadOption, EngineUnavailable, JobGone
 from penstock.handle import Handle
 from penstock.options import instant, word
-from penstock.source import Place as StorePlace
+from penstock.stores import Place as StorePlace
 from penstock.sync import is_on_a_loop
-from penstock.testing.bench import Bench, Order
 from penstock.testing.clock import FakeClock
-from penstock.testing.effects import Lent
-from penstock.testing.front import Watch
-from penstock.testing.inline import Detour
-from penstock.testing.mishaps import Mishaps
-from penstock.testing.places import Guided, Here, OnLoop, Place, taken
-from penstock.testing.runs import Drained, Failure, Run
-from penstock.testing.troubles import (
+from penstock.testing.errors import (
     NotDue,
     SandboxBusy,
     SandboxClosed,
@@ -44,6 +37,12 @@ from penstock.testing.troubles import (
     WouldBlock,
     since,
 )
+from penstock.testing.harness import Bench, Order
+from penstock.testing.intercept import Detour, Watch
+from penstock.testing.mishaps import Mishaps
+from penstock.testing.runs import Drained, Failure, Run
+from penstock.testing.stepper import Guided, Here, OnLoop, Place, taken
+from penstock.testing.transactions import Lent
 
 START: Final = 1_767_225_600.0
 """The first instant of 2026, UTC: a test that passes today passes tomorrow."""

@@ -33,14 +33,14 @@ from typing import Any, Final, assert_never
 from weakref import WeakSet
 
 from penstock.context import CURRENT, Cancel, Retry, Signal, Snooze
-from penstock.core.duration import text
 from penstock.core.job import SUCCEEDED, Outcome, OutcomeKind
-from penstock.core.life import MAY_HAVE_RUN
+from penstock.core.lifecycle import MAY_HAVE_RUN
+from penstock.core.units import text
 from penstock.errors import NotAnObject, TransactionEnded
-from penstock.worker.attempt import Attempt, Ending
-from penstock.worker.blame import error_record, message_of, summary_of
-from penstock.worker.effects import stepped, transacted
-from penstock.worker.passage import Passage
+from penstock.worker.error_record import error_record, message_of, summary_of
+from penstock.worker.inflight import Attempt, Ending
+from penstock.worker.middleware import Passage
+from penstock.worker.transactional_tasks import stepped, transacted
 
 SHUT_DOWN: Final = "the worker shut down"
 

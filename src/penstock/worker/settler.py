@@ -23,9 +23,9 @@ from math import inf
 from typing import Final
 
 from penstock.engines.engine import Engine
+from penstock.engines.retrying import Backoff
 from penstock.errors import EngineClosed, EngineError, LeaseLost
-from penstock.worker.backoff import Backoff
-from penstock.worker.exchanges import Exchanges
+from penstock.worker.exchange import Exchanges
 from penstock.worker.tools import Tools
 
 LEAST: Final = 50

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 from penstock.clock import Clock
 from penstock.core.spec import Spec
-from penstock.worker.gate import Gate
-from penstock.worker.hands import Hands
-from penstock.worker.journal import Journal
-from penstock.worker.overseer import Overseer
+from penstock.worker.inflight import Hands
+from penstock.worker.log import Journal
+from penstock.worker.pool import Gate
 from penstock.worker.settings import WorkerSettings
-from penstock.worker.stats import Stats
-from penstock.worker.store_time import StoreTime
+from penstock.worker.status import Overseer, Stats, StoreTime
 
 
 @dataclass(frozen=True, slots=True)

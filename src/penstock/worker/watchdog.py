@@ -30,10 +30,10 @@ from penstock.core.job import Verdict
 from penstock.engines.engine import Engine
 from penstock.engines.records import Ask
 from penstock.errors import EngineError
-from penstock.worker.attempt import Attempt
-from penstock.worker.crew import WEDGED, Crew, released
-from penstock.worker.memory import resident
-from penstock.worker.overseer import Pulse
+from penstock.worker.dispatcher import WEDGED, Crew, released
+from penstock.worker.inflight import Attempt
+from penstock.worker.runtime import resident
+from penstock.worker.status import Pulse
 from penstock.worker.tools import Tools
 
 PULSE: Final = 1.0

@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli.output import AsJson
 from penstock.cli.store import Url
-from penstock.core.duration import seconds
+from penstock.core.units import seconds
 from penstock.errors import BadOption
 
 EPILOG: Final = """\

@@ -31,8 +31,8 @@ import psycopg
 
 from penstock.clock import SystemClock
 from penstock.engines.postgres.bell import HANDED, Bell
-from penstock.engines.postgres.entry import kind_of, to_plain
-from penstock.engines.postgres.link import Backend, Statement, Texts
+from penstock.engines.postgres.connection import Backend, Statement, Texts
+from penstock.engines.postgres.enqueue import kind_of, to_plain
 from penstock.engines.postgres.till import Till
 from penstock.engines.postgres.window import BYTES, LONGEST, MOST, Order, Window
 from penstock.engines.records import Receipt

@@ -34,18 +34,17 @@ from itertools import takewhile
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
-from penstock.core.job import Draft
-from penstock.core.lot import ids_of, payloads_of
+from penstock.core.job import Draft, ids_of, payloads_of
 from penstock.engines.crowd import Crowd
 from penstock.engines.engine import Answer
-from penstock.engines.plain import is_plain
+from penstock.engines.postgres.connection import Backend
 from penstock.engines.postgres.desk import Desk
-from penstock.engines.postgres.entry import kind_of
-from penstock.engines.postgres.link import Backend
+from penstock.engines.postgres.enqueue import kind_of
 from penstock.engines.postgres.regulars import Regulars
 from penstock.engines.postgres.till import open_till
 from penstock.engines.postgres.window import BYTES, LONGEST, MOST, Window
 from penstock.engines.records import Receipt
+from penstock.engines.validation import is_plain
 from penstock.engines.visitor import Visitor, wait_for
 
 APART: Final = 0.1

@@ -19,8 +19,8 @@ from psycopg import errors
 from penstock.clock import SystemClock
 from penstock.core.job import Draft
 from penstock.engines.postgres.bell import HANDED, Bell
-from penstock.engines.postgres.entry import Plain, to_plain
-from penstock.engines.postgres.link import Backend
+from penstock.engines.postgres.connection import Backend
+from penstock.engines.postgres.enqueue import Plain, to_plain
 from penstock.engines.postgres.till import Till
 from penstock.engines.postgres.window import Window
 from penstock.errors import EngineTimeout

@@ -20,17 +20,15 @@ from math import inf
 
 from msgspec.structs import replace
 
-from penstock.core.job import Draft, Job
-from penstock.core.lot import ids_of
+from penstock.core.job import Draft, Job, ids_of
 from penstock.engines.engine import Answer
-from penstock.engines.postgres import tidying
-from penstock.engines.postgres.entry import packed, to_json, to_plain, to_receipts
-from penstock.engines.postgres.exchanging import PostgresExchanging
-from penstock.engines.postgres.glance import glance
-from penstock.engines.postgres.jobs import PostgresJobs
-from penstock.engines.postgres.troubles import KNOWN_ID, LOCKED, SAME_ID, named_errors, says
-from penstock.engines.postgres.views import PostgresViews
-from penstock.engines.postgres.watch import ANY, DONE, NEWS, WORK
+from penstock.engines.postgres import history
+from penstock.engines.postgres.claim import PostgresExchanging
+from penstock.engines.postgres.control import PostgresJobs
+from penstock.engines.postgres.enqueue import packed, to_json, to_plain, to_receipts
+from penstock.engines.postgres.errors import KNOWN_ID, LOCKED, SAME_ID, named_errors, says
+from penstock.engines.postgres.reads import PostgresViews, glance
+from penstock.engines.postgres.wakeup import ANY, DONE, NEWS, WORK
 from penstock.engines.records import (
     Cell,
     Control,
@@ -50,7 +48,7 @@ from penstock.engines.records import (
     Term,
     WorkerInfo,
 )
-from penstock.engines.storable import check_drafts
+from penstock.engines.validation import check_drafts
 from penstock.errors import EngineClosed, EngineUnavailable
 
 PUT_PLAIN = "SELECT penstock.put_plain(%s, %s, %s, %s, %s, %s, %s)"
@@ -135,12 +133,12 @@ class PostgresEngine(PostgresExchanging):
         return await self._write(WORK, PostgresJobs.mend, rehearse=rehearse)
 
     async def tidy(self) -> float:
-        ((dead, live, is_ours),) = await self._call(tidying.SQL["dead"], ())
+        ((dead, live, is_ours),) = await self._call(history.SQL["dead"], ())
         if not is_ours:
             return inf
         rests = self._tidying.rests_for
         if rests or not self._tidying.is_worth_it(dead, live):
-            return max(tidying.EVERY, rests)
+            return max(history.EVERY, rests)
         if not await self._clear_away(dead):
             return inf
         return self._tidying.rests_for

@@ -33,21 +33,20 @@ from penstock.core.job import Draft
 from penstock.engines.engine import Engine
 from penstock.engines.postgres import schema as schemas
 from penstock.engines.postgres.bounds import Bounds
+from penstock.engines.postgres.connection import Link, Statement, Texts, connect
+from penstock.engines.postgres.control import PostgresJobs
 from penstock.engines.postgres.counter import Counter
-from penstock.engines.postgres.jobs import PostgresJobs
-from penstock.engines.postgres.link import Link, Statement, Texts, connect
-from penstock.engines.postgres.links import Links
+from penstock.engines.postgres.errors import REPEATED, is_missing_day, named_errors
+from penstock.engines.postgres.history import IN_THE_WAY, Day, Partitions, Tidying
 from penstock.engines.postgres.offers import Offers
-from penstock.engines.postgres.partitions import IN_THE_WAY, Day, Partitions
+from penstock.engines.postgres.pool import Links
+from penstock.engines.postgres.reads import PostgresViews
 from penstock.engines.postgres.rows import Row
 from penstock.engines.postgres.schema import placed
-from penstock.engines.postgres.tidying import Tidying
-from penstock.engines.postgres.troubles import REPEATED, is_missing_day, named_errors
-from penstock.engines.postgres.turn import READ, SEEK, WRITE, Alone, turn
-from penstock.engines.postgres.views import PostgresViews
-from penstock.engines.postgres.watch import Watch
+from penstock.engines.postgres.settle import EXCHANGE_TEXTS
+from penstock.engines.postgres.transaction import READ, SEEK, WRITE, Alone, turn
+from penstock.engines.postgres.wakeup import Watch
 from penstock.engines.postgres.window import Window
-from penstock.engines.postgres.work import EXCHANGE_TEXTS
 from penstock.engines.records import Schema, Traits
 from penstock.errors import EngineClosed
 

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 import psycopg
 
 from penstock.core.finding import Finding, Level
-from penstock.engines.postgres.link import Link, Values
+from penstock.engines.postgres.connection import Link, Values
 from penstock.engines.postgres.rows import Row
 from penstock.engines.postgres.schema import placed
-from penstock.engines.queries import statements
+from penstock.engines.sql_files import statements
 
 
 class Probe:

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from penstock.clock import SystemClock
 from penstock.engines.postgres.booth import Booth
-from penstock.engines.postgres.link import Backend
+from penstock.engines.postgres.connection import Backend
 from penstock.engines.postgres.till import Till
 from penstock.engines.postgres.window import LONGEST, Window
 

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import errors, generators, pq, waiting
 
 from penstock.clock import SystemClock
-from penstock.engines.postgres.link import (
+from penstock.engines.postgres.connection import (
     ALIVE,
     FIRST_QUESTION,
     ISOLATION,

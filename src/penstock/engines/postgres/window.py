@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 from penstock.core.job import Draft
 from penstock.engines.postgres.bell import Bell
-from penstock.engines.postgres.entry import Plain
-from penstock.engines.postgres.link import Statement, Texts
+from penstock.engines.postgres.connection import Statement, Texts
+from penstock.engines.postgres.enqueue import Plain
 from penstock.engines.postgres.schema import placed
-from penstock.engines.queries import statements
+from penstock.engines.sql_files import statements
 
 MOST: Final = 1000
 """Jobs that are stored in one commit at most."""

@@ -1,0 +1,332 @@
+"""A task's arguments and result as JSON, by its function's signature.
+
+Arguments travel as one JSON object by parameter name. A call is checked when it is made: one that
+does not bind, or a value that does not fit its annotation, is refused there; and so is what would
+not come back as it was given. At run, defaults apply to what was not given, so that one can be
+added or changed while jobs wait.
+
+    def send(to: str, *, at: datetime | None = None)      send.enqueue("a@b.c") -> {"to":"a@b.c"}
+
+What a value may be is its annotation's business: see ``wire``. A parameter without annotation, or
+with one that has no JSON form, takes anything that can be written, and gets plain JSON.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import Parameter
+from typing import Any, Final
+
+import msgspec
+
+from penstock.core.annotations import core_class, read_hints, read_signature
+from penstock.core.binding import Binding, Call, Direct, General, Whole
+from penstock.core.codec import FROM_JSON, LIMIT, LOOSE, TOO_DEEP, Codec
+from penstock.core.hooks import Function, name_of
+from penstock.core.injection import Plan, Supplier, planned, wanted_by
+from penstock.core.wire import carried
+from penstock.errors import BadArguments, BadPayload, BadTask, NotAnObject, PayloadTooLarge
+
+__all__ = ["LIMIT", "Payload", "Signature", "encode_plain"]
+
+
+class Payload(dict[str, Any]):
+    """The whole body of a job: ``def hook(payload: Payload)`` takes any JSON object.
+
+    It is enqueued as ``hook.enqueue({"a": 1})``, which stores ``{"a": 1}`` itself. Beside it, the
+    function may only have parameters that the worker fills in.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class _Means:
+    """What a signature needs to write and read; made together, used together."""
+
+    binding: Binding
+    body: Codec
+    result: Codec
+
+
+class Signature:
+    """How one task is called: what it takes, what it gives, and both as JSON.
+
+    Annotations are resolved at the first use, when all modules are there.
+    """
+
+    __slots__ = ("_function", "_inject", "_means", "_supplier", "_written", "plan", "task")
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any],
+        task: str,
+        *,
+        inject: type | None = None,
+        supplier: Supplier | None = None,
+    ) -> Signature:
+        """The signature of ``function`` as the task named ``task``.
+
+        A parameter annotated with the class ``inject`` is no part of the payload: ``decode``
+        fills it. Nor is one that is marked with ``Depends``, or that ``supplier`` knows a maker
+        for: ``fill`` does.
+        On failure: BadTask for a function that cannot be called from a payload.
+        """
+        return cls(function, task, inject, supplier)
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        task: str,
+        inject: type | None,
+        supplier: Supplier | None,
+    ) -> None:
+        self.task = task
+        self._function = function
+        self._inject = inject
+        self._supplier = supplier
+        self._means: _Means | None = None
+        try:
+            self._written = read_signature(function)
+        except (TypeError, ValueError) as error:
+            raise BadTask(task, f"its parameters cannot be known ({error})") from error
+        hints = self._hints()
+        wanted = wanted_by(self._parameters, hints, task, supplier)
+        self.plan = planned(wanted, task, inject, supplier=supplier)
+        """What it needs beside the payload."""
+        _check(self._parameters, hints, self._filled(hints), task)
+
+    def __str__(self) -> str:
+        """What a caller gives: ``(to: str, body: str = '')``."""
+        filled = self._filled(self._hints())
+        given = [each for each in self._parameters if each.name not in filled]
+        return str(inspect.Signature([_unquoted(each) for each in given]))
+
+    @property
+    def given(self) -> inspect.Signature:
+        """What a caller gives: all but what the worker fills in."""
+        return (self._means or self._prepare()).binding.given
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limit: int = LIMIT) -> bytes:
+        """The payload for a call.
+
+        On failure: BadArguments for a call that does not bind or fit, Unencodable for a value
+        that would not come back, PayloadTooLarge.
+        """
+        means = self._means or self._prepare()
+        try:
+            value = means.binding.bind(args, kwargs)
+        except TypeError as error:
+            raise self._unbound(error) from None
+        return means.body.write(value, self.task, limit)
+
+    def encode_object(self, body: Mapping[str, Any], limit: int = LIMIT) -> bytes:
+        """The payload for arguments by name, in the shape they are stored in; as ``encode``.
+
+        Values may come from JSON: base64 text is taken for bytes here.
+        """
+        means = self._means or self._prepare()
+        try:
+            value = means.binding.adopt(body)
+        except TypeError as error:
+            raise self._unbound(error) from None
+        return means.body.write(value, self.task, limit, FROM_JSON)
+
+    def decode(self, payload: bytes, context: object = None) -> Call:
+        """The ``(args, kwargs)`` to call the function with; ``context`` is what is injected.
+
+        On failure: NotAnObject for what is no JSON object, BadPayload for one that does not fit.
+        """
+        means = self._means or self._prepare()
+        try:
+            value = means.body.read(payload)
+        except Exception as error:  # a type's own code runs here too
+            raise self._misread(payload, error, means.body) from error
+        try:
+            return means.binding.call(value, context)
+        except TypeError as error:
+            raise BadPayload(self.task, str(error)) from None
+
+    def fill(self, call: Call, made: Mapping[Function, Any], plan: Plan) -> Call:
+        """A call from ``decode`` with its dependencies: ``made``, by who made it."""
+        args, kwargs = list(call[0]), call[1]
+        for name, maker in plan.wanted.items():
+            if name in kwargs:
+                kwargs[name] = made[maker]
+            else:
+                args[list(self._written.parameters).index(name)] = made[maker]
+        return tuple(args), kwargs
+
+    def plan_with(self, overrides: Mapping[Function, Function]) -> Plan:
+        """What it needs, with other makers in the place of some."""
+        return planned(self.plan.wanted, self.task, self._inject, overrides, self._supplier)
+
+    def refuse_unmet(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Raise BadArguments for a direct call that leaves a dependency to a worker."""
+        given = self._written.bind_partial(*args, **kwargs).arguments
+        for name, maker in self.plan.wanted.items():
+            if name not in given:
+                why = (
+                    f"{name!r} is made by a worker, with {name_of(maker)}; "
+                    f"in a direct call, pass it: {name}=..."
+                )
+                raise BadArguments(self.task, why)
+
+    def encode_result(self, value: Any, limit: int = LIMIT) -> bytes:
+        """The JSON for what the function returned.
+
+        A result that is not what the annotation says is kept all the same: the work is done.
+        On failure: Unencodable for what has no JSON form, PayloadTooLarge.
+        """
+        if value is None:
+            return b"null"
+        means = self._means or self._prepare()
+        try:
+            return means.result.write(value, self.task, limit, LOOSE)
+        except PayloadTooLarge as error:
+            raise PayloadTooLarge(self.task, error.size, limit, "max_result") from None
+
+    def decode_result(self, payload: bytes) -> Any:
+        """The result by the return annotation, or plain JSON where it does not fit."""
+        means = self._means or self._prepare()
+        try:
+            return means.result.read(payload)
+        except Exception:  # a type's own code runs here too
+            pass
+        try:
+            return msgspec.json.decode(payload)
+        except (*_NO_JSON, RecursionError) as error:
+            raise BadPayload(self.task, f"the stored result is no JSON: {error}") from error
+
+    def _prepare(self) -> _Means:
+        """Set all at once: threads that come here together may each use their own."""
+        hints = self._hints()
+        binding = _binding(self._parameters, hints, self._filled(hints))
+        body = Codec(binding.kind, binding.label)
+        result = Codec(carried(hints["return"]), lambda path: f"result{path}")
+        self._means = _Means(binding, body, result)
+        return self._means
+
+    @property
+    def _parameters(self) -> Sequence[Parameter]:
+        return tuple(self._written.parameters.values())
+
+    def _hints(self) -> dict[str, Any]:
+        """The type of each parameter, and of ``return``, as far as it can be known now."""
+        return read_hints(self._function, self._written, Payload, self._inject)
+
+    def _filled(self, hints: Mapping[str, Any]) -> frozenset[str]:
+        """The parameters that are no part of the payload."""
+        injected = [each.name for each in self._parameters if _is(hints[each.name], self._inject)]
+        return frozenset((*injected, *self.plan.wanted))
+
+    def _unbound(self, error: TypeError) -> BadArguments:
+        return BadArguments(self.task, f"{error}; it takes {self}")
+
+    def _misread(self, payload: bytes, error: Exception, body: Codec) -> BadPayload:
+        """Tell what is no JSON object from what is one that does not fit."""
+        try:
+            found = msgspec.json.decode(payload)
+        except RecursionError:
+            return BadPayload(self.task, TOO_DEEP)
+        except msgspec.ValidationError:  # JSON, with a number that no float can hold
+            return BadPayload(self.task, body.explain(error))
+        except _NO_JSON as trouble:
+            return NotAnObject(self.task, str(trouble))
+        if not isinstance(found, dict):
+            return NotAnObject(self.task, f"it is {_JSON_TYPES[type(found)]}")
+        for pattern, advice in _EVOLUTION:
+            match = pattern.fullmatch(str(error))
+            if match is not None:
+                return BadPayload(self.task, advice.format(match[1]))
+        return BadPayload(self.task, body.explain(error))
+
+
+def encode_plain(body: Mapping[str, Any], task: str, limit: int = LIMIT) -> bytes:
+    """The payload for a task whose signature is not known here."""
+    if not isinstance(body, Mapping):
+        raise BadArguments(task, f"the payload must be a dict, not a {type(body).__name__}")
+    return _PLAIN.write(dict(body), task, limit, FROM_JSON)
+
+
+_PLAIN: Final = Codec(dict[str, Any], lambda path: f"payload{path}")
+
+
+_NO_JSON: Final = (msgspec.DecodeError, ValueError)
+
+_EVOLUTION: Final = (
+    (
+        re.compile(r"Object missing required field `([^`]*)`"),
+        "argument {!r} is missing; give the parameter a default while older jobs wait",
+    ),
+    (
+        re.compile(r"Object contains unknown field `([^`]*)`"),
+        "there is no parameter {!r}; keep it, with a default, while older jobs wait",
+    ),
+)
+
+_JSON_TYPES: Final[Mapping[type, str]] = {
+    type(None): "null",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    str: "text",
+    list: "an array",
+}
+
+_VARIADIC: Final = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+class _Bare(str):
+    """An annotation that is text, shown without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _unquoted(parameter: Parameter) -> Parameter:
+    note = parameter.annotation
+    return parameter.replace(annotation=_Bare(note)) if isinstance(note, str) else parameter
+
+
+def _is(hint: Any, kind: type | None) -> bool:
+    return kind is not None and core_class(hint) is kind
+
+
+def _payload_class(hint: Any) -> type[Payload] | None:
+    kind = core_class(hint)
+    return kind if kind is not None and issubclass(kind, Payload) else None
+
+
+def _check(
+    parameters: Sequence[Parameter], hints: Mapping[str, Any], filled: frozenset[str], task: str
+) -> None:
+    """Refuse at the declaration what could never be called."""
+    given = [each for each in parameters if each.name not in filled]
+    for each in parameters:
+        is_special = each not in given or _payload_class(hints[each.name])
+        if is_special and each.kind in _VARIADIC:
+            raise BadTask(task, f"its parameter '{each}' cannot take any number of arguments")
+    for each in given:
+        if _payload_class(hints[each.name]) and len(given) > 1:
+            others = ", ".join(repr(other.name) for other in given if other is not each)
+            raise BadTask(
+                task,
+                f"its parameter {each.name!r} takes the whole payload, which leaves nothing for "
+                f"{others}; read them from {each.name!r}",
+            )
+
+
+def _binding(
+    parameters: Sequence[Parameter], hints: Mapping[str, Any], injected: frozenset[str]
+) -> Binding:
+    for each in parameters:
+        payload = _payload_class(hints[each.name])
+        if payload is not None:
+            return Whole(parameters, injected, payload)
+    shape = Direct if Direct.suits(parameters) else General
+    return shape(parameters, injected, hints)

@@ -1,0 +1,1 @@
+"""Jobs in the memory of one process: the readable reference of the contract."""

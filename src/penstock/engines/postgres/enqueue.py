@@ -1,0 +1,166 @@
+"""How jobs enter a PostgreSQL store: as a few long texts if they are plain, else as JSON."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from penstock.core.ids import all_made_at, made_at
+from penstock.core.job import Draft, Lot, ids_of, payloads_of
+from penstock.engines.postgres.rows import Row, json_text
+from penstock.engines.records import Receipt
+from penstock.engines.validation import check_drafts, is_plain
+from penstock.errors import ItemRefused
+
+BETWEEN: Final = "\x1f"
+"""Stands between the items of a list: no JSON text and no id that we make has it."""
+_OWN: Final = ("id", "payload")
+
+
+kind_of: Final = attrgetter(*(each for each in Draft.__struct_fields__ if each not in _OWN))
+"""All that jobs of one kind have in common."""
+
+
+class Plain(NamedTuple):
+    """Plain jobs of one kind, as ``penstock.put_plain`` takes them."""
+
+    ids: str
+    payloads: str
+    task: str
+    queue: str
+    priority: int
+    by: str
+    made_at: float
+    """When the first of the ids was made."""
+
+    @property
+    def has_many(self) -> bool:
+        """There are several."""
+        return BETWEEN in self.ids
+
+    def row(self, doubted_at: float) -> Row:
+        """The parameters. ``doubted_at`` is when this handle last sent jobs without knowing what
+        became of them: ids that were made after it are sent for the first time.
+        """
+        return *self[:-1], None if self.made_at > doubted_at else self.made_at
+
+
+class Packed(Lot):
+    """Drafts with what was done for them ahead."""
+
+    __slots__ = ("plain",)
+
+    def __init__(self, drafts: Lot, plain: Plain) -> None:
+        super().__init__(drafts.first, drafts.ids, drafts.payloads)
+        self.plain = plain
+
+
+def packed(name: str, drafts: Sequence[Draft]) -> Sequence[Draft]:
+    """Drafts, with what is to be sent of them if they are of one kind and plain."""
+    if not drafts or not isinstance(drafts, Lot):
+        return drafts
+    try:
+        plain = to_plain(name, drafts)
+    except ItemRefused:
+        return drafts  # whoever enqueues them will say so
+    return drafts if plain is None else Packed(drafts, plain)
+
+
+def is_list(joined: str, count: int) -> bool:
+    """The server will find so many items in this text: none has what stands between them, or what
+    no text can have.
+    """
+    return joined.count(BETWEEN) == count - 1 and "\0" not in joined
+
+
+def to_plain(name: str, drafts: Sequence[Draft]) -> Plain | None:
+    """What to send of these jobs; None: they are not plain, or of several kinds.
+
+    On failure: ``ItemRefused``, as any job.
+    """
+    if len(drafts) == 1:
+        return _one_plain(name, drafts[0])
+    if isinstance(drafts, Packed):
+        return drafts.plain
+    first = drafts[0]
+    if not is_plain(first):
+        return None
+    if not isinstance(drafts, Lot) and not all(map(kind_of(first).__eq__, map(kind_of, drafts))):
+        return None
+    check_drafts(name, (first,))
+    ids, payloads = ids_of(drafts), payloads_of(drafts)
+    try:
+        all_payloads = b"\x1f".join(payloads).decode()
+    except UnicodeDecodeError:
+        return None
+    all_ids = BETWEEN.join(ids)
+    if not (
+        is_list(all_ids, len(drafts))
+        and is_list(all_payloads, len(drafts))
+        and all(payloads)
+        and all(ids)
+    ):
+        return None
+    kind = (first.task, first.queue, first.priority, first.enqueued_by)
+    return Plain(all_ids, all_payloads, *kind, all_made_at(ids))
+
+
+def _one_plain(name: str, draft: Draft) -> Plain | None:
+    """The same for one job, whose caller waits."""
+    if not is_plain(draft):
+        return None
+    check_drafts(name, (draft,))
+    id = draft.id
+    try:
+        payload = draft.payload.decode()
+    except UnicodeDecodeError:
+        return None
+    if not id or not payload or not is_list(id, 1) or not is_list(payload, 1):
+        return None
+    kind = (draft.task, draft.queue, draft.priority, draft.enqueued_by)
+    return Plain(id, payload, *kind, made_at(id))
+
+
+def to_json(drafts: Sequence[Draft]) -> str:
+    """The drafts as ``penstock.put`` reads them."""
+    return json_text([_record(draft) for draft in drafts])
+
+
+def to_receipts(rows: Sequence[Row]) -> list[Receipt]:
+    """What ``penstock.put`` says of each draft."""
+    return [Receipt(*row) for row in rows]
+
+
+def _record(draft: Draft) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "id": draft.id,
+        "task": draft.task,
+        "queue": draft.queue,
+        "priority": draft.priority,
+        "delay": draft.delay,
+        "run_at": draft.run_at,
+        "expires_in": draft.expires_in,
+        "remember": draft.remember,
+        # A caller's own id may have been used at any time.
+        "since": made_at(draft.id) if draft.remember <= 0 else 0.0,
+        "key": draft.key,
+        "unique": draft.unique,
+        "unique_until": draft.unique_until,
+        "unique_for": draft.unique_for,
+        "at_most_once": draft.at_most_once,
+        "name": draft.name,
+        "tags": list(draft.tags) or None,
+        "correlation_id": draft.correlation_id,
+        "enqueued_by": draft.enqueued_by,
+    }
+    try:
+        text = draft.payload.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        record["payload64"] = base64.b64encode(draft.payload).decode()
+    else:
+        record["payload"] = text
+    return record

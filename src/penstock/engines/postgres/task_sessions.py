@@ -1,0 +1,114 @@
+"""Sessions of SQLAlchemy around connections of ours.
+
+A session joins a transaction that is not its own: its ``commit`` only flushes, for the end of the
+transaction is the end of the job; its ``rollback`` is the handler's own end of it, and found out.
+What it does afterwards is in a transaction of its own, which nobody commits: there its ``commit``
+would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import psycopg
+from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncTransaction, create_async_engine
+
+from penstock.engines.postgres.task_connections import Awaited, Blocking, Wire
+from penstock.engines.postgres.task_transaction import KEPT, Loan, Sessions, Shelf
+
+_DIALECT: Final = "postgresql+psycopg://"
+_JOINED: Final = "rollback_only"
+
+
+class _Lent(Loan):
+    def __init__(self, shelf: Shelf, connection: Connection, kind: type) -> None:
+        self._shelf = shelf
+        self._connection = connection
+        self.wire = Blocking(cast(Any, connection.connection.driver_connection))
+        self._transaction = connection.begin()
+        self.session = kind(bind=connection, join_transaction_mode=_JOINED)
+
+    async def flush(self) -> bool:
+        if not self._transaction.is_active:
+            return False
+        self.session.commit()
+        return True
+
+    async def finish(self, *, keeps: bool) -> None:
+        if not keeps or not self._shelf.is_used:
+            self._connection.invalidate()
+        self.session.close()
+        self._connection.close()
+
+
+class BlockingSessions(Sessions):
+    """For sync handlers."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._engine: Engine = create_engine(
+            _DIALECT,
+            creator=lambda: psycopg.connect(**given),
+            pool_size=KEPT,
+            max_overflow=-1,
+            pool_pre_ping=True,
+        )
+
+    async def lend(self, shelf: Shelf, kind: type) -> Loan:
+        return _Lent(shelf, self._engine.connect(), kind)
+
+    async def close(self) -> None:
+        self._engine.dispose()
+
+
+class _AwaitedLent(Loan):
+    def __init__(self, shelf: Shelf, transaction: AsyncTransaction, wire: Wire, kind: type) -> None:
+        self._shelf = shelf
+        self._transaction = transaction
+        self._connection = connection = transaction.connection
+        self.wire = wire
+        self.session = kind(bind=connection, join_transaction_mode=_JOINED)
+
+    async def flush(self) -> bool:
+        if not self._transaction.is_active:
+            return False
+        await self.session.commit()
+        return True
+
+    async def finish(self, *, keeps: bool) -> None:
+        if not keeps or not self._shelf.is_used:
+            await self._connection.invalidate()
+        await self.session.close()
+        await self._connection.close()
+
+
+class AwaitedSessions(Sessions):
+    """For async handlers, on one loop."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        async def connect() -> psycopg.AsyncConnection[Any]:
+            return await psycopg.AsyncConnection.connect(**given)
+
+        self._engine: AsyncEngine = create_async_engine(
+            _DIALECT,
+            async_creator=connect,
+            pool_size=KEPT,
+            max_overflow=-1,
+            pool_pre_ping=True,
+        )
+
+    async def lend(self, shelf: Shelf, kind: type) -> Loan:
+        connection = await self._engine.connect()
+        try:
+            raw = await connection.get_raw_connection()
+            wire = Awaited(cast(Any, raw.driver_connection))
+            transaction = await connection.begin()
+        except BaseException:
+            await connection.invalidate()
+            await connection.close()
+            raise
+        return _AwaitedLent(shelf, transaction, wire, kind)
+
+    async def close(self) -> None:
+        await self._engine.dispose()

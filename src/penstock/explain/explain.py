@@ -1,0 +1,109 @@
+"""Take a look at the store, and say why a job is where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec.structs import replace
+
+from penstock.core.job import State
+from penstock.engines.engine import Engine
+from penstock.engines.records import Standing, WorkerInfo
+from penstock.explain import ended, running, waiting
+from penstock.explain.reasons import REMARKS, Code, Explanation, Reason, Scene
+
+LOOK_EVERY: Final = 0.2
+"""Seconds between two looks at the beats of workers."""
+
+_UNSURE: Final = frozenset(
+    {Code.NEXT, Code.DUE, Code.UNPLACED, Code.OVERLOOKED, Code.LINE, Code.NO_LEADER, Code.BUSY}
+)
+"""What a job may be told while its workers are dead; a watch tells."""
+
+
+async def explain(engine: Engine, id: str, watch: float = 0.0) -> Explanation:
+    """Say why this job is where it is.
+
+    If that depends on whether its workers live, their beats are watched until one moves, at most
+    ``watch`` seconds.
+    """
+    scene = await _scene(engine, id)
+    if isinstance(scene, Standing):
+        reason = ended.gone(scene)
+        return Explanation(id=id, verdict=reason.text, reasons=(reason,), asked_at=scene.now)
+    reasons = _reasons(scene)
+    if watch > 0 and (scene.job.state is State.RUNNING or reasons[0].code in _UNSURE):
+        whom = [scene.worker(scene.job.worker)] if scene.job.state is State.RUNNING else scene.able
+        silent = await _silent(engine, [each for each in whom if each is not None], watch)
+        scene = await _scene(engine, id, silent)
+        if isinstance(scene, Standing):
+            return await explain(engine, id)
+        reasons = _reasons(scene)
+    return Explanation(
+        id=id,
+        verdict=_verdict(scene, reasons),
+        reasons=tuple(reasons),
+        asked_at=scene.now,
+        job=scene.job,
+    )
+
+
+async def _scene(
+    engine: Engine, id: str, silent: dict[str, float] | None = None
+) -> Scene | Standing:
+    """What there is to know; only where it stands if the job is not there."""
+    standing = await engine.line(id)
+    job = standing.job
+    if job is None:
+        return standing
+    if job.state.is_final:
+        return Scene(job, standing)
+    return Scene(
+        job,
+        replace(standing, job=None),
+        tuple(await engine.workers()),
+        tuple(await engine.hands()),
+        await engine.leader(),
+        silent,
+    )
+
+
+async def _silent(engine: Engine, workers: Iterable[WorkerInfo], watch: float) -> dict[str, float]:
+    """Watch until one of these workers beats; if none does, all are silent. One that has gone or
+    come back is neither.
+    """
+    clock = engine.clock
+    beats = {worker.id: worker.beat for worker in workers}
+    began = clock.monotonic()
+    while beats:
+        now = {worker.id: worker.beat for worker in await engine.workers()}
+        if any(now.get(id) != beat for id, beat in beats.items()):
+            return {}
+        lasted = clock.monotonic() - began
+        if lasted >= watch:
+            return dict.fromkeys(beats, lasted)
+        await clock.sleep(min(LOOK_EVERY, watch - lasted))
+    return {}
+
+
+def _reasons(scene: Scene) -> list[Reason]:
+    job = scene.job
+    match job.state:
+        case State.RUNNING:
+            found = running.reasons(scene)
+        case State.SCHEDULED | State.READY:
+            found = waiting.reasons(scene)
+        case State.SUCCEEDED | State.FAILED | State.CANCELLED:
+            return ended.reasons(job, scene.now)
+    found.sort(key=lambda reason: reason.code.weight)
+    return [*found, *waiting.remarks(job, scene.now)]
+
+
+def _verdict(scene: Scene, reasons: list[Reason]) -> str:
+    """The first reason, and how many more there are."""
+    others = [reason for reason in reasons[1:] if reason.code not in REMARKS]
+    more = ""
+    if scene.job.state.is_waiting and others:
+        more = f" (and {len(others)} more)" if len(others) > 1 else " (and one more reason)"
+    return f"{scene.job.state}: {reasons[0].text}{more}"

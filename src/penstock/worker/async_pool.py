@@ -1,0 +1,181 @@
+"""The slots for async attempts: tasks that live as long as the worker and take jobs from one line.
+
+There is no task per job. A slot that finds a job runs it; a handler that never waits for anything
+ends before another slot needs to know. Only when a handler does wait are other slots woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.worker.inflight import Attempt, Ending
+from penstock.worker.pool import Line, Means
+from penstock.worker.reserve import Reserve
+
+SLICE: Final = 0.001
+"""Seconds of handlers in a row after which a slot lets the rest of the loop run: the store can be
+at work on what has ended while the next handlers run.
+"""
+
+
+class Slots:
+    """``size`` slots."""
+
+    def __init__(self, size: int, means: Means) -> None:
+        self.size = size
+        self._runner = means.runner
+        self._gate = means.gate
+        self._clock = means.clock
+        self._begun = means.begun
+        self._finished = means.finished
+        self._reserve = Reserve(size, means.kept) if means.kept else None
+        self._line = Line()
+        self._running: set[Attempt] = set()
+        self._idle: list[asyncio.Future[None]] = []
+        self._is_spreading = False
+        self._is_pausing = False
+        self._is_closed = False
+
+    @property
+    def load(self) -> int:
+        """Attempts that wait or run here."""
+        return len(self._line) + len(self._running)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing runs."""
+        return not self._running
+
+    @property
+    def waiting(self) -> list[Attempt]:
+        """Those that have not started, the next one first."""
+        return [attempt for attempt in list(self._line) if attempt.is_waiting]
+
+    def put(self, attempts: Sequence[Attempt]) -> None:
+        """Let attempts run as soon as a slot is free."""
+        self._line.add(attempts)
+        self.pump()
+
+    def put_first(self, attempt: Attempt) -> None:
+        """Let an attempt run before all others."""
+        self._line.appendleft(attempt)
+        self.pump()
+
+    def pump(self) -> None:
+        """See whether the head of the line can start; call it when the gate may have opened."""
+        if self._idle and self._has_next():
+            self._wake(1)
+
+    def _has_next(self) -> bool:
+        """The head of the line may start now."""
+        if not self._line or not self._gate.admits(head := self._line[0]):
+            return False
+        return self._reserve is None or self._reserve.admits(head.job.priority)
+
+    def withdraw(self, attempt: Attempt) -> bool:
+        """Take an attempt out of the line; False: it has started."""
+        if not attempt.seize():
+            return False
+        self.discard(attempt)
+        return True
+
+    def discard(self, attempt: Attempt) -> None:
+        """Forget an attempt that somebody else has seized."""
+        self._line.withdraw(attempt)
+
+    def interrupt(self, attempt: Attempt) -> None:
+        """Cancel the handler of a running attempt; ``attempt.ending`` says why."""
+        if attempt.task is not None and not attempt.is_cleaning:
+            attempt.task.cancel()
+
+    def insist(self, attempt: Attempt) -> None:
+        """Cancel it once more, even if it cleans up."""
+        if attempt.task is not None:
+            attempt.task.cancel()
+
+    def close(self) -> None:
+        """Let every slot end, whatever it runs. Call it before the slots are cancelled."""
+        self._is_closed = True
+        for attempt in self._running:
+            attempt.end(Ending.LOST)
+            attempt.is_abandoned = True
+
+    async def serve(self) -> None:
+        """Be one slot."""
+        slot = asyncio.current_task()
+        assert slot is not None
+        since = self._clock.monotonic()
+        while not self._is_closed:
+            try:
+                if not self._has_next():
+                    await self._rest()
+                    since = self._clock.monotonic()
+                    continue
+                attempt = self._line.popleft()
+                if attempt.seize():
+                    # Nothing here waits except the handler, so a cancellation meant for the
+                    # handler cannot hit anything else.
+                    self._begin(attempt, slot)
+                    try:
+                        outcome = await self._runner.run(attempt)
+                    finally:
+                        self._end(attempt)
+                    self._finished(attempt, outcome)
+                if (now := self._clock.monotonic()) - since > SLICE:
+                    since = now
+                    await self._pause()
+            except asyncio.CancelledError:
+                # A handler that cancelled its own task leaves that to the slot's next await.
+                if self._is_closed:
+                    raise
+            finally:
+                while slot.cancelling() and not self._is_closed:
+                    slot.uncancel()
+
+    def _begin(self, attempt: Attempt, slot: asyncio.Task[None]) -> None:
+        attempt.task = slot
+        attempt.started_at = self._clock.monotonic()
+        self._running.add(attempt)
+        if self._reserve is not None:
+            self._reserve.count(attempt.job.priority, 1)
+        if attempt.spec.is_watched:
+            self._begun(attempt)
+        if self._line and self._idle and not self._is_spreading:
+            self._is_spreading = True
+            # Runs when this handler first waits, or not at all before the line is empty.
+            slot.get_loop().call_soon(self._spread)
+
+    def _end(self, attempt: Attempt) -> None:
+        attempt.task = None
+        self._running.discard(attempt)
+        if self._reserve is not None:
+            self._reserve.count(attempt.job.priority, -1)
+
+    async def _pause(self) -> None:
+        self._is_pausing = True
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._is_pausing = False
+
+    def _spread(self) -> None:
+        if self._is_pausing:
+            # The slot has not met a handler that waits: it goes on alone.
+            asyncio.get_running_loop().call_soon(self._spread)
+            return
+        self._is_spreading = False
+        self._wake(len(self._line))
+
+    def _wake(self, count: int) -> None:
+        while count > 0 and self._idle:
+            waiter = self._idle.pop()
+            if not waiter.done():
+                waiter.set_result(None)
+                count -= 1
+
+    async def _rest(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._idle.append(waiter)
+        await waiter

@@ -1,0 +1,173 @@
+"""The tasks that a child process has found so far."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+import msgspec
+
+from penstock.core.spec import Spec
+
+# --- place --------------------------------------------------------------------------------------
+#
+# Where a child process finds a task: the module and the name by which it can be imported.
+#
+# A task of the main script has no module to import. Its script is run again in the child, under the
+# name ``__mp_main__``, as the ``spawn`` of multiprocessing does: what stands below
+# ``if __name__ == "__main__":`` is not run.
+
+
+PROGRAM: Final = (
+    "import json, sys; sys.path[:], log = json.loads(sys.argv[1]); del sys.argv[1:]; "
+    "from penstock.worker.child.main import main; main(log)"
+)
+"""What the interpreter of a child runs; its argument is the worker's ``sys.path``, and how it logs,
+if `penstock worker` has decided that.
+"""
+
+MAIN: Final = ("__main__", "__mp_main__")
+"""The names under which a main module runs."""
+
+
+class Script(msgspec.Struct, frozen=True):
+    """The main module of a worker's process, and how it was started."""
+
+    module: str | None
+    """As in ``python -m module``; else it is a file."""
+    path: str
+    argv: tuple[str, ...] = ()
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a function is declared."""
+
+    module: str
+    qualname: str
+    script: Script | None = None
+    """What to run instead of importing the module."""
+
+
+class Nowhere(msgspec.Struct, frozen=True):
+    """A function that no other process can find."""
+
+    why: str
+
+
+def is_child() -> bool:
+    """This process is a child that runs attempts for a worker, or was forked from one."""
+    return PROGRAM in sys.orig_argv
+
+
+def place_of(function: Callable[..., object]) -> Place | Nowhere:
+    """Where a child finds a function that is declared in this process."""
+    module = getattr(function, "__module__", None)
+    qualname = getattr(function, "__qualname__", None)
+    if not module or not qualname:
+        return Nowhere("it has no name of its own; declare a function with def in a module")
+    if qualname.endswith("<lambda>"):
+        return Nowhere("a child process cannot import a lambda; declare a function with def")
+    if "<locals>" in qualname:
+        why = "a child process cannot import it from inside another function"
+        return Nowhere(f"{why}; declare it at the top level of a module")
+    if module not in MAIN:
+        return Place(module, qualname)
+    script = _script()
+    if script is None:
+        why = "a child process cannot import what is typed in or given with -c"
+        return Nowhere(f"{why}; declare it in a module or a script")
+    return Place(module, qualname, script)
+
+
+def _script() -> Script | None:
+    main: Any = sys.modules.get("__main__")
+    # A script that has run to its end has lost its ``__file__``, while other threads go on.
+    path = getattr(main, "__file__", None) or getattr(main.__loader__, "path", None)
+    if path is None or not os.path.isfile(path):
+        return None
+    spec = getattr(main, "__spec__", None)
+    # A directory or an archive that is run has a spec too, but no name to find it by.
+    name = None if spec is None or spec.name in MAIN else spec.name
+    return Script(name, os.path.abspath(path), tuple(sys.argv))
+
+
+# --- tasks --------------------------------------------------------------------------------------
+
+
+class ChildTasks:
+    """Finds each task once."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Place, str], Spec] = {}
+        self._main: ModuleType | None = None
+
+    def find(self, place: Place, task: str) -> Spec:
+        """The task as this process knows it.
+
+        On failure: whatever importing its module raises; LookupError if it is not there.
+        """
+        spec = self._found.get((place, task))
+        if spec is None:
+            spec = self._found[place, task] = find_spec(self._module(place), place.qualname, task)
+        return spec
+
+    def _module(self, place: Place) -> ModuleType:
+        if place.script is None:
+            return importlib.import_module(place.module)
+        if self._main is None:
+            self._main = run_again(place.script)
+        return self._main
+
+
+def find_spec(module: ModuleType, qualname: str, task: str) -> Spec:
+    """The task by its function's name, or among the module's tasks."""
+    named: Any = module
+    for name in qualname.split("."):
+        named = getattr(named, name, None)
+    for candidate in (named, *vars(module).values()):
+        spec = getattr(candidate, "spec", None)
+        if isinstance(spec, Spec) and spec.name == task:
+            return spec
+    raise LookupError(f"{module.__name__} has no task {task!r}")
+
+
+def run_again(script: Script) -> ModuleType:
+    """Run the main module of the worker here, under another name."""
+    before = {name: sys.modules.get(name) for name in MAIN}
+    argv = sys.argv[:]
+    module = ModuleType(MAIN[1])
+    code = _code_of(script, module)
+    for name in MAIN:
+        sys.modules[name] = module
+    sys.argv[:] = script.argv
+    try:
+        exec(code, vars(module))
+    except BaseException:
+        sys.argv[:] = argv
+        for name, old in before.items():
+            if old is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = old
+        raise
+    return module
+
+
+def _code_of(script: Script, module: ModuleType) -> Any:
+    """The code of a script; says in the module where it is from."""
+    module.__file__ = script.path
+    if script.module is None:
+        module.__spec__ = None
+        with open(script.path, "rb") as file:
+            return compile(file.read(), script.path, "exec", dont_inherit=True)
+    spec = importlib.util.find_spec(script.module)
+    loader: Any = None if spec is None else spec.loader
+    if spec is None or not hasattr(loader, "get_code"):
+        raise ImportError(f"{script.module} has no code to run", name=script.module)
+    module.__spec__, module.__loader__, module.__package__ = spec, loader, spec.parent
+    return loader.get_code(script.module)

@@ -1,0 +1,347 @@
+"""The worker's turns: what to ask the store, and when.
+
+One exchange that claims is in flight at a time. It goes out as soon as the one before is answered
+and there is something to send or room to fill; there is no timer. Otherwise the worker sleeps until
+the store has something (``wait``) or until it has something itself (``wake``): an outcome, a free
+slot, a stop. While the store is away it is tried again for ever, at growing intervals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from math import inf
+from random import random
+from typing import Final
+
+from penstock.core.job import Hold, State, Verdict
+from penstock.engines.batcher import halved
+from penstock.engines.engine import Engine
+from penstock.engines.records import Ask, Report
+from penstock.engines.retrying import Backoff
+from penstock.errors import EngineClosed, EngineError, LeaseLost
+from penstock.worker.dispatcher import Crew
+from penstock.worker.exchange import Exchanges
+from penstock.worker.lease import Lease
+from penstock.worker.prefetch import Meal
+from penstock.worker.settler import Settler
+from penstock.worker.tools import Tools
+
+PACE: Final = 0.001
+"""Seconds between two exchanges while all slots have enough to do: for ten outcomes an exchange
+costs hardly more than for one.
+"""
+
+MOST: Final = 0.02
+"""Seconds to wait before the next claim at most, however much there still is to do."""
+
+SETTLE_WITHIN: Final = 0.004
+"""Seconds after which outcomes are looked for at the latest, meanwhile."""
+
+FLUSH_EVERY: Final = 0.5
+"""Seconds between two flushes of progress reports."""
+
+FORGET_UNKNOWN: Final = 60.0
+"""Seconds after which jobs of unknown tasks are looked at again."""
+
+LONGEST_NAP: Final = 0.05
+"""Seconds to wait after calls of the store that led to nothing."""
+
+SOONEST: Final = 0.005
+"""Seconds after which a worker that ends when all is done looks first what others still run."""
+
+LOCKED: Final = 0.02
+"""Seconds to leave a locked row alone."""
+
+SCAN_EVERY: Final = (0.005, 0.25)
+"""Shortest and longest pause between two claims that pass over a kind of tasks."""
+
+SCAN_SHARE: Final = 20
+"""How many times its own duration such a claim pauses, at most the poll: it may have to read a
+long line."""
+
+MOMENT: Final = 0.02
+"""Seconds for which all slots of a kind may be taken before others are looked for."""
+
+SOON: Final = frozenset({None, Hold.UNPLACED, Hold.LIMIT, Hold.RATE})
+"""Holds that end by themselves while work goes on."""
+
+
+class Turns:
+    """The exchange loop of one worker."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        lease: Lease,
+        exchanges: Exchanges,
+        crew: Crew,
+        tools: Tools,
+        wake: asyncio.Event,
+    ) -> None:
+        self._engine = engine
+        self._lease = lease
+        self._exchanges = exchanges
+        self._crew = crew
+        self._tools = tools
+        self._hands = tools.hands
+        self._clock = tools.clock
+        self._poll = tools.settings.poll
+        self._wake = wake
+        self._queues = deque(tools.settings.queues)
+        self._settler = Settler(engine, exchanges, tools)
+        self._backoff = Backoff()
+        self._has_more = True
+        """The last claim was answered in full: there may be more."""
+        self._is_fed = False
+        """The last claim brought something: more may have come meanwhile."""
+        self._least_urgent: int | None = None
+        """What the last turn wanted at least."""
+        self._is_called = False
+        """The store has something for this worker."""
+        self._others = 0
+        """How often in a row only others had something to do."""
+        self._hollow = 0
+        """Calls in a row that led to nothing."""
+        self._scan_at = -inf
+        self._scan_pause = SCAN_EVERY[0]
+        self._half_full_since = inf
+        """Since when every turn has found one kind of tasks without a slot while another has some;
+        looked at only after a claim that took all there was.
+        """
+        self._asked_at = -inf
+        self._flushed_at = -inf
+        self._tidied_at = -inf
+        self._forgot_at = -inf
+        self.hurry = asyncio.Event()
+        """Set it to try again now instead of after the back-off."""
+        self.ends_when_empty = False
+        self.is_empty = asyncio.Event()
+        """Set when ``ends_when_empty`` and nothing is left to do."""
+
+    async def take(self) -> None:
+        """Take turns until the crew drains and all is settled, also what a lost reply may hide."""
+        try:
+            await self._take()
+        finally:
+            await self._settler.end()
+
+    async def _take(self) -> None:
+        while not (self._crew.is_draining and self._hands.is_empty and self._exchanges.is_certain):
+            try:
+                if not self._exchanges.is_certain:
+                    await self._settler.pause()
+                await self._exchanges.clear_up()
+                await self._turn()
+            except LeaseLost as error:
+                self._exchanges.lose(error.worker)
+                if self._crew.is_draining:
+                    return
+            except EngineClosed:
+                raise
+            except EngineError as error:
+                self._tools.journal.unavailable("exchange", error)
+                if await self._clock.wait(self.hurry, self._backoff.next()):
+                    self.hurry.clear()
+            else:
+                self._backoff.reset()
+
+    async def _turn(self) -> None:
+        await self._gather()
+        self._wake.clear()
+        await self._keep_house()
+        meal = self._crew.meal(may_pass_over=self._may_pass_over())
+        ask = self._ask(meal)
+        if meal.least_urgent != self._least_urgent:
+            self._least_urgent = meal.least_urgent
+            self._has_more = True
+        # What ended is settled apart: the store can give more at the same time.
+        may_give = self._has_more or (self._is_fed and self._settler.is_busy)
+        has_use = (may_give and ask.want) or meal.passes_over
+        if ask.outcomes or self._is_called or has_use or self._hands.is_announcing:
+            await self._exchange(ask, meal)
+            if not self._hands.outcomes:
+                # Slots that were woken run before this goes on: quick jobs are done by then.
+                await asyncio.sleep(0)
+        elif self._settler.is_busy:
+            # It wakes us when it is done; until then, more may have come.
+            await self._clock.wait(self._wake, self._poll)
+            self._has_more = self._has_more or not self._settler.is_busy
+        elif self.ends_when_empty and self._hands.is_empty and await self._nothing_left(ask):
+            self.is_empty.set()
+            await self._wake.wait()
+        else:
+            await self._sleep(ask)
+
+    async def _gather(self) -> None:
+        """Right after an exchange, while no slot can run dry, let more outcomes come together."""
+        if not self._crew.has_stock or self._crew.is_draining:
+            return
+        now = self._clock.monotonic()
+        left = self._asked_at + PACE - now
+        until = now + MOST
+        while now < until and not self._crew.is_draining:
+            lasts = self._crew.lasts
+            if left <= 0 and lasts <= 0:
+                return
+            self._settler.begin()
+            # To look again is dear: half of what is left to wait, and outcomes are to go soon.
+            pause = left if left > 0 else min(max(PACE, lasts / 2), SETTLE_WITHIN)
+            if await self._clock.wait(self.hurry, pause):
+                return
+            now, left = self._clock.monotonic(), 0.0
+
+    def _may_pass_over(self) -> bool:
+        """It is time to look for jobs behind those that have no free slot. If the last claim took
+        all there was, it is so only when such slots have been taken for a moment.
+        """
+        now = self._clock.monotonic()
+        if self._has_more or not self._crew.menu.is_half_full:
+            self._half_full_since = inf
+            return now >= self._scan_at
+        self._half_full_since = min(self._half_full_since, now)
+        return now >= max(self._scan_at, self._half_full_since + MOMENT)
+
+    def _ask(self, meal: Meal) -> Ask:
+        most = self._engine.traits.max_batch
+        is_apart = self._settler.begin() if meal.want > 0 else self._settler.is_busy
+        # A store that is slow to settle gives nothing more before it has.
+        room = max(0, 2 * most - self._hands.unsettled) if is_apart else most
+        return Ask(
+            worker=self._lease.worker,
+            queues=tuple(self._queues),
+            want=min(meal.want, most, room),
+            slots=min(meal.slots, most),
+            outcomes=() if is_apart else self._hands.outgoing(most),
+            begun=self._hands.begun(),
+            avoid=self._crew.menu.avoid(meal),
+            told=self._hands.told,
+            least_urgent=meal.least_urgent,
+            is_idle=self._hands.is_empty and not self._crew.is_draining,
+        )
+
+    async def _exchange(self, ask: Ask, meal: Meal) -> None:
+        was_called, self._is_called = self._is_called, False
+        self._asked_at = self._clock.monotonic()
+        self._queues.rotate(-1)
+        reply = await self._exchanges.send(ask)
+        if reply is None:
+            self._has_more = True
+            return
+        if meal.passes_over:
+            self._crew.menu.passed_over(meal, in_full=len(reply.jobs) >= ask.want)
+            self._scanned(found=bool(reply.jobs))
+            return
+        if ask.want:
+            self._has_more = ask.want <= len(reply.jobs)
+            self._is_fed = bool(reply.jobs)
+        if reply.jobs:
+            self._others = 0
+        got_something = bool(reply.jobs or reply.cancels or ask.outcomes)
+        self._hollow = self._hollow + 1 if was_called and not got_something else 0
+        if ask.outcomes and not reply.jobs and self._hands.is_waiting_for(ask.outcomes):
+            await self._clock.wait(self._wake, LOCKED)
+
+    def _scanned(self, *, found: bool) -> None:
+        shortest, longest = SCAN_EVERY
+        self._scan_pause = shortest if found else min(longest, 2 * self._scan_pause)
+        now = self._clock.monotonic()
+        share = min(self._poll, SCAN_SHARE * (now - self._asked_at))
+        self._scan_at = now + max(self._scan_pause, share)
+
+    # --- between exchanges ---------------------------------------------------------------------
+
+    async def _sleep(self, ask: Ask) -> None:
+        """Sleep until the store or the worker itself has something, or the poll is due."""
+        if self._hollow > 1:
+            # Calls for nothing, one after the other: a look that errs must not be a hot loop.
+            nap = min(LONGEST_NAP, 0.005 * self._hollow)
+            if await self._clock.wait(self._wake, nap):
+                return
+        timeout = self._poll * (0.75 + 0.25 * random())
+        now = self._clock.monotonic()
+        if self.ends_when_empty and self._hands.is_empty:
+            # Nobody tells us when the others have run what is left: look soon, then less often.
+            self._others += 1
+            timeout = min(timeout, SOONEST * 2.0 ** min(self._others, 10))
+        if self._crew.menu.is_half_full:
+            scan_at = max(self._scan_at, min(self._half_full_since, now) + MOMENT)
+            timeout = min(timeout, max(0.001, scan_at - now))
+        if await self._wait(ask, timeout):
+            return
+        # After a time-out there is nothing to ask for: the next wait begins with a look.
+        is_early = self._clock.monotonic() < now + timeout
+        self._is_called = is_early or bool(ask.begun)
+
+    async def _wait(self, ask: Ask, timeout: float) -> bool:
+        """Wait for the store; True: something of our own came first."""
+        error: EngineError | None = None
+
+        async def wait() -> None:
+            nonlocal error
+            try:
+                await self._engine.wait(ask, timeout)
+            except EngineError as trouble:
+                error = trouble
+            finally:
+                self._wake.set()
+
+        if self._wake.is_set():
+            return True
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(wait())
+            await self._wake.wait()
+            is_ours = not waiting.done()
+            waiting.cancel()
+        if error is not None:
+            raise error
+        return is_ours
+
+    async def _keep_house(self) -> None:
+        """What is done now and then, between two exchanges."""
+        now = self._clock.monotonic()
+        if now - self._tidied_at >= self._tools.settings.patience / 4:
+            self._tidied_at = now
+            self._crew.tidy()
+        if now - self._forgot_at >= FORGET_UNKNOWN:
+            self._forgot_at = now
+            self._crew.menu.unknown.clear()
+        if now - self._flushed_at >= FLUSH_EVERY:
+            self._flushed_at = now
+            await self._flush()
+
+    async def _flush(self) -> None:
+        """Send the progress that handlers reported; only what cannot be stored is dropped."""
+        worker, most = self._lease.worker, self._engine.traits.max_batch
+
+        async def send(reports: Sequence[Report]) -> Sequence[Verdict]:
+            return await self._engine.progress(worker, reports)
+
+        reports = self._crew.reports()
+        try:
+            for first in range(0, len(reports), most):
+                await halved(send, reports[first : first + most])
+        except EngineError:
+            self._crew.resend_reports()
+            raise
+
+    async def _nothing_left(self, ask: Ask) -> bool:
+        """No job of these queues is due, runs anywhere, or will be ready by itself.
+
+        What is scheduled for later does not count, nor what is held for an unknown task, a
+        dependency or a breaker, nor what waits in a paused queue. What costs least is asked first:
+        others may be at work for long.
+        """
+        if any(hand.queue in ask.queues for hand in await self._engine.hands()):
+            return False
+        seen = await self._engine.glance(0.0, 0)
+        paused = {queue for queue, each in seen.settings.items() if each.paused}
+        for count in seen.counts:
+            is_open = count.state is State.RUNNING or (
+                count.state is State.READY and count.hold in SOON and count.queue not in paused
+            )
+            if count.jobs and is_open and count.queue in ask.queues:
+                return False
+        due_in = await self._engine.look(ask)
+        return due_in is None or due_in > 0

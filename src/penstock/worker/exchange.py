@@ -1,0 +1,219 @@
+"""How one exchange is made, and what has to come before the next one when it goes wrong.
+
+If the reply to an exchange is lost, nothing is known: its outcomes may be settled, and jobs may be
+ours that we never saw. So nothing is claimed before this is cleared up (law 3): the outcomes are
+sent again, which is harmless, and the store is asked what we have. What we did not know of runs;
+what is no longer ours is stopped.
+
+If this goes wrong here
+
+| here                               | then                                                        |
+|------------------------------------|-------------------------------------------------------------|
+| an exchange's reply is lost        | outcomes once more with want 0, then ``held``; then go on   |
+| the same again while clearing up   | clear up again: every step may be repeated                  |
+| the lease is lost, whoever notices | all is dropped; a new id, a new ``join``                    |
+| an outcome cannot be stored        | the batch is halved until it stands alone; then the job     |
+|                                    | fails, with that as the reason                              |
+| a row is locked (``LATER``)        | its outcome is kept for the next exchange                   |
+| the process dies                   | its beat stands still; the leader rescues                   |
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from penstock.core.job import Outcome, OutcomeKind, Verdict
+from penstock.engines.batcher import halved
+from penstock.engines.engine import Engine
+from penstock.engines.records import Ask, Exchange, WorkerInfo
+from penstock.errors import ItemRefused
+from penstock.worker.dispatcher import Crew
+from penstock.worker.error_record import storable
+from penstock.worker.inflight import Key
+from penstock.worker.lease import Lease
+from penstock.worker.tools import Tools
+
+UNSTORABLE: Final = "result could not be stored"
+
+
+class Exchanges:
+    """The worker's dealings with the store, under whatever name it has now."""
+
+    def __init__(self, engine: Engine, lease: Lease, crew: Crew, tools: Tools) -> None:
+        self._engine = engine
+        self._lease = lease
+        self._crew = crew
+        self._tools = tools
+        self._hands = tools.hands
+        self._must_join = True
+        self._is_uncertain = False
+        self.telling: frozenset[Key] = frozenset()
+        """The attempts of which the store is being told, that they have begun or how they ended."""
+
+    @property
+    def is_certain(self) -> bool:
+        """The store has given this worker nothing that it does not know of."""
+        return not self._is_uncertain
+
+    async def clear_up(self) -> None:
+        """Do what has to come before the next exchange; with nothing to do it does not wait."""
+        if self._must_join:
+            await self._join()
+        if self._is_uncertain:
+            await self._recover()
+
+    def lose(self, worker: str) -> None:
+        """The store does not know ``worker`` any more. Idempotent, whoever finds out."""
+        if worker != self._lease.worker:
+            return
+        self._tools.journal.lease_lost(worker, self._crew.forget())
+        self._lease.rename()
+        self._must_join = True
+        self._is_uncertain = False
+
+    async def send(self, ask: Ask) -> Exchange | None:
+        """Make one exchange and hand out what comes; None: there was no reply to use.
+
+        On failure: any ``EngineError``; call ``clear_up`` before the next one.
+        """
+        stats, clock = self._tools.stats, self._tools.clock
+        stats.exchanges += 1
+        asked_at = clock.monotonic()
+        self._is_uncertain = True
+        self.telling = _told_by(ask)
+        try:
+            reply = await self._engine.exchange(ask)
+        except ItemRefused:
+            self._is_uncertain = False
+            await self._halve(ask)
+            return None
+        finally:
+            self.telling = frozenset()
+        if ask.worker != self._lease.worker:
+            return None  # the lease was lost meanwhile: what it says is for a worker that was
+        self._is_uncertain = False
+        self._tools.time.told(reply.now)
+        self._judged(ask, reply.verdicts)
+        self._crew.cancel(reply.cancels)
+        kinds = self._crew.take(reply.jobs)
+        now = clock.monotonic()
+        self._crew.menu.appetite.exchanged(now, now - asked_at, kinds)
+        return reply
+
+    async def settle(self, outcomes: tuple[Outcome, ...]) -> None:
+        """Make an exchange that settles and claims nothing; one that claims may be in flight.
+
+        On failure: any ``EngineError``; what was not answered has to be sent again.
+        """
+        self._tools.stats.exchanges += 1
+        ask = Ask(worker=self._lease.worker, outcomes=outcomes, told=self._hands.told)
+        try:
+            reply = await self._engine.exchange(ask)
+        except ItemRefused:
+            await self._halve(ask)
+            return
+        if ask.worker == self._lease.worker:
+            self._judged(ask, reply.verdicts)
+
+    def _judged(self, ask: Ask, verdicts: Sequence[Verdict]) -> None:
+        self._tools.journal.available()
+        if self._hands.reported(ask.begun):
+            self._crew.pump()
+        if stale := self._hands.answered(ask.outcomes, verdicts):
+            self._tools.journal.stale(ask.worker, stale)
+
+    # --- before the next one -------------------------------------------------------------------
+
+    async def _join(self) -> None:
+        settings = self._tools.settings
+        asked_at = self._tools.clock.monotonic()
+        info = WorkerInfo(
+            id=self._lease.worker,
+            queues=settings.queues,
+            tasks=tuple(self._tools.specs),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            slots=settings.concurrency + settings.threads + settings.children,
+            rooms={
+                "async": settings.concurrency,
+                "sync": settings.threads,
+                "process": settings.children,
+            },
+            kinds={name: spec.kind for name, spec in self._tools.specs.items()},
+            reserve=settings.reserve,
+            lease=settings.lease,
+        )
+        await self._engine.join(info)
+        self._tools.journal.available()
+        if info.id != self._lease.worker:
+            return
+        self._must_join = False
+        self._lease.renew(info.id, asked_at)
+        self._tools.journal.joined(info.id, settings.queues, len(info.tasks))
+        self._tools.overseer.joined(info.id)
+
+    async def _recover(self) -> None:
+        worker = self._lease.worker
+        ask = Ask(
+            worker=worker,
+            outcomes=self._hands.outgoing(self._engine.traits.max_batch),
+            begun=self._hands.begun(),
+            told=self._hands.told,
+        )
+        if ask.outcomes:
+            self.telling = _told_by(ask)
+            try:
+                reply = await self._engine.exchange(ask)
+            except ItemRefused:
+                await self._halve(ask)
+            else:
+                self._judged(ask, reply.verdicts)
+                self._crew.cancel(reply.cancels)
+            finally:
+                self.telling = frozenset()
+        held = await self._engine.held(worker)
+        self._tools.journal.available()
+        if worker != self._lease.worker:
+            return
+        difference = self._hands.compare(held)
+        self._crew.drop(difference.gone)
+        self._crew.take(difference.unknown)
+        self._is_uncertain = False
+        self._tools.journal.recovered(worker, len(difference.unknown), len(difference.gone))
+
+    # --- what cannot be stored -----------------------------------------------------------------
+
+    async def _halve(self, ask: Ask) -> None:
+        """Settle what can be, piece by piece; let the jobs of the rest fail."""
+
+        async def settle(outcomes: Sequence[Outcome]) -> Sequence[Verdict]:
+            piece = Ask(worker=ask.worker, outcomes=tuple(outcomes), begun=ask.begun, told=ask.told)
+            reply = await self._engine.exchange(piece)
+            self._judged(piece, reply.verdicts)
+            self._crew.cancel(reply.cancels)
+            return reply.verdicts
+
+        answers = await halved(settle, ask.outcomes)
+        for outcome, answer in zip(ask.outcomes, answers, strict=True):
+            if isinstance(answer, ItemRefused):
+                self._tools.journal.refused(outcome.job, answer)
+                self._hands.replace(outcome, _plainer(outcome, answer))
+
+
+def _told_by(ask: Ask) -> frozenset[Key]:
+    return frozenset((*ask.begun, *[(each.job, each.attempt) for each in ask.outcomes]))
+
+
+def _plainer(outcome: Outcome, refusal: ItemRefused) -> Outcome | None:
+    """What to say instead of something that cannot be stored; None: there is nothing plainer."""
+    failed = Outcome(job=outcome.job, attempt=outcome.attempt, kind=OutcomeKind.FAILED)
+    if outcome == failed:
+        return None
+    if outcome.kind is OutcomeKind.FAILED and (outcome.reason or "").startswith(UNSTORABLE):
+        return failed
+    return replace(failed, reason=f"{UNSTORABLE}: {storable(refusal.why, 500)}")

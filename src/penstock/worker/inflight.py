@@ -1,0 +1,343 @@
+"""What a worker has in its hands: attempts not yet ended, and outcomes not yet settled.
+
+Every job that the store gave this worker is in exactly one of the two until the store has answered
+for its outcome. That is what ``held`` is compared with after a lost reply (law 3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import islice
+
+from penstock.context import REAL, Context
+from penstock.core.job import Job, Outcome, OutcomeKind, Verdict
+from penstock.core.spec import Spec
+from penstock.worker.interrupt import SHUT, Window
+from penstock.worker.pool import Pool
+
+# --- attempt ------------------------------------------------------------------------------------
+#
+# One job in this worker's hands, from the claim to its outcome.
+
+
+Key = tuple[str, int]
+"""A job and its attempt: with the worker's id, the fence."""
+
+
+class Ending(Enum):
+    """Why the worker, not the handler, ends an attempt."""
+
+    TIMEOUT = auto()
+    STALL = auto()
+    CANCEL = auto()
+    SHUTDOWN = auto()
+    LOST = auto()
+    """It belongs to another worker now: whatever becomes of it, nobody wants to know."""
+
+
+class Attempt:
+    """One execution of a job, waiting or running. Belongs to the worker's loop, except that the
+    thread which runs it sets ``started_at``.
+    """
+
+    __slots__ = (
+        "_token",
+        "context",
+        "ending",
+        "is_abandoned",
+        "is_announced",
+        "is_cleaning",
+        "is_held_up",
+        "is_over",
+        "is_reported",
+        "is_stuck",
+        "job",
+        "key",
+        "number",
+        "pool",
+        "spec",
+        "started_at",
+        "taken_at",
+        "task",
+        "window",
+    )
+
+    def __init__(
+        self,
+        job: Job,
+        spec: Spec,
+        number: int,
+        taken_at: float,
+        monotonic: Callable[[], float] = REAL.monotonic,
+    ) -> None:
+        self.job = job
+        self.spec = spec
+        self.key: Key = (job.id, job.attempt)
+        self.context = Context(job, monotonic)
+        self.number = number
+        """Its place among all that this worker claimed."""
+        self.taken_at = taken_at
+        """When it was claimed, on the monotonic clock."""
+        self.started_at: float | None = None
+        self.is_reported = job.started
+        """The store knows that it has started, or need not: a crash of this process is not its
+        doing.
+        """
+        self.is_announced = False
+        """It starts as soon as the store knows."""
+        self.is_abandoned = False
+        """The slot that runs it must end, whatever the handler does."""
+        self.is_cleaning = False
+        """Its coroutine has come to its end and what surrounds it cleans up: let it."""
+        self.is_held_up = False
+        """It waits for what its handler needs, which is not its doing: its time does not run."""
+        self.is_stuck = False
+        """It must end, and nothing that was tried has ended it."""
+        self.is_over = False
+        """It has ended, or was withdrawn: it uses nothing any more."""
+        self._token = [None]
+        self.pool: Pool | None = None
+        """Where it waits or runs."""
+        self.ending: Ending | None = None
+        self.task: asyncio.Task[None] | None = None
+        """The slot that runs it, while one does."""
+        self.window = SHUT if spec.is_async else Window()
+        """When its handler can be hit, if it runs in a thread."""
+
+    def seize(self) -> bool:
+        """Decide that it starts, or that it never does: whoever seizes it, from whatever thread,
+        is the only one.
+        """
+        try:
+            self._token.pop()
+        except IndexError:
+            return False
+        return True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Nobody has seized it."""
+        return bool(self._token)
+
+    @property
+    def is_out_of_time(self) -> bool:
+        """It was told to end because its time is over: whatever it returns now comes too late."""
+        return self.ending is Ending.TIMEOUT or self.ending is Ending.STALL
+
+    @property
+    def runs_once(self) -> bool:
+        """It must never run a second time."""
+        return self.job.at_most_once or self.spec.at_most_once
+
+    def end(self, ending: Ending) -> None:
+        """Ask it to end. The first reason stands, unless the job is lost."""
+        if self.ending is None or ending is Ending.LOST:
+            self.ending = ending
+        self.context.stop()
+
+    def outcome(self, kind: OutcomeKind, reason: str | None = None) -> Outcome:
+        """The plain outcome of this attempt."""
+        return Outcome(job=self.job.id, attempt=self.job.attempt, kind=kind, reason=reason)
+
+
+# --- hands --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What the store and the hands disagree about."""
+
+    unknown: list[Job]
+    """The store says this worker has them."""
+    gone: list[Attempt]
+    """The store says it has them no more."""
+
+
+class Hands:
+    """Attempts and outcomes by (job, attempt). Belongs to the worker's loop."""
+
+    def __init__(self, monotonic: Callable[[], float] = REAL.monotonic) -> None:
+        self._monotonic = monotonic
+        self._attempts: dict[Key, Attempt] = {}
+        self._outcomes: dict[Key, Outcome] = {}
+        self._apart: dict[Key, Outcome] = {}
+        self._parted: tuple[Outcome, ...] = ()
+        """What was last set apart, all of it."""
+        self._told: set[str] = set()
+        self._announced: Attempt | None = None
+        self._taken = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing runs, waits or is to be settled."""
+        return not self._attempts and not self._outcomes and not self._apart
+
+    @property
+    def outcomes(self) -> int:
+        """How many outcomes are still to be sent."""
+        return len(self._outcomes)
+
+    @property
+    def unsettled(self) -> int:
+        """How many outcomes are not answered yet."""
+        return len(self._outcomes) + len(self._apart)
+
+    @property
+    def outcomes_apart(self) -> int:
+        """How many were set apart and not answered yet."""
+        return len(self._apart)
+
+    def __iter__(self) -> Iterator[Attempt]:
+        """The attempts that have not ended, whatever happens meanwhile."""
+        return iter(list(self._attempts.values()))
+
+    def __contains__(self, attempt: Attempt) -> bool:
+        return attempt.key in self._attempts
+
+    # --- attempts ------------------------------------------------------------------------------
+
+    def take(self, job: Job, spec: Spec, now: float) -> Attempt:
+        """Remember a claimed job."""
+        self._taken += 1
+        attempt = Attempt(job, spec, self._taken, now, self._monotonic)
+        self._attempts[attempt.key] = attempt
+        return attempt
+
+    def settle(self, attempt: Attempt, outcome: Outcome | None) -> bool:
+        """The attempt has ended; its outcome is kept for the next exchange.
+
+        False: it was forgotten before, and its outcome is nobody's business.
+        """
+        key = attempt.key
+        if self._attempts.pop(key, None) is None:
+            return False
+        if self._told:
+            self._told.discard(key[0])
+        if outcome is not None:
+            self._outcomes[key] = outcome
+        return True
+
+    def add(self, outcome: Outcome) -> None:
+        """Keep the outcome of a job that never became an attempt."""
+        self._outcomes[outcome.job, outcome.attempt] = outcome
+
+    def replace(self, outcome: Outcome, by: Outcome | None) -> None:
+        """Say something else in place of an outcome, or nothing."""
+        if self._forget(outcome) and by is not None:
+            self.add(by)
+
+    def is_waiting_for(self, outcomes: Sequence[Outcome]) -> bool:
+        """One of these outcomes is still to be settled."""
+        return any((outcome.job, outcome.attempt) in self._outcomes for outcome in outcomes)
+
+    def _forget(self, outcome: Outcome) -> bool:
+        key = outcome.job, outcome.attempt
+        known = self._outcomes.pop(key, None) or self._apart.pop(key, None)
+        return known is not None
+
+    def find(self, ids: Iterable[str]) -> list[Attempt]:
+        """The attempts of these jobs."""
+        wanted = frozenset(ids)
+        return [attempt for attempt in self if attempt.job.id in wanted]
+
+    def clear(self) -> list[Attempt]:
+        """Forget everything; return the attempts that were there."""
+        forgotten = list(self)
+        self._attempts.clear()
+        self._outcomes.clear()
+        self._apart.clear()
+        self._told.clear()
+        return forgotten
+
+    def compare(self, held: Sequence[Job]) -> Difference:
+        """Compare with what the store says this worker has.
+
+        A job whose outcome waits to be settled is known; the verdict on it decides.
+        """
+        theirs = {(job.id, job.attempt): job for job in held}
+        return Difference(
+            [
+                job
+                for key, job in theirs.items()
+                if key not in self._attempts
+                and key not in self._outcomes
+                and key not in self._apart
+            ],
+            [attempt for key, attempt in self._attempts.items() if key not in theirs],
+        )
+
+    # --- for the next exchange -----------------------------------------------------------------
+
+    def outgoing(self, limit: int) -> tuple[Outcome, ...]:
+        """The outcomes to send, the oldest first."""
+        return tuple(islice(self._outcomes.values(), limit))
+
+    def answered(self, outcomes: Sequence[Outcome], verdicts: Sequence[Verdict]) -> int:
+        """The store has judged these outcomes; those it wants later stay. Count the stale ones."""
+        if outcomes is self._parted and verdicts.count(Verdict.DONE) == len(outcomes):
+            self._apart, self._parted = {}, ()
+            return 0
+        stale, stays = 0, Verdict.LATER
+        for outcome, verdict in zip(outcomes, verdicts, strict=True):
+            if verdict is not stays:
+                self._forget(outcome)
+                stale += verdict is Verdict.STALE
+        return stale
+
+    def set_apart(self, limit: int, but: Container[Key] = ()) -> tuple[Outcome, ...]:
+        """Take outcomes to be sent by themselves, the oldest first, without those of some
+        attempts. Until they are answered or brought back nobody else sends them.
+        """
+        if not but and not self._apart and len(self._outcomes) <= limit:
+            self._apart, self._outcomes = self._outcomes, {}
+        else:
+            chosen = islice((key for key in self._outcomes if key not in but), limit)
+            for key in list(chosen):
+                self._apart[key] = self._outcomes.pop(key)
+        self._parted = tuple(self._apart.values())
+        return self._parted
+
+    def bring_back(self) -> None:
+        """Let those that were set apart and not answered be sent again, before the others."""
+        if self._apart:
+            self._outcomes = {**self._apart, **self._outcomes}
+            self._apart, self._parted = {}, ()
+
+    def begun(self) -> tuple[Key, ...]:
+        """The attempts that have started, or are about to, and of which the store does not know."""
+        return tuple(
+            key
+            for key, attempt in self._attempts.items()
+            if not attempt.is_reported and (attempt.started_at is not None or attempt.is_announced)
+        )
+
+    def announce(self, attempt: Attempt) -> None:
+        """Let the store know that this attempt is about to start, before it does."""
+        attempt.is_announced = True
+        self._announced = attempt
+
+    @property
+    def is_announcing(self) -> bool:
+        """An attempt waits for the store to know that it starts."""
+        attempt = self._announced
+        return attempt is not None and not attempt.is_reported and attempt in self
+
+    def reported(self, begun: Iterable[Key]) -> bool:
+        """The store knows that these have started; True: one of them has waited for that."""
+        was_announcing = self.is_announcing
+        for key in begun:
+            if (attempt := self._attempts.get(key)) is not None:
+                attempt.is_reported = True
+        return was_announcing and not self.is_announcing
+
+    def tell(self, id: str) -> None:
+        """The cancellation of this running job is known."""
+        self._told.add(id)
+
+    @property
+    def told(self) -> frozenset[str]:
+        """Jobs still here whose cancellation is known."""
+        return frozenset(self._told)

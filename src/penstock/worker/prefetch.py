@@ -1,0 +1,241 @@
+"""How many jobs to ask for: the free slots, and what will have been eaten before the next meal.
+
+Prefetching is measured, not configured: what the slots finish during one round trip to the store is
+asked for on top. Long jobs finish less than one in that time, so they are never prefetched.
+
+A worker with several kinds of tasks cannot know which kind it will get: it asks for as many as the
+scarcest kind can take at the recent mix. When one kind has no free slots, its tasks are passed over
+now and then, so that jobs waiting for a thread do not keep idle coroutine slots from theirs. Not
+each time: to find what is behind a long line, the store may have to read it. So when such a claim
+was answered in full, and all of it is done before the next one may be made, the next one brings
+more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import exp
+from typing import Final
+
+from penstock.core.spec import KINDS, Kind
+from penstock.worker.inflight import Attempt
+from penstock.worker.pool import Pool
+from penstock.worker.reserve import ANY, free_for
+from penstock.worker.tools import Tools
+
+MEMORY: Final = 0.1
+"""Seconds over which the rate of finished attempts is averaged."""
+
+AHEAD: Final = 3.0
+"""How many round trips are prefetched for; the second covers what is being run on arrival, the
+third one that takes longer than most.
+"""
+
+SHORTEST: Final = 0.005
+"""Seconds that a round trip counts at least: a loop and its threads need a while to wake up, and
+what waits no longer than that waits for nobody.
+"""
+
+RARE: Final = 0.02
+"""No kind is thought to be rarer than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One kind's slots, and the attempts that wait or run in them."""
+
+    size: int
+    load: int
+
+    @property
+    def free(self) -> int:
+        """Attempts that would start at once."""
+        return max(0, self.size - self.load)
+
+
+@dataclass(frozen=True, slots=True)
+class Meal:
+    """What to ask for."""
+
+    want: int = 0
+    slots: int = 0
+    passes_over: frozenset[Kind] = frozenset()
+    """The kinds whose tasks are left to others this time."""
+    least_urgent: int | None = None
+    """The greatest priority number that there is room for; None: for any."""
+
+
+class Appetite:
+    """Learns from each exchange, decides about the next."""
+
+    def __init__(self, most_prefetched: int) -> None:
+        self._most = most_prefetched
+        self._finished: dict[Kind, int] = dict.fromkeys(KINDS, 0)
+        self._rate: dict[Kind, float] = dict.fromkeys(KINDS, 0.0)
+        self._share: dict[Kind, float] = dict.fromkeys(KINDS, 0.5)
+        """How common each kind was of late; what counts is the proportion."""
+        self._stock: dict[Kind, int] = dict.fromkeys(KINDS, 0)
+        """What a claim that passes over all other kinds brings beyond the free slots."""
+        self._is_plenty: dict[Kind, bool] = dict.fromkeys(KINDS, False)
+        """The last such claim was answered in full."""
+        self._round_trip = 0.0
+        self._counted_at: float | None = None
+
+    def finished(self, kind: Kind) -> None:
+        """An attempt has ended."""
+        self._finished[kind] += 1
+
+    def exchanged(self, now: float, round_trip: float, claimed: Mapping[Kind, int]) -> None:
+        """An exchange that took so long has given so many of each kind."""
+        self._round_trip += 0.2 * (round_trip - self._round_trip)
+        if self._counted_at is not None and now > self._counted_at:
+            passed = now - self._counted_at
+            weight = 1 - exp(-passed / MEMORY)
+            for kind, rate in self._rate.items():
+                self._rate[kind] += weight * (self._finished[kind] / passed - rate)
+                self._finished[kind] = 0
+        self._counted_at = now
+        if total := sum(claimed.values()):
+            weight = total / (total + 10)
+            for kind, share in self._share.items():
+                self._share[kind] += weight * (claimed.get(kind, 0) / total - share)
+
+    def passed_over(self, kind: Kind, *, was_idle: bool, in_full: bool) -> None:
+        """A claim for this kind alone was answered; ``was_idle``: none of it ran before."""
+        stock = self._stock[kind]
+        if was_idle and self._is_plenty[kind]:
+            self._stock[kind] = min(self._most, 2 * stock + 8)
+        elif not was_idle:
+            self._stock[kind] = stock // 2
+        self._is_plenty[kind] = in_full
+
+    def stalled(self) -> None:
+        """Something waited too long in the worker's hands: no prefetch until jobs end again."""
+        for kind in self._rate:
+            self._rate[kind] = 0.0
+            self._finished[kind] = 0
+            self._stock[kind] = 0
+
+    def prefetch(self, kind: Kind) -> int:
+        """How many jobs of this kind will end while the next ones are fetched."""
+        ahead = max(SHORTEST, self._round_trip) * AHEAD
+        return min(self._most, int(self._rate[kind] * ahead))
+
+    def lasts(self, rooms: Mapping[Kind, Room]) -> float:
+        """Seconds for which what waits keeps the slots busy beyond the next round trip, of every
+        kind that has anything to do.
+        """
+        waiting = {kind: room.load - room.size for kind, room in rooms.items() if room.load}
+        if not waiting or min(waiting.values()) <= 0:
+            return 0.0
+        shortest = min(waiting[kind] / max(1.0, self._rate[kind]) for kind in waiting)
+        return shortest - max(SHORTEST, self._round_trip)
+
+    def stock(self, kind: Kind) -> int:
+        """How many jobs of this kind may wait in the worker's hands."""
+        return max(self.prefetch(kind), self._stock[kind])
+
+    def meal(self, rooms: Mapping[Kind, Room], *, may_pass_over: bool) -> Meal:
+        """What to ask for, with this room for the kinds of tasks that there are."""
+        full = full_kinds(rooms)
+        if full and may_pass_over:
+            left = {kind: room for kind, room in rooms.items() if kind not in full}
+            want, slots = self._mixed(left, self.stock)
+            return Meal(want, slots, passes_over=full)
+        return Meal(*self._mixed(rooms, self.prefetch))
+
+    def _mixed(self, rooms: Mapping[Kind, Room], ahead: Callable[[Kind], int]) -> tuple[int, int]:
+        """How many jobs fit in whatever kind they come, and how many of them would start."""
+        room = {kind: max(0, each.size + ahead(kind) - each.load) for kind, each in rooms.items()}
+        slots = min(each.free for each in rooms.values())
+        if len(rooms) == 1:
+            return sum(room.values()), slots
+        shares = sum(self._share[kind] for kind in rooms) or 1.0
+        most = min(room[kind] / max(RARE, self._share[kind] / shares) for kind in rooms)
+        return max(min(int(most), sum(room.values())), slots), slots
+
+
+def full_kinds(rooms: Mapping[Kind, Room]) -> frozenset[Kind]:
+    """The kinds that have no free slot while another one has."""
+    full = frozenset(kind for kind, room in rooms.items() if not room.free)
+    return full if len(full) < len(rooms) else frozenset()
+
+
+# --- menu ---------------------------------------------------------------------------------------
+#
+# What a worker asks the store for: as many jobs as there is room for, of tasks that have some.
+
+
+class Menu:
+    """Looks at the pools of a crew, each for one kind of tasks."""
+
+    def __init__(self, tools: Tools, pools: Mapping[Kind, Pool]) -> None:
+        self._tools = tools
+        self._gate = tools.gate
+        self._pools = pools
+        self._names: dict[Kind, frozenset[str]] = {
+            kind: frozenset(name for name, spec in tools.specs.items() if spec.kind == kind)
+            for kind in KINDS
+        }
+        self.appetite = Appetite(tools.settings.prefetch)
+        self.unknown: set[str] = set()
+        """Tasks of jobs that came and that this process does not have."""
+
+    def meal(self, *, may_pass_over: bool) -> Meal:
+        """How many jobs to ask for now."""
+        if self._gate.alone is not None or not self._gate.is_trusted:
+            return Meal()
+        meal = self.appetite.meal(self._rooms(ANY), may_pass_over=may_pass_over)
+        if meal.want == 0 and self._tools.settings.reserve:
+            return self._urgent_meal(may_pass_over=may_pass_over)
+        return meal
+
+    def _urgent_meal(self, *, may_pass_over: bool) -> Meal:
+        """What to ask for when only slots are free that are kept for urgent jobs."""
+        for level in sorted(self._tools.settings.reserve, reverse=True):
+            rooms = self._rooms(level)
+            full = full_kinds(rooms)
+            slots = min(room.free for kind, room in rooms.items() if kind not in full)
+            if slots and (may_pass_over or not full):
+                return Meal(slots, slots, full, level)
+        return Meal()
+
+    @property
+    def is_half_full(self) -> bool:
+        """One kind of tasks has no free slot while another one has, for jobs of some priority."""
+        return any(full_kinds(self._rooms(level)) for level in (ANY, *self._tools.settings.reserve))
+
+    def _rooms(self, priority: float) -> dict[Kind, Room]:
+        """The room for jobs of a priority, by kind: what waits and is less urgent takes none."""
+        kinds = [kind for kind in KINDS if self._names[kind]] or KINDS[:1]
+        pools = {kind: self._pools[kind] for kind in kinds}
+        kept = self._tools.settings.reserve
+        if not kept:
+            return {kind: Room(pool.size, pool.load) for kind, pool in pools.items()}
+        there = list(self._tools.hands)
+        rooms = {}
+        for kind, pool in pools.items():
+            here = [each for each in there if each.pool is pool]
+            before = [each for each in here if not _comes_after(each, priority)]
+            load = pool.load - (len(here) - len(before))
+            free = free_for(priority, pool.size, kept, [each.job.priority for each in before])
+            rooms[kind] = Room(load + min(pool.size - load, free), load)
+        return rooms
+
+    def passed_over(self, meal: Meal, *, in_full: bool) -> None:
+        """A claim that passed over some kinds of tasks was answered."""
+        asked = [kind for kind in KINDS if self._names[kind] and kind not in meal.passes_over]
+        if len(asked) == 1 and meal.least_urgent is None:
+            was_idle = meal.slots == self._pools[asked[0]].size
+            self.appetite.passed_over(asked[0], was_idle=was_idle, in_full=in_full)
+
+    def avoid(self, meal: Meal) -> frozenset[str]:
+        """The tasks whose jobs should go to others."""
+        full = frozenset[str]().union(*(self._names[kind] for kind in meal.passes_over))
+        return full.union(self.unknown) if self.unknown else full
+
+
+def _comes_after(attempt: Attempt, priority: float) -> bool:
+    """It waits, and lets a job of this priority go first."""
+    return attempt.is_waiting and attempt.job.priority > priority

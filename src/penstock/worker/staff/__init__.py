@@ -1,1 +1,0 @@
-"""The supervisor of worker processes, and what its staff says to it."""

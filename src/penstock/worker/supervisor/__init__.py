@@ -1,0 +1,1 @@
+"""The parent process of ``penstock worker``: spawns, watches and restarts worker processes."""
