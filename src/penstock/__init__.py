@@ -85,8 +85,8 @@ _HOMES: Final = {
     "app": "Penstock",
     "context": "Cancel Context Interrupted Retry Snooze current",
     "core.job": "Job State",
-    "core.needs": "Depends",
-    "core.payload": "Payload",
+    "core.injection": "Depends",
+    "core.signature": "Payload",
     "core.retry": "Delays Exponential Fixed Never PerException",
     "errors": "EngineError EngineUnavailable JobCancelled JobFailed JobGone PenstockError "
     "ResultTimeout UniqueConflict UsageError",

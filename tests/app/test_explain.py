@@ -405,7 +405,7 @@ async def test_one_job_that_is_more_urgent_comes_before_it(engine):
 
 
 async def test_very_many_jobs_come_before_it(engine, monkeypatch):
-    for module in ("engines.memory_views", "engines.sqlite_views", "explain.waiting"):
+    for module in ("engines.memory.reads", "engines.sqlite.reads", "explain.waiting"):
         monkeypatch.setattr(f"penstock.{module}.LINE_LIMIT", 2)
     await staffed(engine)
     for number in range(4):

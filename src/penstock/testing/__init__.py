@@ -63,14 +63,13 @@ __all__ = [
 
 _HOMES: Final = {
     "clock": "FakeClock",
-    "entries": "Entry",
+    "inspection": "Entry",
     "faults": "Crash",
-    "faulty": "Faulty",
-    "script": "Call Gate",
+    "faulty": "Call Faulty Gate",
     "plugin": "MakeSandbox interleavings",
     "runs": "Drained Failure Run",
     "sandbox": "Sandbox",
-    "troubles": "NobodyRuns NotDue NotReached Runaway SandboxBusy SandboxClosed "
+    "errors": "NobodyRuns NotDue NotReached Runaway SandboxBusy SandboxClosed "
     "SandboxForked SandboxUsed UnseenFailure UnusedFault WouldBlock",
 }
 
