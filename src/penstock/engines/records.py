@@ -41,8 +41,6 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """The store's clock decides, not the process's."""
     max_batch: int
     """Items a single call should carry at most."""
-    is_parallel: bool = False
-    """Two calls of one handle run at the same time."""
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True):

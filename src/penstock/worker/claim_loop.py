@@ -25,7 +25,6 @@ from penstock.worker.dispatcher import Crew
 from penstock.worker.exchange import Exchanges
 from penstock.worker.lease import Lease
 from penstock.worker.prefetch import Meal
-from penstock.worker.settler import Settler
 from penstock.worker.tools import Tools
 
 PACE: Final = 0.001
@@ -36,8 +35,8 @@ costs hardly more than for one.
 MOST: Final = 0.02
 """Seconds to wait before the next claim at most, however much there still is to do."""
 
-SETTLE_WITHIN: Final = 0.004
-"""Seconds after which outcomes are looked for at the latest, meanwhile."""
+RECHECK: Final = 0.004
+"""Seconds after which it is estimated again how much there is to do, meanwhile."""
 
 FLUSH_EVERY: Final = 0.5
 """Seconds between two flushes of progress reports."""
@@ -90,12 +89,9 @@ class Turns:
         self._poll = tools.settings.poll
         self._wake = wake
         self._queues = deque(tools.settings.queues)
-        self._settler = Settler(engine, exchanges, tools)
         self._backoff = Backoff()
         self._has_more = True
         """The last claim was answered in full: there may be more."""
-        self._is_fed = False
-        """The last claim brought something: more may have come meanwhile."""
         self._least_urgent: int | None = None
         """What the last turn wanted at least."""
         self._is_called = False
@@ -122,16 +118,8 @@ class Turns:
 
     async def take(self) -> None:
         """Take turns until the crew drains and all is settled, also what a lost reply may hide."""
-        try:
-            await self._take()
-        finally:
-            await self._settler.end()
-
-    async def _take(self) -> None:
         while not (self._crew.is_draining and self._hands.is_empty and self._exchanges.is_certain):
             try:
-                if not self._exchanges.is_certain:
-                    await self._settler.pause()
                 await self._exchanges.clear_up()
                 await self._turn()
             except LeaseLost as error:
@@ -156,18 +144,12 @@ class Turns:
         if meal.least_urgent != self._least_urgent:
             self._least_urgent = meal.least_urgent
             self._has_more = True
-        # What ended is settled apart: the store can give more at the same time.
-        may_give = self._has_more or (self._is_fed and self._settler.is_busy)
-        has_use = (may_give and ask.want) or meal.passes_over
+        has_use = (self._has_more and ask.want) or meal.passes_over
         if ask.outcomes or self._is_called or has_use or self._hands.is_announcing:
             await self._exchange(ask, meal)
             if not self._hands.outcomes:
                 # Slots that were woken run before this goes on: quick jobs are done by then.
                 await asyncio.sleep(0)
-        elif self._settler.is_busy:
-            # It wakes us when it is done; until then, more may have come.
-            await self._clock.wait(self._wake, self._poll)
-            self._has_more = self._has_more or not self._settler.is_busy
         elif self.ends_when_empty and self._hands.is_empty and await self._nothing_left(ask):
             self.is_empty.set()
             await self._wake.wait()
@@ -185,9 +167,8 @@ class Turns:
             lasts = self._crew.lasts
             if left <= 0 and lasts <= 0:
                 return
-            self._settler.begin()
-            # To look again is dear: half of what is left to wait, and outcomes are to go soon.
-            pause = left if left > 0 else min(max(PACE, lasts / 2), SETTLE_WITHIN)
+            # To look again is dear: half of what is left to wait.
+            pause = left if left > 0 else min(max(PACE, lasts / 2), RECHECK)
             if await self._clock.wait(self.hurry, pause):
                 return
             now, left = self._clock.monotonic(), 0.0
@@ -205,15 +186,12 @@ class Turns:
 
     def _ask(self, meal: Meal) -> Ask:
         most = self._engine.traits.max_batch
-        is_apart = self._settler.begin() if meal.want > 0 else self._settler.is_busy
-        # A store that is slow to settle gives nothing more before it has.
-        room = max(0, 2 * most - self._hands.unsettled) if is_apart else most
         return Ask(
             worker=self._lease.worker,
             queues=tuple(self._queues),
-            want=min(meal.want, most, room),
+            want=min(meal.want, most),
             slots=min(meal.slots, most),
-            outcomes=() if is_apart else self._hands.outgoing(most),
+            outcomes=self._hands.outgoing(most),
             begun=self._hands.begun(),
             avoid=self._crew.menu.avoid(meal),
             told=self._hands.told,
@@ -235,7 +213,6 @@ class Turns:
             return
         if ask.want:
             self._has_more = ask.want <= len(reply.jobs)
-            self._is_fed = bool(reply.jobs)
         if reply.jobs:
             self._others = 0
         got_something = bool(reply.jobs or reply.cancels or ask.outcomes)

@@ -34,7 +34,6 @@ from penstock.engines.records import Ask, Exchange, WorkerInfo
 from penstock.errors import ItemRefused
 from penstock.worker.dispatcher import Crew
 from penstock.worker.error_record import storable
-from penstock.worker.inflight import Key
 from penstock.worker.lease import Lease
 from penstock.worker.tools import Tools
 
@@ -52,8 +51,6 @@ class Exchanges:
         self._hands = tools.hands
         self._must_join = True
         self._is_uncertain = False
-        self.telling: frozenset[Key] = frozenset()
-        """The attempts of which the store is being told, that they have begun or how they ended."""
 
     @property
     def is_certain(self) -> bool:
@@ -85,15 +82,12 @@ class Exchanges:
         stats.exchanges += 1
         asked_at = clock.monotonic()
         self._is_uncertain = True
-        self.telling = _told_by(ask)
         try:
             reply = await self._engine.exchange(ask)
         except ItemRefused:
             self._is_uncertain = False
             await self._halve(ask)
             return None
-        finally:
-            self.telling = frozenset()
         if ask.worker != self._lease.worker:
             return None  # the lease was lost meanwhile: what it says is for a worker that was
         self._is_uncertain = False
@@ -104,21 +98,6 @@ class Exchanges:
         now = clock.monotonic()
         self._crew.menu.appetite.exchanged(now, now - asked_at, kinds)
         return reply
-
-    async def settle(self, outcomes: tuple[Outcome, ...]) -> None:
-        """Make an exchange that settles and claims nothing; one that claims may be in flight.
-
-        On failure: any ``EngineError``; what was not answered has to be sent again.
-        """
-        self._tools.stats.exchanges += 1
-        ask = Ask(worker=self._lease.worker, outcomes=outcomes, told=self._hands.told)
-        try:
-            reply = await self._engine.exchange(ask)
-        except ItemRefused:
-            await self._halve(ask)
-            return
-        if ask.worker == self._lease.worker:
-            self._judged(ask, reply.verdicts)
 
     def _judged(self, ask: Ask, verdicts: Sequence[Verdict]) -> None:
         self._tools.journal.available()
@@ -166,7 +145,6 @@ class Exchanges:
             told=self._hands.told,
         )
         if ask.outcomes:
-            self.telling = _told_by(ask)
             try:
                 reply = await self._engine.exchange(ask)
             except ItemRefused:
@@ -174,8 +152,6 @@ class Exchanges:
             else:
                 self._judged(ask, reply.verdicts)
                 self._crew.cancel(reply.cancels)
-            finally:
-                self.telling = frozenset()
         held = await self._engine.held(worker)
         self._tools.journal.available()
         if worker != self._lease.worker:
@@ -203,10 +179,6 @@ class Exchanges:
             if isinstance(answer, ItemRefused):
                 self._tools.journal.refused(outcome.job, answer)
                 self._hands.replace(outcome, _plainer(outcome, answer))
-
-
-def _told_by(ask: Ask) -> frozenset[Key]:
-    return frozenset((*ask.begun, *[(each.job, each.attempt) for each in ask.outcomes]))
 
 
 def _plainer(outcome: Outcome, refusal: ItemRefused) -> Outcome | None:

@@ -7,7 +7,7 @@ for its outcome. That is what ``held`` is compared with after a lost reply (law 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice
@@ -163,9 +163,6 @@ class Hands:
         self._monotonic = monotonic
         self._attempts: dict[Key, Attempt] = {}
         self._outcomes: dict[Key, Outcome] = {}
-        self._apart: dict[Key, Outcome] = {}
-        self._parted: tuple[Outcome, ...] = ()
-        """What was last set apart, all of it."""
         self._told: set[str] = set()
         self._announced: Attempt | None = None
         self._taken = 0
@@ -173,22 +170,12 @@ class Hands:
     @property
     def is_empty(self) -> bool:
         """Nothing runs, waits or is to be settled."""
-        return not self._attempts and not self._outcomes and not self._apart
+        return not self._attempts and not self._outcomes
 
     @property
     def outcomes(self) -> int:
-        """How many outcomes are still to be sent."""
-        return len(self._outcomes)
-
-    @property
-    def unsettled(self) -> int:
         """How many outcomes are not answered yet."""
-        return len(self._outcomes) + len(self._apart)
-
-    @property
-    def outcomes_apart(self) -> int:
-        """How many were set apart and not answered yet."""
-        return len(self._apart)
+        return len(self._outcomes)
 
     def __iter__(self) -> Iterator[Attempt]:
         """The attempts that have not ended, whatever happens meanwhile."""
@@ -234,9 +221,7 @@ class Hands:
         return any((outcome.job, outcome.attempt) in self._outcomes for outcome in outcomes)
 
     def _forget(self, outcome: Outcome) -> bool:
-        key = outcome.job, outcome.attempt
-        known = self._outcomes.pop(key, None) or self._apart.pop(key, None)
-        return known is not None
+        return self._outcomes.pop((outcome.job, outcome.attempt), None) is not None
 
     def find(self, ids: Iterable[str]) -> list[Attempt]:
         """The attempts of these jobs."""
@@ -248,7 +233,6 @@ class Hands:
         forgotten = list(self)
         self._attempts.clear()
         self._outcomes.clear()
-        self._apart.clear()
         self._told.clear()
         return forgotten
 
@@ -262,9 +246,7 @@ class Hands:
             [
                 job
                 for key, job in theirs.items()
-                if key not in self._attempts
-                and key not in self._outcomes
-                and key not in self._apart
+                if key not in self._attempts and key not in self._outcomes
             ],
             [attempt for key, attempt in self._attempts.items() if key not in theirs],
         )
@@ -277,34 +259,12 @@ class Hands:
 
     def answered(self, outcomes: Sequence[Outcome], verdicts: Sequence[Verdict]) -> int:
         """The store has judged these outcomes; those it wants later stay. Count the stale ones."""
-        if outcomes is self._parted and verdicts.count(Verdict.DONE) == len(outcomes):
-            self._apart, self._parted = {}, ()
-            return 0
         stale, stays = 0, Verdict.LATER
         for outcome, verdict in zip(outcomes, verdicts, strict=True):
             if verdict is not stays:
                 self._forget(outcome)
                 stale += verdict is Verdict.STALE
         return stale
-
-    def set_apart(self, limit: int, but: Container[Key] = ()) -> tuple[Outcome, ...]:
-        """Take outcomes to be sent by themselves, the oldest first, without those of some
-        attempts. Until they are answered or brought back nobody else sends them.
-        """
-        if not but and not self._apart and len(self._outcomes) <= limit:
-            self._apart, self._outcomes = self._outcomes, {}
-        else:
-            chosen = islice((key for key in self._outcomes if key not in but), limit)
-            for key in list(chosen):
-                self._apart[key] = self._outcomes.pop(key)
-        self._parted = tuple(self._apart.values())
-        return self._parted
-
-    def bring_back(self) -> None:
-        """Let those that were set apart and not answered be sent again, before the others."""
-        if self._apart:
-            self._outcomes = {**self._apart, **self._outcomes}
-            self._apart, self._parted = {}, ()
 
     def begun(self) -> tuple[Key, ...]:
         """The attempts that have started, or are about to, and of which the store does not know."""

@@ -248,7 +248,7 @@ class Shift:
         self._crew.leave_all()
         if await self._ends(work, grace):
             return
-        self._journal.gave_up(self.lease.worker, self._crew.running, hands.unsettled)
+        self._journal.gave_up(self.lease.worker, self._crew.running, hands.outcomes)
         work.cancel()
 
     async def _ends(self, work: asyncio.Task[None], extra: float) -> bool:

@@ -82,7 +82,6 @@ class PostgresHandle(Engine):
             is_shared=True,
             has_own_clock=True,
             max_batch=2000,
-            is_parallel=True,
         )
         self._dsn = dsn
         self._schema = schemas.check_name(schema)
