@@ -10,10 +10,10 @@ import pytest
 
 from penstock.core import lifecycle
 from penstock.core.job import Draft, ErrorRecord, Hold, Job, Outcome, OutcomeKind, State, Verdict
-from penstock.engines import narrator
+from penstock.engines import publisher
 from penstock.engines.memory.engine import MemoryEngine, MemoryStore
-from penstock.engines.narrator import ENDINGS
 from penstock.engines.observed import Observed
+from penstock.engines.publisher import ENDINGS
 from penstock.engines.records import (
     Ask,
     Filter,
@@ -689,7 +689,7 @@ async def test_a_job_that_a_rescue_ends_is_told_as_failed_too(engine, bus):
 
 
 async def test_what_is_remembered_of_claims_is_bounded(engine, bus, monkeypatch):
-    monkeypatch.setattr(narrator, "CLAIMS_KEPT", 2)
+    monkeypatch.setattr(publisher, "CLAIMS_KEPT", 2)
     await claim(engine, "a", "b", "c")
     bus.take()
 
@@ -804,7 +804,3 @@ async def test_the_engines_own_wait_and_results_are_used(clock, bus):
 async def test_traits_and_clock_are_those_of_the_engine_inside(engine, faulty):
     assert engine.traits is faulty.traits
     assert engine.clock is faulty.clock
-
-
-def test_no_verb_is_left_to_the_base_class():
-    assert vars(Observed).keys() >= VERBS

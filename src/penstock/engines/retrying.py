@@ -1,4 +1,4 @@
-"""How long a call to the store may take, and how often it is tried.
+"""Calls to the store: how long one may take, how often it is tried, how long to wait in between.
 
 Time limits are kept by one task for all calls, on the engine's clock. It looks at them a few times
 per limit and ends a call that it has seen too often. Because it counts looks, not instants, a
@@ -18,21 +18,52 @@ from penstock.errors import EngineTimeout, EngineUnavailable
 
 LOOKS: Final = 4
 """Per time limit: a call ends after the limit, and at most a quarter of it later."""
+FIRST: Final = 0.05
+LONGEST: Final = 5.0
+"""Seconds: the first wait between two tries, and the longest."""
 
-Answer = TypeVar("Answer")
-Complain = Callable[[str, EngineUnavailable, int, float | None], None]
-"""Hears of each failed try: the verb, its error, how often it was tried, the wait until the next
-try; None: there is none."""
+Result = TypeVar("Result")
+OnFault = Callable[[str, EngineUnavailable, int, float | None], None]
+"""Called after each failed try: the verb, its error, how often it was tried, the wait until the
+next try; None: there is none."""
 
 
-class Patience:
+class Backoff:
+    """Waits that double from ``first`` to ``longest`` seconds, each of them half left to chance, so
+    that processes which failed together do not come back together.
+    """
+
+    def __init__(
+        self,
+        longest: float = LONGEST,
+        chance: Callable[[], float] = random,
+        *,
+        first: float = FIRST,
+    ) -> None:
+        self._first = first
+        self._longest = longest
+        self._chance = chance
+        self.failures = 0
+
+    def next(self) -> float:
+        """Seconds to wait after one more failure."""
+        wait = min(self._longest, self._first * 2.0 ** min(self.failures, 30))
+        self.failures += 1
+        return wait * (0.5 + 0.5 * self._chance())
+
+    def reset(self) -> None:
+        """The next failure is the first one again."""
+        self.failures = 0
+
+
+class Retrying:
     """Runs calls with a time limit, and repeats those that may be repeated."""
 
     def __init__(
         self,
         engine: str,
         clock: Clock,
-        complain: Complain,
+        on_fault: OnFault,
         *,
         timeout: float,
         tries: int,
@@ -42,7 +73,7 @@ class Patience:
         self._interval = timeout / LOOKS
         self._engine = engine
         self._clock = clock
-        self._complain = complain
+        self._on_fault = on_fault
         self._tries = tries
         self._backoff = backoff
         self._max_backoff = max_backoff
@@ -53,26 +84,28 @@ class Patience:
     async def run(
         self,
         verb: str,
-        call: Callable[[], Awaitable[Answer]],
+        call: Callable[[], Awaitable[Result]],
         limit: float | None,
         *,
         again: bool,
         outlast: float = 0.0,
-    ) -> Answer:
+    ) -> Result:
         """Call. With ``again``, after ``EngineUnavailable`` call again after an ever longer wait;
         ``outlast`` is for how many seconds at least.
 
         On failure: the last try's error; ``EngineTimeout`` if it took more than ``limit`` seconds.
         """
-        tried, patient_until = 0, self._clock.monotonic() + outlast
+        deadline = self._clock.monotonic() + outlast
+        backoff: Backoff | None = None
         while True:
-            tried += 1
             try:
                 return await self._limited(verb, call, limit)
             except EngineUnavailable as error:
-                is_last = tried >= self._tries and self._clock.monotonic() >= patient_until
-                delay = self._delay(tried) if again and not is_last else None
-                self._complain(verb, error, tried, delay)
+                backoff = backoff or Backoff(self._max_backoff, first=self._backoff)
+                tried, wait = backoff.failures + 1, backoff.next()
+                is_last = tried >= self._tries and self._clock.monotonic() >= deadline
+                delay = wait if again and not is_last else None
+                self._on_fault(verb, error, tried, delay)
                 if delay is None:
                     raise
             await self._clock.sleep(delay)
@@ -82,19 +115,15 @@ class Patience:
         self._is_over = False
 
     async def end(self) -> None:
-        """Watch no more calls; those under way have all the time there is."""
+        """Watch no more calls; those under way have no limit any more."""
         self._is_over = True
         if self._watcher is not None and not self._watcher.done():
             self._watcher.cancel()
             await asyncio.wait([self._watcher])
 
-    def _delay(self, tried: int) -> float:
-        longest = min(self._backoff * 2.0 ** min(tried - 1, 30), self._max_backoff)
-        return longest * (0.5 + random() / 2)
-
     async def _limited(
-        self, verb: str, call: Callable[[], Awaitable[Answer]], limit: float | None
-    ) -> Answer:
+        self, verb: str, call: Callable[[], Awaitable[Result]], limit: float | None
+    ) -> Result:
         if limit is None or self._is_over:
             return await call()
         mine = asyncio.timeout(None)
@@ -113,7 +142,6 @@ class Patience:
             self._looks_left.pop(mine, None)
 
     async def _watch(self) -> None:
-        """Look at the calls under way, until there are none."""
         while True:
             await self._clock.sleep(self._interval)
             if not self._looks_left:
@@ -124,31 +152,3 @@ class Patience:
                 else:
                     del self._looks_left[call]
                     call.reschedule(asyncio.get_running_loop().time())
-
-
-# --- backoff ------------------------------------------------------------------------------------
-#
-# How long to wait before the store is tried again: longer each time, never in step with others.
-
-
-FIRST: Final = 0.05
-LONGEST: Final = 5.0
-
-
-class Backoff:
-    """Waits that double up to ``longest``, each of them half left to chance."""
-
-    def __init__(self, longest: float = LONGEST, chance: Callable[[], float] = random) -> None:
-        self._longest = longest
-        self._chance = chance
-        self.failures = 0
-
-    def next(self) -> float:
-        """Seconds to wait after one more failure."""
-        wait = min(self._longest, FIRST * 2.0 ** min(self.failures, 30))
-        self.failures += 1
-        return wait * (0.5 + 0.5 * self._chance())
-
-    def reset(self) -> None:
-        """It went well."""
-        self.failures = 0

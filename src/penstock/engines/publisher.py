@@ -1,4 +1,4 @@
-"""Tells the bus what the answers of an engine's verbs say has happened.
+"""Publishes, as events, what the answers of an engine's verbs say has happened.
 
 It remembers what was claimed through its handle until it is settled, so that an outcome, which
 names only a job and an attempt, can be told with its task, queue and duration.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.clock import Clock
 from penstock.core.job import Draft, ErrorRecord, Job, Outcome, OutcomeKind, State, Verdict
@@ -21,6 +21,7 @@ from penstock.events import (
     Claimed,
     Crashed,
     Enqueued,
+    Event,
     Expired,
     Failed,
     Faulted,
@@ -70,14 +71,18 @@ class _Claim(NamedTuple):
 _UNKNOWN: Final = _Claim(None, None, None, None, None)
 
 
-class Narrator:
-    """One handle's view of what happens. Builds no event that nobody wants."""
+class Publisher:
+    """One handle's view of what happens. Builds no event that has no subscriber."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
         self._bus = bus
         self._clock = clock
         self._claims: dict[tuple[str, int], _Claim] = {}
         self._epoch = 0
+
+    def _publish(self, kind: type[Event], /, **fields: Any) -> None:
+        if self._bus.wants(kind):
+            self._bus.publish(kind(at=self._clock.now(), **fields))
 
     # --- jobs ----------------------------------------------------------------------------------
 
@@ -87,8 +92,8 @@ class Narrator:
             return
         for draft, receipt in zip(drafts, receipts, strict=False):
             if receipt.created:
-                event = Enqueued(
-                    at=self._clock.now(),
+                self._publish(
+                    Enqueued,
                     job=receipt.id,
                     task=draft.task,
                     queue=draft.queue,
@@ -97,7 +102,6 @@ class Narrator:
                     key=draft.key,
                     enqueued_by=draft.enqueued_by,
                 )
-                self._bus.publish(event)
 
     def exchanged(self, ask: Ask, answer: Exchange) -> None:
         """Outcomes were settled or refused, then jobs claimed."""
@@ -128,53 +132,34 @@ class Narrator:
                 self._refused(worker, report.job, report.attempt, "progress", claim)
 
     def cancelled(self, controls: Sequence[Control], reason: str) -> None:
-        """Waiting jobs were cancelled; running ones tell of it when they end."""
-        if self._bus.wants(Cancelled):
-            for control in controls:
-                if control.changed and control.state is State.CANCELLED:
-                    event = Cancelled(at=self._clock.now(), job=control.id, reason=reason)
-                    self._bus.publish(event)
+        """Waiting jobs were cancelled; running ones are told of when they end."""
+        for control in controls:
+            if control.changed and control.state is State.CANCELLED:
+                self._publish(Cancelled, job=control.id, reason=reason)
 
     def revived(self, controls: Sequence[Control]) -> None:
         """Ended jobs were sent back."""
-        if self._bus.wants(Revived):
-            for control in controls:
-                if control.changed:
-                    self._bus.publish(Revived(at=self._clock.now(), job=control.id))
+        for control in controls:
+            if control.changed:
+                self._publish(Revived, job=control.id)
 
     def rescued(self, jobs: Sequence[Job]) -> None:
         """Jobs were taken from dead workers; some have ended by it."""
         for job in jobs:
             self._claims.pop((job.id, job.attempt), None)
             crash = job.errors[-1] if job.errors and job.errors[-1].attempt == job.attempt else None
-            worker = None if crash is None else crash.worker
-            if self._bus.wants(Rescued):
-                event = Rescued(
-                    at=self._clock.now(),
-                    job=job.id,
-                    task=job.task,
-                    queue=job.queue,
-                    correlation_id=job.correlation_id,
-                    attempt=job.attempt,
-                    worker=worker,
-                    crashes=job.crashes,
-                    state=job.state,
-                )
-                self._bus.publish(event)
+            about = {
+                "job": job.id,
+                "task": job.task,
+                "queue": job.queue,
+                "correlation_id": job.correlation_id,
+                "attempt": job.attempt,
+                "worker": None if crash is None else crash.worker,
+            }
+            self._publish(Rescued, **about, crashes=job.crashes, state=job.state)
             ending = {State.FAILED: Failed, State.CANCELLED: Cancelled}.get(job.state)
-            if ending is not None and self._bus.wants(ending):
-                ended = ending(
-                    at=self._clock.now(),
-                    job=job.id,
-                    task=job.task,
-                    queue=job.queue,
-                    correlation_id=job.correlation_id,
-                    attempt=job.attempt,
-                    worker=worker,
-                    reason=job.reason,
-                    error=_sentence(crash),
-                )
-                self._bus.publish(ended)
+            if ending is not None:
+                self._publish(ending, **about, reason=job.reason, error=_sentence(crash))
 
     def _claimed(self, job: Job) -> None:
         self._claims[job.id, job.attempt] = _Claim(
@@ -182,20 +167,18 @@ class Narrator:
         )
         if len(self._claims) > CLAIMS_KEPT:
             del self._claims[next(iter(self._claims))]
-        if self._bus.wants(Claimed):
-            due_at = max(job.enqueued_at, job.run_at or 0.0)
-            event = Claimed(
-                at=self._clock.now(),
-                job=job.id,
-                task=job.task,
-                queue=job.queue,
-                correlation_id=job.correlation_id,
-                attempt=job.attempt,
-                worker=job.worker or "",
-                waited=max(0.0, (job.claimed_at or due_at) - due_at),
-                starts=job.started,
-            )
-            self._bus.publish(event)
+        due_at = max(job.enqueued_at, job.run_at or 0.0)
+        self._publish(
+            Claimed,
+            job=job.id,
+            task=job.task,
+            queue=job.queue,
+            correlation_id=job.correlation_id,
+            attempt=job.attempt,
+            worker=job.worker or "",
+            waited=max(0.0, (job.claimed_at or due_at) - due_at),
+            starts=job.started,
+        )
 
     def _settled(self, worker: str, outcome: Outcome, claim: _Claim, answer: Exchange) -> None:
         """Tell what became of the attempt: what its worker said, unless that was overruled."""
@@ -204,97 +187,77 @@ class Narrator:
             ending, overruled = Cancelled, answer.overruled[outcome.job]
         elif outcome.job in answer.abandoned:
             ending, overruled = Failed, answer.abandoned[outcome.job]
-        if not self._bus.wants(ending):
-            return
-        duration = None if claim.seen_at is None else self._clock.monotonic() - claim.seen_at
-        event = ending(
-            at=self._clock.now(),
+        self._publish(
+            ending,
             job=outcome.job,
             task=claim.task,
             queue=claim.queue,
             correlation_id=claim.correlation_id,
             attempt=outcome.attempt,
             worker=worker,
-            duration=duration,
+            duration=None if claim.seen_at is None else self._clock.monotonic() - claim.seen_at,
             reason=outcome.reason if overruled is None else overruled,
             error=_sentence(outcome.error),
             delay=outcome.delay if overruled is None else 0.0,
             hold=outcome.hold if overruled is None else None,
         )
-        self._bus.publish(event)
 
     def _refused(self, worker: str, job: str, attempt: int, what: str, claim: _Claim) -> None:
-        if self._bus.wants(Stale):
-            event = Stale(
-                at=self._clock.now(),
-                job=job,
-                task=claim.task,
-                queue=claim.queue,
-                correlation_id=claim.correlation_id,
-                attempt=attempt,
-                worker=worker,
-                outcome=what,
-            )
-            self._bus.publish(event)
+        self._publish(
+            Stale,
+            job=job,
+            task=claim.task,
+            queue=claim.queue,
+            correlation_id=claim.correlation_id,
+            attempt=attempt,
+            worker=worker,
+            outcome=what,
+        )
 
     # --- processes and the store ---------------------------------------------------------------
 
     def joined(self, worker: WorkerInfo) -> None:
         """A worker has its lease."""
-        if self._bus.wants(WorkerJoined):
-            event = WorkerJoined(
-                at=self._clock.now(),
-                worker=worker.id,
-                queues=worker.queues,
-                tasks=worker.tasks,
-                host=worker.host,
-                pid=worker.pid,
-                slots=worker.slots,
-            )
-            self._bus.publish(event)
+        self._publish(
+            WorkerJoined,
+            worker=worker.id,
+            queues=worker.queues,
+            tasks=worker.tasks,
+            host=worker.host,
+            pid=worker.pid,
+            slots=worker.slots,
+        )
 
     def left(self, worker: str) -> None:
         """A worker gave its lease back."""
         self._forget(worker)
-        if self._bus.wants(WorkerLeft):
-            self._bus.publish(WorkerLeft(at=self._clock.now(), worker=worker))
+        self._publish(WorkerLeft, worker=worker)
 
     def lost(self, worker: str, verb: str) -> None:
         """A worker was told that it has no lease."""
         self._forget(worker)
-        if self._bus.wants(LeaseWasLost):
-            self._bus.publish(LeaseWasLost(at=self._clock.now(), worker=worker, verb=verb))
+        self._publish(LeaseWasLost, worker=worker, verb=verb)
 
     def led(self, term: Term | None) -> None:
         """A candidate leads: for the first time in this term, or still."""
         if term is not None and term.epoch != self._epoch:
             self._epoch = term.epoch
-            if self._bus.wants(LeaderElected):
-                event = LeaderElected(at=self._clock.now(), leader=term.holder, epoch=term.epoch)
-                self._bus.publish(event)
+            self._publish(LeaderElected, leader=term.holder, epoch=term.epoch)
 
     def faulted(self, verb: str, error: EngineUnavailable, tried: int, delay: float | None) -> None:
-        """A call failed for want of the store."""
-        if self._bus.wants(Faulted):
-            event = Faulted(
-                at=self._clock.now(),
-                verb=verb,
-                error=str(error),
-                kind=type(error).__name__,
-                tried=tried,
-                delay=delay,
-            )
-            self._bus.publish(event)
+        """A call failed because the store was not to be reached."""
+        kind = type(error).__name__
+        self._publish(Faulted, verb=verb, error=str(error), kind=kind, tried=tried, delay=delay)
 
     def polling(self, why: str | None) -> None:
         """This process polls for what others commit; None: it is told of it again."""
-        kind = Listening if why is None else Polling
-        if self._bus.wants(kind):
-            at = self._clock.now()
-            self._bus.publish(Listening(at=at) if why is None else Polling(at=at, why=why))
+        if why is None:
+            self._publish(Listening)
+        else:
+            self._publish(Polling, why=why)
 
     def _forget(self, worker: str) -> None:
-        """Its claims will be settled by nobody."""
+        """This handle will not see its claims settled."""
         for key in [key for key, claim in self._claims.items() if claim.worker == worker]:
             del self._claims[key]
 
