@@ -24,7 +24,7 @@ _USUAL: Final = ("app", "penstock")
 _HOW: Final = f"write module:app, such as shop:app, or set {VARIABLE}"
 
 
-def locate(target: str | None) -> Penstock:
+def find_app(target: str | None) -> Penstock:
     """The application that ``target`` names, else the environment.
 
     On failure: ``AppNotFound``, also for an error that the module itself raises: that one is the

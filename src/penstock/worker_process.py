@@ -1,7 +1,7 @@
-"""A worker process under a supervisor: ``python -m penstock.worker_process SOCKET [APP]``.
+"""The main of one supervised worker process: ``python -m penstock.worker_process SOCKET [APP]``.
 
-It hears its orders and later when to stop over a socket, tells over the same how it goes, and ends
-by itself when the socket closes: then its supervisor is dead. SIGTERM or SIGINT drains it, the
+Over the socket it is told what to serve and when to stop, and tells the supervisor how it goes. It
+ends by itself when the socket closes: then its supervisor is dead. SIGTERM or SIGINT drains it, the
 second one gives back what runs; its supervisor starts another.
 """
 
@@ -26,118 +26,116 @@ from penstock import logs
 from penstock.app import Penstock
 from penstock.core.job import Outcome
 from penstock.errors import AppNotFound, PenstockError, UsageError
-from penstock.find_app import locate
+from penstock.find_app import find_app
 from penstock.hosting import WorkerOptions, until_signal
 from penstock.stores import Url
 from penstock.worker.runtime import loop_factory
 from penstock.worker.status import Pulse
 from penstock.worker.supervisor.replica_messages import (
-    Done,
+    Alive,
+    CannotWork,
     Drain,
-    Failed,
+    Finished,
+    FromReplica,
     Joined,
-    Lives,
     Loaded,
-    Orders,
-    Replace,
-    Said,
-    Told,
-    Will,
+    ReplaceMe,
+    ReplicaSpec,
+    SettleAfterDeath,
+    ToReplica,
     packed,
     unpacked,
 )
 from penstock.worker.worker import Worker
 
-LAST_WORDS: Final = 2.0
-"""Seconds that the last words, and then the end of the interpreter, may take: together less than
+FLUSH_TIMEOUT: Final = 2.0
+"""Seconds that the last messages, and then the end of the interpreter, may take: together less than
 what the supervisor waits beyond all deadlines.
 """
-PIECE: Final = 1 << 16
+READ_SIZE: Final = 1 << 16
 
 _log: Final = logging.getLogger("penstock.worker")
 
 
-class Voice:
-    """What the process says to its supervisor, who is its overseer. Safe for threads; never waits.
+class SupervisorLink:
+    """Sends messages to the supervisor, which is the worker's overseer. Any thread may call.
 
-    A supervisor that does not listen costs pulses, nothing else: the rest is kept for it.
+    No call waits: for a supervisor that does not read, messages are kept, except pulses.
     """
 
     settles = True
 
-    def __init__(self, talk: socket.socket) -> None:
-        self._talk = talk
-        self._kept = bytearray()
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._unsent = bytearray()
         self._lock = threading.Lock()
 
-    def say(self, said: Said) -> None:
-        """Say something as soon as it can be heard."""
+    def send(self, message: FromReplica) -> None:
+        """Send a message now, or with a later one."""
         with self._lock:
-            if self._kept and isinstance(said, Lives):
-                self._send()
-                return
-            self._kept += packed(said)
+            if not (self._unsent and isinstance(message, Alive)):
+                self._unsent += packed(message)
             self._send()
 
     def flush(self) -> None:
-        """Say the last words, for which a supervisor may take a moment."""
+        """Send the rest, for which the supervisor may take a moment."""
         with self._lock:
-            # Not settimeout: what hears shares the socket, and would not wait any more either.
-            patience = struct.pack("ll", int(LAST_WORDS), 0)
-            self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+            # Not settimeout: the reading thread shares the socket, and would not wait either.
+            timeout = struct.pack("ll", int(FLUSH_TIMEOUT), 0)
+            self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
             try:
-                self._talk.sendall(self._kept)
+                self._connection.sendall(self._unsent)
             except OSError:
-                pass  # it is dead, or as good as that
+                pass  # the supervisor is dead, or as good as that
 
     def _send(self) -> None:
         try:
-            sent = self._talk.send(self._kept, socket.MSG_DONTWAIT)
+            sent = self._connection.send(self._unsent, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except OSError:
-            sent = len(self._kept)  # it is dead: whoever reads the socket knows
-        del self._kept[:sent]
+            sent = len(self._unsent)  # the supervisor is dead: the reading thread sees to it
+        del self._unsent[:sent]
 
     def joined(self, worker: str) -> None:
-        self.say(Joined(worker))
+        self.send(Joined(worker))
 
     def pulse(self, pulse: Pulse) -> None:
-        self.say(Lives(pulse))
+        self.send(Alive(pulse))
 
     def replace(self, reason: str, *, is_wedged: bool = False) -> None:
-        self.say(Replace(reason, is_wedged))
+        self.send(ReplaceMe(reason, is_wedged))
 
     def bequeath(self, worker: str, outcomes: Sequence[Outcome]) -> None:
-        self.say(Will(worker, tuple(outcomes)))
+        self.send(SettleAfterDeath(worker, tuple(outcomes)))
 
 
-class Stop:
-    """The way to stop the worker, and whether anybody has gone it. Safe for threads."""
+class StopSwitch:
+    """Stops the worker, also before there is one. Any thread may call."""
 
     def __init__(self) -> None:
-        self.is_told = False
+        self.is_used = False
         self._worker: Worker | None = None
         self._early: list[float | None] = []
         self._lock = threading.Lock()
 
     def __call__(self, drain: float | None = None) -> None:
         with self._lock:
-            self.is_told = True
+            self.is_used = True
             if self._worker is None:
                 self._early.append(drain)
             else:
                 self._worker.stop(drain)
 
-    def reaches(self, worker: Worker) -> None:
-        """The application is loaded: this is its worker, which may be told to stop already."""
+    def connect(self, worker: Worker) -> None:
+        """The application is loaded: this is its worker, which may have been stopped already."""
         with self._lock:
             self._worker = worker
             for drain in self._early:
                 worker.stop(drain)
 
-    def because_nobody_is_left(self) -> None:
-        """The supervisor is dead; an application that is still loaded has nobody to work for."""
+    def supervisor_died(self) -> None:
+        """Stop the worker; while the application is still being loaded, end the process."""
         with self._lock:
             is_loading = self._worker is None
         if is_loading:
@@ -145,86 +143,75 @@ class Stop:
         self()
 
 
-class Ear:
-    """What the supervisor says, heard by a thread that no handler can block for ever."""
-
-    def __init__(self, talk: socket.socket) -> None:
-        self._talk = talk
-        self._frames = self._listen()
-
-    def orders(self) -> Orders | None:
-        """The first word; None: there is no supervisor."""
-        told = next(self._frames, None)
-        return told if isinstance(told, Orders) else None
-
-    def obey(self, stop: Stop) -> None:
-        """Stop the worker whenever told to, from now on, and when nobody is there any more."""
-        threading.Thread(
-            target=self._obey, args=(stop,), name="penstock-orders", daemon=True
-        ).start()
-
-    def _obey(self, stop: Stop) -> None:
-        for told in self._frames:
-            if isinstance(told, Drain):
-                stop(inf if told.seconds is None else told.seconds)
-        logs.say(_log, logging.WARNING, "the supervisor is gone, the worker ends")
-        stop.because_nobody_is_left()
-
-    def _listen(self) -> Iterator[Told]:
-        buffer = bytearray()
-        decoder: msgspec.msgpack.Decoder[Told] = msgspec.msgpack.Decoder(Told)
-        while piece := self._recv():
-            buffer += piece
-            yield from unpacked(buffer, decoder)
-
-    def _recv(self) -> bytes:
+def _received(connection: socket.socket) -> Iterator[ToReplica]:
+    """The supervisor's messages, until its end of the socket is closed."""
+    buffer = bytearray()
+    decoder: msgspec.msgpack.Decoder[ToReplica] = msgspec.msgpack.Decoder(ToReplica)
+    while True:
         try:
-            return self._talk.recv(PIECE)
+            data = connection.recv(READ_SIZE)
         except OSError:
-            return b""
+            return
+        if not data:
+            return
+        buffer += data
+        yield from unpacked(buffer, decoder)
+
+
+def _obey(messages: Iterator[ToReplica], stop: StopSwitch) -> None:
+    """Stop the worker when the supervisor says so, or is dead."""
+    for message in messages:
+        if isinstance(message, Drain):
+            stop(inf if message.seconds is None else message.seconds)
+    logs.say(_log, logging.WARNING, "the supervisor is gone, the worker ends")
+    stop.supervisor_died()
 
 
 def main() -> None:
-    """Be a worker process."""
-    talk = socket.socket(fileno=int(sys.argv[1]))
-    talk.set_inheritable(False)  # or what a handler starts would keep it open
+    """Run a worker process, from the supervisor's first message to the exit code."""
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection.set_inheritable(False)  # or what a handler starts would keep it open
     del sys.argv[1:]
-    voice, ear = Voice(talk), Ear(talk.dup())
-    orders = ear.orders()
-    if orders is None:
+    messages = _received(connection.dup())
+    spec = next(messages, None)
+    if not isinstance(spec, ReplicaSpec):
         sys.exit(
             "penstock.worker_process is started by `penstock worker`, which gives it its orders"
         )
-    code = serve(orders, voice, ear)
-    voice.flush()
+    link = SupervisorLink(connection)
+    code = serve(spec, link, messages)
+    link.flush()
     _end_soon(code)
     sys.exit(code)
 
 
-def serve(orders: Orders, voice: Voice, ear: Ear) -> int:
+def serve(spec: ReplicaSpec, link: SupervisorLink, messages: Iterator[ToReplica]) -> int:
     """Load the application and work for it; return the exit code."""
     try:
-        logs.configure("json" if orders.log_format == "json" else "text", orders.log_level)
+        logs.configure("json" if spec.log_format == "json" else "text", spec.log_level)
         logs.capture()
-        stop = Stop()
-        ear.obey(stop)
-        app = locate(orders.app)
-        worker = app._worker(cast(WorkerOptions, dict(orders.options)), voice)
-        stop.reaches(worker)
-        voice.say(_loaded(app, worker))
+        stop = StopSwitch()
+        # A thread of its own: no handler can block it for ever.
+        threading.Thread(
+            target=_obey, args=(messages, stop), name="penstock-orders", daemon=True
+        ).start()
+        app = find_app(spec.app)
+        worker = app._worker(cast(WorkerOptions, dict(spec.options)), link)
+        stop.connect(worker)
+        link.send(_loaded(app, worker))
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(until_signal(worker, stop, until_empty=orders.until_empty))
-        voice.pulse(_sums(worker))
+            runner.run(until_signal(worker, stop, until_empty=spec.until_empty))
+        link.pulse(_final_counts(worker))
     except (Exception, SystemExit) as error:
-        voice.say(_failed(error))
+        link.send(_cannot_work(error))
         return 1
-    if orders.until_empty and not stop.is_told:
-        voice.say(Done())
+    if spec.until_empty and not stop.is_used:
+        link.send(Finished())
     return 0
 
 
-def _sums(worker: Worker) -> Pulse:
-    """What it has done in all: much may have happened since the last second."""
+def _final_counts(worker: Worker) -> Pulse:
+    """What it has done in all: the last pulse may be a second old."""
     stats = worker.stats
     return Pulse(
         worker=worker.id,
@@ -238,7 +225,7 @@ def _sums(worker: Worker) -> Pulse:
 def _loaded(app: Penstock, worker: Worker) -> Loaded:
     settings = worker.settings
     return Loaded(
-        url=_shared(app.url),
+        url=_shared_url(app.url),
         shown=str(app.url),
         queues=settings.queues,
         lease=settings.lease,
@@ -247,8 +234,8 @@ def _loaded(app: Penstock, worker: Worker) -> Loaded:
     )
 
 
-def _shared(url: Url) -> str | None:
-    """The URL by which another process reaches the same store, wherever it is started."""
+def _shared_url(url: Url) -> str | None:
+    """The URL by which another process reaches the same store, from any working directory."""
     match url.scheme:
         case "memory":
             return None
@@ -259,26 +246,26 @@ def _shared(url: Url) -> str | None:
             return url.text
 
 
-def _failed(error: BaseException) -> Failed:
+def _cannot_work(error: BaseException) -> CannotWork:
     # An application that is there but does not load is no wrong call.
     is_broken = isinstance(error, AppNotFound) and error.__cause__ is not None
     is_usage = isinstance(error, UsageError) and not is_broken
     if isinstance(error, PenstockError):
-        return Failed(str(error), is_usage)
-    told = "".join(traceback.format_exception(error)).rstrip()
-    return Failed(f"the worker could not go on:\n{told}", is_usage)
+        return CannotWork(str(error), is_usage)
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    return CannotWork(f"the worker could not go on:\n{trace}", is_usage)
 
 
 def _end_soon(code: int) -> None:
-    """See to it that the process ends, whatever threads or exit handlers it has been left with."""
+    """Make the process end, whatever threads or exit handlers it has been left with."""
 
     def end() -> None:
-        threading.Event().wait(LAST_WORDS)
+        threading.Event().wait(FLUSH_TIMEOUT)
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
             except (OSError, ValueError):
-                pass  # nobody reads it any more
+                pass  # the reader is gone
         os._exit(code)
 
     threading.Thread(target=end, name="penstock-end", daemon=True).start()

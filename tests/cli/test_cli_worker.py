@@ -20,8 +20,8 @@ from penstock.cli.program import app
 from penstock.core.job import State
 from penstock.hosting import WorkerOptions
 from penstock.worker.settings import WorkerSettings
-from penstock.worker.supervisor.replica_messages import Orders
-from penstock.worker.supervisor.supervisor import StaffSettings
+from penstock.worker.supervisor.replica_messages import ReplicaSpec
+from penstock.worker.supervisor.supervisor import SupervisorSettings
 
 YARD = """
 from penstock import Penstock
@@ -119,10 +119,10 @@ def test_streams_may_be_closed(place: Path, closed: str) -> None:
 
 
 def test_every_option_reaches_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[tuple[Orders, StaffSettings]] = []
+    heard: list[tuple[ReplicaSpec, SupervisorSettings]] = []
 
-    def supervise(orders: Orders, staff: StaffSettings) -> int:
-        heard.append((orders, staff))
+    def supervise(spec: ReplicaSpec, settings: SupervisorSettings) -> int:
+        heard.append((spec, settings))
         return 0
 
     monkeypatch.setattr(command, "_supervise", supervise)
@@ -135,12 +135,12 @@ def test_every_option_reaches_the_worker(monkeypatch: pytest.MonkeyPatch) -> Non
         *("--until-empty", "--log-format", "json", "--log-level", "debug"),
     )
     assert CliRunner().invoke(app, ["worker", "yard:app", *options]).exit_code == 0
-    ((orders, staff),) = heard
-    assert (orders.app, orders.until_empty) == ("yard:app", True)
-    assert (orders.log_format, orders.log_level) == ("json", "debug")
-    assert staff == StaffSettings(processes=2, hang_limit=90.0)
+    ((spec, settings),) = heard
+    assert (spec.app, spec.until_empty) == ("yard:app", True)
+    assert (spec.log_format, spec.log_level) == ("json", "debug")
+    assert settings == SupervisorSettings(processes=2, hang_limit=90.0)
     shop = Penstock("memory://", priorities={"urgent": -5})
-    assert shop._worker(cast(WorkerOptions, dict(orders.options))).settings == WorkerSettings(
+    assert shop._worker(cast(WorkerOptions, dict(spec.options))).settings == WorkerSettings(
         queues=("mail", "bulk"),
         concurrency=7,
         threads=3,

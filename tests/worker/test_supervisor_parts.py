@@ -18,104 +18,104 @@ from penstock.testing import Faulty
 from penstock.worker.status import Pulse
 from penstock.worker.supervisor.host import Systemd
 from penstock.worker.supervisor.replica_messages import (
-    Done,
+    Alive,
     Drain,
+    Finished,
     Joined,
-    Lives,
-    Orders,
-    Told,
+    ReplicaSpec,
+    ToReplica,
     packed,
     unpacked,
 )
-from penstock.worker.supervisor.replica_process import Member
-from penstock.worker.supervisor.status import Tally
-from penstock.worker.supervisor.supervisor import SETTLE, StaffSettings, Supervisor
-from worker.staff_rig import LOADED, FakeProcess, Played
+from penstock.worker.supervisor.replica_process import ReplicaProcess
+from penstock.worker.supervisor.status import StatusTotals
+from penstock.worker.supervisor.supervisor import SETTLE, Supervisor, SupervisorSettings
+from worker.supervisor_rig import LOADED, FakeProcess, PlayedProcess
 
-ORDERS = Orders(app="shop:app", options={"threads": 2})
+SPEC = ReplicaSpec(app="shop:app", options={"threads": 2})
 
 
-class Boss:
+class SupervisorRig:
     """A supervisor on a fake clock, whose processes the test plays."""
 
     def __init__(self, clock, **settings) -> None:
         self.clock = clock
-        self.hired: list[Played] = []
+        self.started: list[PlayedProcess] = []
         self.engine = Faulty(MemoryEngine(MemoryStore(), clock))
         self.supervisor = Supervisor(
             lambda url: self.engine,
-            ORDERS,
-            StaffSettings(**settings),
+            SPEC,
+            SupervisorSettings(**settings),
             clock=clock,
             environ={},
             start=self.start,
         )
         self.running = asyncio.create_task(self.supervisor.run())
 
-    def start(self, orders, heard, now) -> Played:
-        assert orders is ORDERS
-        self.hired.append(Played(len(self.hired) + 1, heard, self.clock))
-        return self.hired[-1]
+    def start(self, spec, on_message, now) -> PlayedProcess:
+        assert spec is SPEC
+        self.started.append(PlayedProcess(len(self.started) + 1, on_message, self.clock))
+        return self.started[-1]
 
     async def close(self) -> None:
         for _ in range(3):
             self.supervisor.stop("the test is over")
         await self.running
-        for member in self.hired:
-            member.close()
+        for process in self.started:
+            process.close()
 
 
 @pytest.fixture
-async def boss(clock):
-    boss = Boss(clock, hang_limit=20.0)
+async def rig(clock):
+    rig = SupervisorRig(clock, hang_limit=20.0)
     await clock.settle()
-    yield boss
-    await boss.close()
+    yield rig
+    await rig.close()
 
 
-async def test_a_process_that_is_silent_for_too_long_is_killed_and_followed(boss, clock):
-    (member,) = boss.hired
-    member.joins()
+async def test_a_process_that_is_silent_for_too_long_is_killed_and_followed(rig, clock):
+    (process,) = rig.started
+    process.joins()
     await clock.elapse(19)
-    assert member.is_alive
+    assert process.is_alive
     await clock.elapse(3)
-    assert member.code == -9
-    assert len(boss.hired) == 2
+    assert process.code == -9
+    assert len(rig.started) == 2
 
 
-async def test_a_sign_of_life_ends_the_silence(boss, clock):
-    (member,) = boss.hired
-    member.joins()
+async def test_a_sign_of_life_ends_the_silence(rig, clock):
+    (process,) = rig.started
+    process.joins()
     for _ in range(10):
         await clock.elapse(15)
-        member.says(Lives(Pulse(worker="w1")))
+        process.says(Alive(Pulse(worker="w1")))
         await clock.settle()
-    assert member.is_alive
+    assert process.is_alive
 
 
-async def test_what_the_supervisor_slept_through_is_nobodys_silence(boss, clock):
-    (member,) = boss.hired
-    member.joins()
+async def test_what_the_supervisor_slept_through_is_no_silence(rig, clock):
+    (process,) = rig.started
+    process.joins()
     await clock.elapse(5)
     clock.advance(3600)
     await clock.elapse(5)
-    assert member.is_alive
+    assert process.is_alive
 
 
-async def test_a_process_that_imports_for_long_is_not_called_silent(boss, clock):
+async def test_a_process_that_imports_for_long_is_not_called_silent(rig, clock):
     await clock.elapse(3600)
-    assert boss.hired[0].is_alive
+    assert rig.started[0].is_alive
 
 
-async def test_a_process_is_heard_though_somebody_holds_the_socket_of_the_one_before(boss, clock):
+async def test_a_process_is_heard_though_a_fork_holds_the_socket_of_the_one_before(rig, clock):
     """A fork of a handler outlives its process, whose end of the socket never closes then."""
-    (first,) = boss.hired
+    (first,) = rig.started
     first.joins()
     await clock.elapse(5)
     number = first.fileno()
     first.dies()
     await clock.settle()
-    _, second = boss.hired
+    _, second = rig.started
     assert second.fileno() == number
     second.whispers(LOADED, Joined("w2"))
     while second.joined_at is None:  # noqa: ASYNC110 - the sign comes through a socket
@@ -123,38 +123,38 @@ async def test_a_process_is_heard_though_somebody_holds_the_socket_of_the_one_be
 
 
 @pytest.mark.parametrize("noise", [b"\0\0\0\5hello", b"\xff" * 100], ids=["frame", "length"])
-async def test_a_process_that_cannot_be_understood_any_more_is_replaced(boss, clock, noise):
-    (old,) = boss.hired
+async def test_a_process_that_cannot_be_understood_any_more_is_replaced(rig, clock, noise):
+    (old,) = rig.started
     old.joins()
     await clock.elapse(5)
     old.babbles(noise)
-    while len(boss.hired) == 1:  # noqa: ASYNC110 - the sign comes through a socket
+    while len(rig.started) == 1:  # noqa: ASYNC110 - the sign comes through a socket
         await asyncio.sleep(0)
     assert old.is_alive
-    boss.hired[1].joins()
+    rig.started[1].joins()
     await clock.elapse(1)
     assert old.told() == [None, 30.0]
 
 
-async def test_a_process_that_cannot_be_understood_before_it_joins_is_killed(boss, clock):
-    (first,) = boss.hired
+async def test_a_process_that_cannot_be_understood_before_it_joins_is_killed(rig, clock):
+    (first,) = rig.started
     first.babbles(b"\xff" * 100)
     while first.is_alive:  # noqa: ASYNC110 - the sign comes through a socket
         await asyncio.sleep(0)
     await clock.elapse(1)
-    assert len(boss.hired) == 2
+    assert len(rig.started) == 2
 
 
 def test_a_process_that_never_stops_talking_is_not_listened_to_for_ever(clock):
     class Flood(socket.socket):
         def recv(self, *_: object) -> bytes:
-            return packed(Lives(Pulse(worker="w1")))
+            return packed(Alive(Pulse(worker="w1")))
 
     with Flood() as flood:
-        assert Member(FakeProcess(1), flood, lambda: None, 0.0).hear(0.0)
+        assert ReplicaProcess(FakeProcess(1), flood, lambda: None, 0.0).receive(0.0)
 
 
-async def test_an_application_that_loads_for_long_is_worth_one_word(boss, clock, caplog):
+async def test_an_application_that_loads_for_long_is_worth_one_word(rig, clock, caplog):
     await clock.elapse(300)
     told = [text for text in caplog.messages if "still being loaded" in text]
     assert [text.partition(": ")[0] for text in told] == [
@@ -162,75 +162,75 @@ async def test_an_application_that_loads_for_long_is_worth_one_word(boss, clock,
     ]
 
 
-async def test_a_second_sighup_does_not_wait_for_an_heir_that_never_joins(boss, clock):
-    (old,) = boss.hired
+async def test_a_second_sighup_does_not_wait_for_an_successor_that_never_joins(rig, clock):
+    (old,) = rig.started
     old.joins()
     await clock.elapse(5)
     for number in (1, 2):
         os.kill(os.getpid(), signal.SIGHUP)
-        while len(boss.hired) == number:
+        while len(rig.started) == number:
             await clock.settle()
-    _, hangs, heir = boss.hired
+    _, hangs, successor = rig.started
     assert hangs.code == -9
-    heir.joins()
+    successor.joins()
     await clock.settle()
     assert old.told() == [None]
 
 
-async def test_code_that_cannot_be_watched_stops_nobody(clock, caplog):
-    boss = Boss(clock, reloads_from="/nowhere/at/all")
-    while not caplog.messages and not boss.running.done():
+async def test_code_that_cannot_be_watched_stops_no_process(clock, caplog):
+    rig = SupervisorRig(clock, reloads_from="/nowhere/at/all")
+    while not caplog.messages and not rig.running.done():
         await clock.settle()
     assert "changes of the code are not seen any more" in caplog.text
     assert "SIGHUP brings new code" in caplog.text
-    boss.hired[0].joins()
+    rig.started[0].joins()
     await clock.elapse(5)
-    assert boss.hired[0].is_alive
-    await boss.close()
+    assert rig.started[0].is_alive
+    await rig.close()
 
 
 async def test_it_ends_well_when_its_processes_do(clock):
-    boss = Boss(clock, processes=2)
+    rig = SupervisorRig(clock, processes=2)
     await clock.settle()
-    for member in boss.hired:
-        member.joins()
+    for process in rig.started:
+        process.joins()
     await clock.settle()
     os.kill(os.getpid(), signal.SIGTERM)
-    for member in boss.hired:
-        while member.told() != [30.0]:  # noqa: ASYNC110 - the sign comes through a socket
+    for process in rig.started:
+        while process.told() != [30.0]:  # noqa: ASYNC110 - the sign comes through a socket
             await asyncio.sleep(0)
-        member.dies(0)
-    assert await boss.running == 0
-    for member in boss.hired:
-        member.close()
+        process.dies(0)
+    assert await rig.running == 0
+    for process in rig.started:
+        process.close()
 
 
-async def test_whoever_insists_does_not_wait_long_for_a_store_that_is_away(clock):
-    boss = Boss(clock)
+async def test_a_third_signal_does_not_wait_long_for_a_store_that_is_away(clock):
+    rig = SupervisorRig(clock)
     await clock.settle()
-    (member,) = boss.hired
-    member.says(msgspec.structs.replace(LOADED, grace=3600.0), Joined("w1"))
+    (process,) = rig.started
+    process.says(msgspec.structs.replace(LOADED, grace=3600.0), Joined("w1"))
     await clock.elapse(5)
-    boss.engine.down()
+    rig.engine.down()
     for _ in range(3):
-        boss.supervisor.stop("Ctrl-C")
+        rig.supervisor.stop("Ctrl-C")
     await clock.elapse(SETTLE + 1)
-    assert boss.running.done()
-    assert await boss.running == 1
-    member.close()
+    assert rig.running.done()
+    assert await rig.running == 1
+    process.close()
 
 
-async def test_work_that_is_done_before_anybody_looks_was_done_all_the_same(clock, caplog):
+async def test_work_that_is_done_before_a_message_is_read_was_done_all_the_same(clock, caplog):
     """With ``--until-empty`` a process may be over when it is first listened to."""
     caplog.set_level("INFO", "penstock")
-    boss = Boss(clock)
+    rig = SupervisorRig(clock)
     await clock.settle()
-    (member,) = boss.hired
+    (process,) = rig.started
     pulse = Pulse(worker="w1", succeeded=2)
-    member.whispers(LOADED, Joined("w1"), Lives(pulse), Done())
-    member.dies(0)
-    assert await boss.running == 0
-    member.close()
+    process.whispers(LOADED, Joined("w1"), Alive(pulse), Finished())
+    process.dies(0)
+    assert await rig.running == 0
+    process.close()
     assert caplog.messages == [
         "penstock worker ready: 1 process, queues default, sqlite:///jobs.db",
         "penstock worker ended: 2 done, 0 failed, 0 retried",
@@ -239,9 +239,9 @@ async def test_work_that_is_done_before_anybody_looks_was_done_all_the_same(cloc
 
 async def test_signals_are_again_what_they_were(clock):
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
-    boss = Boss(clock)
+    rig = SupervisorRig(clock)
     await clock.settle()
-    await boss.close()
+    await rig.close()
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == before
 
 
@@ -254,7 +254,7 @@ async def test_signals_are_again_what_they_were(clock):
 )
 def test_settings_that_cannot_work_are_refused(settings, message):
     with pytest.raises(BadOption) as caught:
-        StaffSettings(**settings)
+        SupervisorSettings(**settings)
     assert message in str(caught.value)
 
 
@@ -262,22 +262,22 @@ def test_settings_that_cannot_work_are_refused(settings, message):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a test adopt processes")
-def test_the_dead_that_are_nobodys_are_let_go_and_its_own_are_not():
+def test_orphans_are_reaped_and_its_own_are_not():
     """What a handler has left behind becomes a child of process 1, which is a supervisor here."""
     code = (
         "import ctypes, os, subprocess, sys\n"
-        "from penstock.worker.supervisor.host import reap_adopted\n"
+        "from penstock.worker.supervisor.host import reap_orphans\n"
         "PR_SET_CHILD_SUBREAPER = 36\n"
         "ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)\n"
         "leave = 'import subprocess; print(subprocess.Popen([\"true\"]).pid)'\n"
         "left = int(subprocess.check_output([sys.executable, '-c', leave]))\n"
         "while os.path.exists(f'/proc/{left}'):\n"
-        "    reap_adopted(())\n"
+        "    reap_orphans(())\n"
         "own = subprocess.Popen(['false'])\n"
         "os.waitid(os.P_PID, own.pid, os.WEXITED | os.WNOWAIT)\n"
-        "reap_adopted({own.pid})\n"
+        "reap_orphans({own.pid})\n"
         "assert own.wait() == 1\n"
-        "reap_adopted(())\n"
+        "reap_orphans(())\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
@@ -286,21 +286,21 @@ def test_the_dead_that_are_nobodys_are_let_go_and_its_own_are_not():
 
 
 def test_the_status_sums_up_the_living_and_the_dead(clock):
-    members = [Played(number, lambda: None, clock) for number in (1, 2, 3)]
-    for member in members:
+    processes = [PlayedProcess(number, lambda: None, clock) for number in (1, 2, 3)]
+    for process in processes:
         pulse = Pulse(worker="w", running=2, waiting=1, succeeded=10, failed=1, retried=3)
-        member.says(Joined("w"), Lives(pulse))
-    tally = Tally()
-    tally.bury(members[0])
-    assert tally.line(members[1:], 100.0) == (
+        process.says(Joined("w"), Alive(pulse))
+    totals = StatusTotals()
+    totals.add_dead(processes[0])
+    assert totals.line(processes[1:], 100.0) == (
         "2 processes, 4 running, 2 waiting, 33 done, 3 failed, 9 retried"
     )
-    members[1].says(Lives(Pulse(worker="w", succeeded=71, failed=1, lag=2.54)))
-    assert tally.line(members[1:2], 110.0) == (
+    processes[1].says(Alive(Pulse(worker="w", succeeded=71, failed=1, lag=2.54)))
+    assert totals.line(processes[1:2], 110.0) == (
         "1 process, 0 running, 0 waiting, 83 done, 2 failed, 3 retried, 5.0/s, a loop is 2.5s late"
     )
-    for member in members:
-        member.close()
+    for process in processes:
+        process.close()
 
 
 # --- systemd -------------------------------------------------------------------------------------
@@ -340,8 +340,8 @@ def test_without_a_manager_that_listens_nothing_happens(environ):
 
 
 def test_messages_are_taken_out_whole_however_they_come_in():
-    decoder: msgspec.msgpack.Decoder[Told] = msgspec.msgpack.Decoder(Told)
-    sent: list[Told] = [ORDERS, Drain(None), Drain(2.5)]
+    decoder: msgspec.msgpack.Decoder[ToReplica] = msgspec.msgpack.Decoder(ToReplica)
+    sent: list[ToReplica] = [SPEC, Drain(None), Drain(2.5)]
     buffer, came = bytearray(), []
     for byte in b"".join(packed(each) for each in sent):
         buffer.append(byte)

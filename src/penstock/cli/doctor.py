@@ -15,7 +15,7 @@ from penstock.cli.output import AsJson, print_json, print_line
 from penstock.cli.store import Url, check_shared
 from penstock.core.finding import Finding, Level
 from penstock.errors import BadOption
-from penstock.find_app import VARIABLE, locate
+from penstock.find_app import VARIABLE, find_app
 
 EPILOG = """\
 Nothing is made, migrated or changed, unless --mend is given. With an application its tasks and
@@ -72,7 +72,7 @@ def _application(app: str | None, url: str | None) -> Penstock:
         raise BadOption("--url", url, "the application says where its store is; give one of them")
     if app is None and (url is not None or not os.environ.get(VARIABLE, "").strip()):
         return Penstock(url)
-    return locate(app)
+    return find_app(app)
 
 
 def to_json(ordered: list[Finding]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from penstock.app import Penstock
 from penstock.clock import SystemClock
 from penstock.config import PREFIX, Settings
 from penstock.errors import BadOption, StoreMissing
-from penstock.find_app import locate
+from penstock.find_app import find_app
 from penstock.stores import connect
 
 Url = Annotated[
@@ -55,7 +55,7 @@ def shared(url: str | None) -> Iterator[Penstock]:
 def located(target: str | None) -> Penstock:
     """The application of this name. What its module prints is a message, not data."""
     with redirect_stdout(sys.stderr):
-        return locate(target)
+        return find_app(target)
 
 
 def check_shared(app: Penstock) -> None:

@@ -15,12 +15,12 @@ from penstock import logs
 from penstock.clock import SystemClock
 from penstock.core.units import seconds, size
 from penstock.errors import AppNotFound, BadOption
-from penstock.find_app import VARIABLE, locate
+from penstock.find_app import VARIABLE, find_app
 from penstock.hosting import WorkerOptions
 from penstock.stores import connect
 from penstock.worker.supervisor.host import check_watchable
-from penstock.worker.supervisor.replica_messages import Orders
-from penstock.worker.supervisor.supervisor import StaffSettings, Supervisor
+from penstock.worker.supervisor.replica_messages import ReplicaSpec
+from penstock.worker.supervisor.supervisor import Supervisor, SupervisorSettings
 
 EPILOG = """\
 What is not given is as the application's settings say. A DURATION is written 500ms, 90s or 1h30m.
@@ -125,44 +125,44 @@ def worker(
         "leads": False if no_leads else None,
     }
     logs.configure("json" if _one_of(log_format, logs.FORMATS) == "json" else "text", log_level)
-    orders = Orders(
+    spec = ReplicaSpec(
         app=_named(app),
         options={name: value for name, value in options.items() if value is not None},
         until_empty=until_empty,
         log_format=log_format,
         log_level=log_level,
     )
-    staff = StaffSettings(
+    settings = SupervisorSettings(
         processes=processes,
         hang_limit=seconds(hang_limit, name="--hang-limit"),
         reloads_from=_here() if reload else None,
     )
     if sys.platform == "win32":
-        _run_alone(orders, staff)
+        _run_alone(spec, settings)
     else:
-        raise typer.Exit(_supervise(orders, staff))
+        raise typer.Exit(_supervise(spec, settings))
 
 
-def _supervise(orders: Orders, staff: StaffSettings) -> int:
+def _supervise(spec: ReplicaSpec, settings: SupervisorSettings) -> int:
     logs.capture()
     clock = SystemClock()
 
     async def run() -> int:
         return await Supervisor(
-            partial(connect, clock=clock), orders, staff, clock=clock, environ=os.environ
+            partial(connect, clock=clock), spec, settings, clock=clock, environ=os.environ
         ).run()
 
     return asyncio.run(run())
 
 
-def _run_alone(orders: Orders, staff: StaffSettings) -> None:
+def _run_alone(spec: ReplicaSpec, settings: SupervisorSettings) -> None:
     """Where there are no signals to supervise by, this process is the worker."""
-    if staff.processes > 1 or staff.reloads_from is not None:
+    if settings.processes > 1 or settings.reloads_from is not None:
         why = "Windows has no supervisor; start one command per process, and again for new code"
-        raise BadOption("processes", staff.processes, why)
-    options: Mapping[str, Any] = orders.options
-    locate(orders.app).run_worker(
-        until_empty=orders.until_empty, **cast(WorkerOptions, dict(options))
+        raise BadOption("processes", settings.processes, why)
+    options: Mapping[str, Any] = spec.options
+    find_app(spec.app).run_worker(
+        until_empty=spec.until_empty, **cast(WorkerOptions, dict(options))
     )
 
 

@@ -42,9 +42,9 @@ from penstock.errors import (
 )
 from penstock.options import EnqueueOptions
 from penstock.stores import connect
-from penstock.worker.supervisor.replica_messages import Orders
+from penstock.worker.supervisor.replica_messages import ReplicaSpec
 from penstock.worker.supervisor.replica_process import spawn
-from penstock.worker.supervisor.supervisor import StaffSettings, Supervisor
+from penstock.worker.supervisor.supervisor import Supervisor, SupervisorSettings
 
 # --- staff --------------------------------------------------------------------------------------
 #
@@ -74,8 +74,8 @@ class Staff(Supervisor):
         logging.raiseExceptions = False  # a log on a full disk must not be told of on the screen
         super().__init__(
             partial(connect, clock=clock),
-            Orders(app=APP, options=OPTIONS),
-            StaffSettings(processes=PROCESSES, hang_limit=20.0),
+            ReplicaSpec(app=APP, options=OPTIONS),
+            SupervisorSettings(processes=PROCESSES, hang_limit=20.0),
             clock=clock,
             environ={name: value for name, value in os.environ.items() if "NOTIFY" not in name},
             start=partial(spawn, output=log.fileno()),

@@ -1,7 +1,4 @@
-"""Tell systemd how the supervisor is doing: ``sd_notify``, a datagram of a few lines.
-
-Without ``NOTIFY_SOCKET`` in the environment, nothing is said.
-"""
+"""What a supervisor needs of its machine: systemd, changes of files, orphaned processes."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from penstock.errors import BadOption
 
 
 class Systemd:
-    """The way to the service manager that has started this process, if one has."""
+    """Tells the service manager how it goes (``sd_notify``); without ``NOTIFY_SOCKET``, nothing."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
@@ -25,11 +22,11 @@ class Systemd:
         if self._address and hasattr(socket, "AF_UNIX"):
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._socket.setblocking(False)
-        self.watchdog_every = self._half_of(environ) if self._socket else None
-        """Seconds between two signs of life, half of what it waits for; None: it wants none."""
+        self.watchdog_every = _half_of_watchdog(environ) if self._socket else None
+        """Seconds between two signs of life, half of its limit; None: it wants none."""
 
     def tell(self, **facts: object) -> None:
-        """Send facts such as ``READY=1``. Nobody waits for it, and nobody must hear it."""
+        """Send facts such as ``READY=1``, without waiting; they may be lost."""
         if self._socket is None:
             return
         lines = "\n".join(f"{name}={value}" for name, value in facts.items())
@@ -39,55 +36,44 @@ class Systemd:
             pass  # the manager is restarting, or has too much to read
 
     def close(self) -> None:
-        """Say no more."""
+        """Send no more."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
-    @staticmethod
-    def _half_of(environ: Mapping[str, str]) -> float | None:
-        if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
-            return None  # it is another process's
-        try:
-            every = int(environ.get("WATCHDOG_USEC", "0")) / 2_000_000
-        except ValueError:
-            return None
-        return every if every > 0 else None
 
-
-# --- reload -------------------------------------------------------------------------------------
-#
-# Notice that somebody has changed the code below a directory.
+def _half_of_watchdog(environ: Mapping[str, str]) -> float | None:
+    if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None  # it is another process's
+    try:
+        every = int(environ.get("WATCHDOG_USEC", "0")) / 2_000_000
+    except ValueError:
+        return None
+    return every if every > 0 else None
 
 
 def check_watchable() -> None:
-    """Refuse ``--reload`` where nothing can watch files."""
+    """Refuse ``--reload`` where the package that watches files is missing."""
     if find_spec("watchfiles") is None:
         why = "watching files needs a package that is not installed: pip install 'penstock[reload]'"
         raise BadOption("reload", True, why)
 
 
 async def changes(directory: str) -> AsyncIterator[list[str]]:
-    """The Python files that were changed, each time some were."""
+    """The Python files below a directory that were changed, each time some were."""
     from watchfiles import PythonFilter, awatch
 
-    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # what it sees is said once, by us
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # the supervisor logs it, once
     async for changed in awatch(directory, watch_filter=PythonFilter()):
         yield sorted(path.removeprefix(directory).lstrip(os.sep) for _, path in changed)
 
 
-# --- adopted ------------------------------------------------------------------------------------
-#
-# The dead processes that are nobody's: who is process 1 of a container inherits them.
-#
-# What a handler has started, and what has outlived its worker process, becomes a child of process 1
-# when its parent dies. If that is the supervisor, it has to take note of their deaths, or the list
-# of
-# processes fills up with them.
+def reap_orphans(own: Container[int]) -> None:
+    """Reap dead children except ``own`` ones, whose exit codes are still needed.
 
-
-def reap_adopted(own: Container[int]) -> None:
-    """Let dead children go, except ``own`` ones: somebody still needs their exit codes."""
+    Process 1 of a container becomes the parent of every process whose own parent has died, such as
+    those that a handler has started; if it never reaps them, the process table fills up.
+    """
     if not hasattr(os, "waitid"):
         return
     while True:
@@ -98,3 +84,12 @@ def reap_adopted(own: Container[int]) -> None:
             os.waitid(os.P_PID, dead.si_pid, os.WEXITED | os.WNOHANG)
         except ChildProcessError:
             return
+
+
+def has_terminal() -> bool:
+    """This process has a controlling terminal."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

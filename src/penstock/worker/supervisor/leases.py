@@ -1,19 +1,18 @@
-"""What a supervisor does in the store for its processes: beat while they live, see to what they
-leave when they have died.
+"""The leases of a supervisor's processes: beat while they live, clean up after they have died.
 
 A handler that holds the interpreter for a minute stops the beats of its own process, but not those
-of the supervisor: the lease is kept. A process whose end the supervisor has seen is dead beyond
-doubt, so nobody has to wait for its lease to run out:
+of the supervisor: the lease is kept. A process whose exit the supervisor has seen is dead beyond
+doubt, so its jobs need not wait until its lease runs out:
 
-1. what it could not settle itself, its will, is settled in its name;
+1. the outcomes that it could not settle itself are settled in its name;
 2. its lease is given back;
-3. what it still held is rescued, at once.
+3. the jobs that it still held are rescued, at once.
 
 If the supervisor dies here, then
 
 | here              | then                                                                        |
 |-------------------|-----------------------------------------------------------------------------|
-| before 1          | a leader rescues all of it after a lease; the will counts as a crash        |
+| before 1          | a leader rescues all of it after a lease; its outcomes count as crashes     |
 | between 1 and 2   | a leader rescues the rest after a lease                                     |
 | between 2 and 3   | the next rescue, of any leader or supervisor, finds it without a lease      |
 """
@@ -32,9 +31,9 @@ from penstock.engines.engine import Engine
 from penstock.engines.records import Ask
 from penstock.engines.retrying import Backoff
 from penstock.errors import EngineClosed, EngineError, EngineUnavailable, LeaseLost
-from penstock.worker.supervisor.log import StaffJournal
+from penstock.worker.supervisor import log
 from penstock.worker.supervisor.replica_messages import Loaded
-from penstock.worker.supervisor.replica_process import Member
+from penstock.worker.supervisor.replica_process import ReplicaProcess
 
 RESCUES: Final = 500
 """Jobs that one call rescues."""
@@ -43,63 +42,60 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Estate:
-    """What a dead process has left under one name."""
+class DeadWorker:
+    """A worker name of a dead process, and the outcomes that it left to be settled."""
 
     worker: str
-    will: tuple[Outcome, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
 
 
-class StaffStore:
+class ReplicaLeases:
     """One handle on the store, for all processes of a supervisor. Belongs to its loop."""
 
     def __init__(
-        self,
-        connect: Callable[[str], Engine],
-        living: Callable[[], Iterable[str]],
-        clock: Clock,
-        journal: StaffJournal,
+        self, connect: Callable[[str], Engine], living: Callable[[], Iterable[str]], clock: Clock
     ) -> None:
         self._connect = connect
         self._living = living
         self._clock = clock
-        self._journal = journal
         self._loaded: Loaded | None = None
         self._is_located = asyncio.Event()
-        self._estates: list[Estate] = []
+        self._dead: list[DeadWorker] = []
         self._wake = asyncio.Event()
-        self._is_settled = asyncio.Event()
-        self._is_settled.set()
+        self._is_clean = asyncio.Event()
+        self._is_clean.set()
+        self._is_away = False
 
     def locate(self, loaded: Loaded) -> None:
-        """Learn from the first process where the store is. One that only that process can reach
-        ends with it: there is nothing to do then.
+        """Learn from the first process where the store is.
+
+        A store that only that process can reach ends with it: then there is nothing to do.
         """
         if self._loaded is None and loaded.url is not None:
             self._loaded = loaded
             self._is_located.set()
 
-    def bury(self, member: Member) -> None:
-        """See to what a dead process has left, in the background."""
+    def clean_up(self, process: ReplicaProcess) -> None:
+        """Settle, leave and rescue for a dead process, in the background."""
         if self._loaded is None:
             return
-        wills: dict[str, list[Outcome]] = {member.worker: []} if member.worker else {}
-        for (worker, _, _), outcome in member.will.items():
-            wills.setdefault(worker, []).append(outcome)
-        self._estates += [Estate(worker, tuple(will)) for worker, will in wills.items()]
-        if self._estates:
-            self._is_settled.clear()
+        left: dict[str, list[Outcome]] = {process.worker: []} if process.worker else {}
+        for (worker, _, _), outcome in process.left_outcomes.items():
+            left.setdefault(worker, []).append(outcome)
+        self._dead += [DeadWorker(worker, tuple(outcomes)) for worker, outcomes in left.items()]
+        if self._dead:
+            self._is_clean.clear()
             self._wake.set()
 
-    async def settled(self, timeout: float) -> bool:
-        """Wait until all that dead processes have left is seen to."""
-        done = await self._clock.wait(self._is_settled, timeout)
-        for estate in () if done else self._estates:
-            self._journal.unsettled(estate.worker, None)
+    async def cleaned_up(self, timeout: float) -> bool:
+        """Wait until that is done for every dead process; False: it took longer."""
+        done = await self._clock.wait(self._is_clean, timeout)
+        for dead in () if done else self._dead:
+            log.left_to_leader(dead.worker, "the store is away")
         return done
 
     async def run(self) -> None:
-        """Do it until cancelled."""
+        """Beat and clean up until cancelled."""
         await self._is_located.wait()
         assert self._loaded is not None
         assert self._loaded.url is not None
@@ -108,21 +104,19 @@ class StaffStore:
             await self._open(engine)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._beat(engine, self._loaded.lease / 5))
-                group.create_task(self._see_to_all(engine))
+                group.create_task(self._clean_up_all(engine))
         finally:
             await engine.close()
 
     async def _open(self, engine: Engine) -> None:
-        """Open the handle, whatever is in the way: the processes can do without it for a while."""
+        """Try until the handle is open: the processes can do without it for a while."""
         backoff = Backoff()
         while True:
             try:
                 return await engine.open()
             except EngineError as error:
-                self._journal.unavailable("open", error)
+                self._note_unavailable("open", error)
                 await self._clock.sleep(backoff.next())
-
-    # --- the living ----------------------------------------------------------------------------
 
     async def _beat(self, engine: Engine, every: float) -> None:
         backoff = Backoff(longest=every)
@@ -136,51 +130,48 @@ class StaffStore:
                 except EngineClosed:
                     raise
                 except EngineError as error:
-                    self._journal.unavailable("beat", error)
+                    self._note_unavailable("beat", error)
                     wait = backoff.next()
                 else:
-                    self._journal.available()
+                    self._note_available()
                     backoff.reset()
             await self._clock.sleep(wait)
 
-    # --- the dead ------------------------------------------------------------------------------
-
-    async def _see_to_all(self, engine: Engine) -> None:
+    async def _clean_up_all(self, engine: Engine) -> None:
         while True:
             self._wake.clear()
-            while self._estates:
-                await self._see_to(engine, self._estates[0])
-                del self._estates[0]
-            self._is_settled.set()
+            while self._dead:
+                await self._clean_up_one(engine, self._dead[0])
+                del self._dead[0]
+            self._is_clean.set()
             await self._wake.wait()
 
-    async def _see_to(self, engine: Engine, estate: Estate) -> None:
-        worker, rescued = estate.worker, 0
+    async def _clean_up_one(self, engine: Engine, dead: DeadWorker) -> None:
+        worker, rescued = dead.worker, 0
         try:
-            await self._execute(engine, estate)
+            await self._settle(engine, dead)
         except LeaseLost:
             pass  # others have taken all of it
         except EngineError as error:
-            self._journal.unsettled(worker, error)
+            log.left_to_leader(worker, error)
         try:
             await self._until_done("leave", lambda: engine.leave(worker))
             while found := await self._until_done("rescue", lambda: engine.rescue((), RESCUES)):
                 rescued += len(found)
         except EngineError as error:
-            self._journal.unsettled(worker, error)
-        self._journal.settled(worker, len(estate.will), rescued)
+            log.left_to_leader(worker, error)
+        log.cleaned_up(worker, len(dead.outcomes), rescued)
 
-    async def _execute(self, engine: Engine, estate: Estate) -> None:
-        """Settle a will, in pieces that the store takes."""
-        size, left = engine.traits.max_batch, list(estate.will)
+    async def _settle(self, engine: Engine, dead: DeadWorker) -> None:
+        size, left = engine.traits.max_batch, list(dead.outcomes)
         backoff = Backoff()
         while left:
-            piece = tuple(left[:size])
-            ask = Ask(worker=estate.worker, outcomes=piece)
+            batch = tuple(left[:size])
+            ask = Ask(worker=dead.worker, outcomes=batch)
             answer = await self._until_done("exchange", partial(engine.exchange, ask))
             later = [
                 outcome
-                for outcome, verdict in zip(piece, answer.verdicts, strict=True)
+                for outcome, verdict in zip(batch, answer.verdicts, strict=True)
                 if verdict is Verdict.LATER
             ]
             left[:size] = later
@@ -188,14 +179,23 @@ class StaffStore:
                 await self._clock.sleep(backoff.next())
 
     async def _until_done(self, verb: str, call: Callable[[], Awaitable[_T]]) -> _T:
-        """Do something however long the store is away; any other error is raised."""
+        """Repeat a call however long the store is away; any other error is raised."""
         backoff = Backoff()
         while True:
             try:
                 done = await call()
             except EngineUnavailable as error:
-                self._journal.unavailable(verb, error)
+                self._note_unavailable(verb, error)
                 await self._clock.sleep(backoff.next())
             else:
-                self._journal.available()
+                self._note_available()
                 return done
+
+    def _note_unavailable(self, verb: str, error: Exception) -> None:
+        log.store_unavailable(verb, error, is_news=not self._is_away)
+        self._is_away = True
+
+    def _note_available(self) -> None:
+        if self._is_away:
+            self._is_away = False
+            log.store_available()

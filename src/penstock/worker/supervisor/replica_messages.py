@@ -1,4 +1,4 @@
-"""What a supervisor and its worker processes say to each other, over one socket each."""
+"""The messages between a supervisor and each of its worker processes, over one socket each."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from penstock.worker.status import Pulse
 # --- to the process -----------------------------------------------------------------------------
 
 
-class Orders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The first word: which application to serve, and how."""
+class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The first message: which application to serve, and how."""
 
     app: str | None
     options: Mapping[str, Any]
@@ -25,23 +25,23 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Stop; what runs may go on for so many seconds, None: until it ends. The shorter counts."""
+    """Stop; attempts may go on for so many seconds, None: until they end. The shortest counts."""
 
     seconds: float | None
 
 
-Told = Orders | Drain
+ToReplica = ReplicaSpec | Drain
 
 # --- from the process ---------------------------------------------------------------------------
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The application is there, and this is what it decides."""
+    """The application is imported, and these are its settings."""
 
     url: str | None
-    """The store, if other processes can reach it."""
+    """The store; None: no other process can reach it."""
     shown: str
-    """The store without its secrets."""
+    """The store's URL without its secrets."""
     queues: tuple[str, ...]
     lease: float
     drain: float
@@ -49,52 +49,52 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):
-    """It has a lease, under this name."""
+    """The worker has a lease, under this name."""
 
     worker: str
 
 
-class Lives(msgspec.Struct, frozen=True, tag=True):
-    """A sign of life."""
+class Alive(msgspec.Struct, frozen=True, tag=True):
+    """A sign of life, once a second."""
 
     pulse: Pulse
 
 
-class Replace(msgspec.Struct, frozen=True, tag=True):
-    """Somebody else should take over; a wedged one is not waited for as long as it likes."""
+class ReplaceMe(msgspec.Struct, frozen=True, tag=True):
+    """Another process should take over; a wedged one is drained within a limit."""
 
     reason: str
     is_wedged: bool = False
 
 
-class Will(msgspec.Struct, frozen=True, tag=True):
-    """What to settle once the process is dead."""
+class SettleAfterDeath(msgspec.Struct, frozen=True, tag=True):
+    """Outcomes to settle once the process is dead."""
 
     worker: str
     outcomes: tuple[Outcome, ...]
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
-    """It cannot work."""
+class CannotWork(msgspec.Struct, frozen=True, tag=True):
+    """The process ends with an error."""
 
     message: str
     is_usage: bool
 
 
-class Done(msgspec.Struct, frozen=True, tag=True):
-    """Nothing is left to do, and it was told to end then."""
+class Finished(msgspec.Struct, frozen=True, tag=True):
+    """No job is left, and the process was told to end then."""
 
 
-Said = Loaded | Joined | Lives | Replace | Will | Failed | Done
+FromReplica = Loaded | Joined | Alive | ReplaceMe | SettleAfterDeath | CannotWork | Finished
 
 LONGEST: Final = 1 << 30
-"""Bytes of a message; what says that it is longer is none."""
+"""Bytes of a message; a longer length is not a message of ours."""
 
 _LENGTH: Final = struct.Struct("!I")
 _T = TypeVar("_T")
 
 
-def packed(message: Told | Said) -> bytes:
+def packed(message: ToReplica | FromReplica) -> bytes:
     """One message, with its length before it."""
     body = msgspec.msgpack.encode(message)
     return _LENGTH.pack(len(body)) + body
@@ -103,7 +103,7 @@ def packed(message: Told | Said) -> bytes:
 def unpacked(buffer: bytearray, decoder: msgspec.msgpack.Decoder[_T]) -> Iterator[_T]:
     """Take every whole message out of what was read.
 
-    On failure: ``msgspec.DecodeError`` if somebody else has written there.
+    On failure: ``msgspec.DecodeError`` if a handler has written to the socket.
     """
     while len(buffer) >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(buffer)

@@ -1,9 +1,8 @@
-"""One worker process of a supervisor: start it, hear it, tell it, kill it.
+"""One worker process of a supervisor: start it, read its messages, drain it, kill it.
 
 It is a fresh interpreter, never a fork: the supervisor has threads and a handle on the store. It
 leads a session of its own, so that Ctrl-C reaches the supervisor alone and not what its handlers
-have started. All it is told comes over a socket; when that closes, it knows that the supervisor
-is dead.
+have started. All its instructions come over a socket; when that closes, the supervisor is dead.
 """
 
 from __future__ import annotations
@@ -22,31 +21,31 @@ import msgspec
 from penstock.core.job import Outcome
 from penstock.worker.status import Pulse
 from penstock.worker.supervisor.replica_messages import (
-    Done,
+    Alive,
+    CannotWork,
     Drain,
-    Failed,
+    Finished,
+    FromReplica,
     Joined,
-    Lives,
     Loaded,
-    Orders,
-    Replace,
-    Said,
-    Told,
-    Will,
+    ReplaceMe,
+    ReplicaSpec,
+    SettleAfterDeath,
+    ToReplica,
     packed,
     unpacked,
 )
 
 PROGRAM: Final = "penstock.worker_process"
-PIECE: Final = 1 << 16
-PIECES: Final = 64
-"""What is heard of one process before others have their turn."""
-_OWN: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
-"""What a service manager says to the supervisor alone."""
+READ_SIZE: Final = 1 << 16
+MAX_READS: Final = 64
+"""Reads from one process before the others have their turn."""
+_NOT_INHERITED: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
+"""Variables by which a service manager speaks to the supervisor alone."""
 
 
-class Process(Protocol):
-    """What a member needs of ``subprocess.Popen``."""
+class PolledProcess(Protocol):
+    """The part of ``subprocess.Popen`` that is used here."""
 
     @property
     def pid(self) -> int: ...
@@ -54,92 +53,96 @@ class Process(Protocol):
     def poll(self) -> int | None: ...
 
 
-class Member:
-    """A worker process, and all it has said so far. Lives on the supervisor's loop."""
+class ReplicaProcess:
+    """A worker process and what its messages told so far. Belongs to the supervisor's loop."""
 
     def __init__(
-        self, process: Process, talk: socket.socket, heard: Callable[[], None], now: float
+        self,
+        process: PolledProcess,
+        connection: socket.socket,
+        on_message: Callable[[], None],
+        now: float,
     ) -> None:
         self.pid = process.pid
         self.code: int | None = None
-        """What it ended with; None: it lives."""
+        """Its exit code; None: it lives, as far as is known."""
         self.loaded: Loaded | None = None
         self.worker = ""
         """The name it has its lease under; empty before it has joined."""
         self.joined_at: float | None = None
         self.pulse = Pulse(worker="")
         self.has_news = False
-        """It gave a sign of life that nobody has looked at yet."""
+        """A message came since the supervisor last cleared this."""
         self.silence = 0.0
-        """Seconds that the supervisor saw no sign of life; see ``Supervisor``."""
-        self.wants_out: str | None = None
-        """Why it should be replaced."""
+        """Seconds without a message, as counted by the supervisor."""
+        self.replace_reason: str | None = None
+        """Why it asks to be replaced."""
         self.is_wedged = False
-        """It cannot end by itself what it has begun."""
-        self.will: dict[tuple[str, str, int], Outcome] = {}
+        """It has attempts that it cannot end."""
+        self.left_outcomes: dict[tuple[str, str, int], Outcome] = {}
         """What to settle after its death, by worker, job and attempt."""
-        self.failed: Failed | None = None
-        self.is_done = False
-        self.doom_at: float | None = None
+        self.error: CannotWork | None = None
+        self.is_finished = False
+        self.kill_at: float | None = None
         """When it is killed if it still lives; None: it may take its time."""
-        self.is_told = False
-        """It was told to stop."""
+        self.is_stopping = False
+        """It was told to drain."""
         self.is_killed = False
-        """The supervisor has ended it, and has said why where that is worth a word."""
+        """The supervisor killed it, and has logged why where that is worth a line."""
         self.started_at = now
-        self.is_late = False
-        """Somebody was told that it takes long to load."""
+        self.is_slow_logged = False
+        """It was logged that the application takes long to load."""
         self._process = process
-        self._talk = talk
-        self._heard = heard
+        self._connection = connection
+        self._on_message = on_message
         self._buffer = bytearray()
-        self._decoder: msgspec.msgpack.Decoder[Said] = msgspec.msgpack.Decoder(Said)
-        talk.setblocking(False)
+        self._decoder: msgspec.msgpack.Decoder[FromReplica] = msgspec.msgpack.Decoder(FromReplica)
+        connection.setblocking(False)
 
     def fileno(self) -> int:
-        """The socket it speaks through; -1: it is closed."""
-        return self._talk.fileno()
+        """The supervisor's end of the socket; -1: it is closed."""
+        return self._connection.fileno()
 
     @property
     def is_alive(self) -> bool:
         """Its death is not known."""
         return self.code is None
 
-    def hear(self, now: float) -> bool:
-        """Take in what it has said, some of it if it is much; False: it will say no more."""
-        for _ in range(PIECES):
+    def receive(self, now: float) -> bool:
+        """Take in its messages, up to ``MAX_READS`` reads; False: there will be no more."""
+        for _ in range(MAX_READS):
             try:
-                piece = self._talk.recv(PIECE)
+                data = self._connection.recv(READ_SIZE)
             except (BlockingIOError, InterruptedError):
                 return True
             except OSError:
                 return False
-            if not piece:
+            if not data:
                 return False
-            self._buffer += piece
+            self._buffer += data
             try:
-                for said in unpacked(self._buffer, self._decoder):
-                    self._note(said, now)
+                for message in unpacked(self._buffer, self._decoder):
+                    self._note(message, now)
             except msgspec.DecodeError:
-                self._babbles()
+                self._give_up_reading()
                 return False
             finally:
-                self._heard()
+                self._on_message()
         return True
 
-    def tell(self, *told: Told) -> None:
-        """Say something to it; one that cannot hear any more is as good as dead."""
+    def send(self, message: ToReplica) -> None:
+        """Send a message; to a process that is dead it is lost."""
         try:
-            self._talk.send(b"".join(packed(each) for each in told))
+            self._connection.send(packed(message))
         except OSError:
             pass
 
     def drain(self, seconds: float | None, until: float | None) -> None:
-        """Tell it to stop, and when it is killed if it does not."""
-        self.is_told = True
-        self.tell(Drain(seconds))
+        """Tell it to stop; it is killed if it still lives at ``until``."""
+        self.is_stopping = True
+        self.send(Drain(seconds))
         if until is not None:
-            self.doom_at = until if self.doom_at is None else min(until, self.doom_at)
+            self.kill_at = until if self.kill_at is None else min(until, self.kill_at)
 
     def kill(self) -> None:
         """End it, and what its handlers have started in its session."""
@@ -147,68 +150,70 @@ class Member:
             self.is_killed = True
             self._kill_group()
 
-    def look(self, now: float) -> bool:
-        """Has it died? Then all it ever said is taken in, and this was the last look."""
+    def poll(self, now: float) -> bool:
+        """Has it died? True once, after all its messages were taken in."""
         if not self.is_alive or (code := self._process.poll()) is None:
             return False
-        self.hear(now)
+        self.receive(now)
         self.code = code
         if code != 0:
             self._kill_group()
         return True
 
     def close(self) -> None:
-        """Let go of its socket. Whoever listens there must have stopped before."""
-        self._talk.close()
+        """Close the socket. The loop must have stopped to read it before."""
+        self._connection.close()
 
-    def _babbles(self) -> None:
-        """A handler has written to its socket: nothing it says can be understood any more."""
+    def _give_up_reading(self) -> None:
+        """A handler has written to the socket: no later message can be told from that."""
         if self.joined_at is None:
             self.kill()
-        self.wants_out, self.is_wedged = "what it says cannot be understood", True
+        self.replace_reason, self.is_wedged = "what it says cannot be understood", True
 
     def _kill_group(self) -> None:
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
-            pass  # nobody is left; macOS says it so of a zombie
+            pass  # it is empty; macOS says PermissionError of a zombie
 
-    def _note(self, said: Said, now: float) -> None:
+    def _note(self, message: FromReplica, now: float) -> None:
         self.has_news = True
-        match said:
+        match message:
             case Loaded():
-                self.loaded = said
+                self.loaded = message
             case Joined(worker):
                 self.worker = worker
                 if self.joined_at is None:
                     self.joined_at = now
-            case Lives(pulse):
+            case Alive(pulse):
                 self.pulse = pulse
-            case Replace(reason, is_wedged):
-                self.wants_out = reason
+            case ReplaceMe(reason, is_wedged):
+                self.replace_reason = reason
                 self.is_wedged = self.is_wedged or is_wedged
-            case Will(worker, outcomes):
-                self.will.update(((worker, each.job, each.attempt), each) for each in outcomes)
-            case Failed():
-                self.failed = said
-            case Done():
-                self.is_done = True
+            case SettleAfterDeath(worker, outcomes):
+                self.left_outcomes.update(
+                    ((worker, each.job, each.attempt), each) for each in outcomes
+                )
+            case CannotWork():
+                self.error = message
+            case Finished():
+                self.is_finished = True
 
 
 def spawn(
-    orders: Orders, heard: Callable[[], None], now: float, output: int | None = None
-) -> Member:
-    """Start a worker process and give it its orders; what it prints goes to ``output``, a file by
-    its number, else where the supervisor prints.
+    spec: ReplicaSpec, on_message: Callable[[], None], now: float, output: int | None = None
+) -> ReplicaProcess:
+    """Start a worker process; what it prints goes to the file ``output``, else where the supervisor
+    prints.
 
     On failure: ``OSError``: there is no room for another process.
     """
     ours, theirs = socket.socketpair()
-    environment = {name: value for name, value in os.environ.items() if name not in _OWN}
+    environment = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     try:
         with theirs:
             process = subprocess.Popen(
-                _command(theirs.fileno(), orders.app),
+                _command(theirs.fileno(), spec.app),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -219,15 +224,15 @@ def spawn(
     except BaseException:
         ours.close()
         raise
-    member = Member(process, ours, heard, now)
-    member.tell(orders)
-    return member
+    started = ReplicaProcess(process, ours, on_message, now)
+    started.send(spec)
+    return started
 
 
 def _command(number: int, app: str | None) -> Sequence[str]:
-    """The name of the application is for those who look at the list of processes.
+    """The application's name is there to be seen in the list of processes.
 
-    It looks for Penstock where the supervisor has found it: not first in the working directory,
+    Penstock is imported from where the supervisor found it: not first from the working directory,
     where a ``queue.py`` would take the place of the one that Python needs itself.
     """
     python = [os.fsdecode(get_executable() or sys.executable)]

@@ -1,8 +1,8 @@
-"""The supervisor: keeps a number of worker processes alive, and answers for them.
+"""The supervisor: keeps a number of worker processes running, and their leases alive.
 
 It never imports the user's code, so nothing that a handler does can stop it: it beats for its
-processes (``store``), follows up those that end (``post``), replaces those that cannot
-go on well, and kills those that give no sign of life.
+processes (``leases``), starts new ones for those that end (``replica``), replaces those that ask
+for it, and kills those that give no sign of life.
 
 Signals
 
@@ -21,7 +21,7 @@ If this dies, or hangs, here
 | a process, stopped       | its lease is kept for ``hang_limit``, then it is killed, then as dead |
 | the supervisor, dead     | its processes see their sockets close, drain and end by themselves   |
 | the supervisor, stopped  | its processes go on and beat for themselves                          |
-| the store                | everybody waits for it; nobody is called dead                        |
+| the store                | all processes wait for it; none is called dead                       |
 """
 
 from __future__ import annotations
@@ -37,35 +37,35 @@ from typing import Final
 from penstock.clock import Clock
 from penstock.engines.engine import Engine
 from penstock.errors import BadOption
-from penstock.worker.supervisor.host import Systemd, changes, reap_adopted
-from penstock.worker.supervisor.leases import StaffStore
-from penstock.worker.supervisor.log import StaffJournal
-from penstock.worker.supervisor.replica import LINGER, Post
-from penstock.worker.supervisor.replica_messages import Loaded, Orders
-from penstock.worker.supervisor.replica_process import Member, spawn
-from penstock.worker.supervisor.status import Tally
+from penstock.worker.supervisor import log
+from penstock.worker.supervisor.host import Systemd, changes, has_terminal, reap_orphans
+from penstock.worker.supervisor.leases import ReplicaLeases
+from penstock.worker.supervisor.replica import LINGER, Replica
+from penstock.worker.supervisor.replica_messages import Loaded, ReplicaSpec
+from penstock.worker.supervisor.replica_process import ReplicaProcess, spawn
+from penstock.worker.supervisor.status import StatusTotals
 
 TICK: Final = 1.0
-"""Seconds between two looks at everybody."""
+"""Seconds between two looks at all processes."""
 STATUS_EVERY: Final = 30.0
 """Seconds between two status lines, if something has happened."""
-LATE: Final = 30.0
-"""Seconds after which an application that is still being loaded is worth a word."""
+SLOW_TO_LOAD: Final = 30.0
+"""Seconds after which an application that is still being loaded is worth a log line."""
 SETTLE: Final = 5.0
-"""Seconds, at least, that the last things in the store may take."""
+"""Seconds, at least, that the last clean-up in the store may take."""
 
 HANG_LIMIT: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StaffSettings:
-    """What is decided before a supervisor starts. Durations are seconds."""
+class SupervisorSettings:
+    """How a supervisor runs its processes. Durations are seconds."""
 
     processes: int = 1
     hang_limit: float = HANG_LIMIT
     """How long a process may give no sign of life before it is killed."""
     reloads_from: str | None = None
-    """The directory whose changes replace all processes; None: none does."""
+    """The directory whose changes replace all processes; None: no reload."""
 
     def __post_init__(self) -> None:
         if self.processes < 1:
@@ -76,29 +76,28 @@ class StaffSettings:
 
 
 class Supervisor:
-    """Runs worker processes by ``orders`` until told to stop; ``connect`` makes a handle by URL."""
+    """Runs worker processes by ``spec`` until told to stop; ``connect`` makes a handle by URL."""
 
     def __init__(
         self,
         connect: Callable[[str], Engine],
-        orders: Orders,
-        settings: StaffSettings,
+        spec: ReplicaSpec,
+        settings: SupervisorSettings,
         *,
         clock: Clock,
         environ: Mapping[str, str] = os.environ,
-        start: Callable[[Orders, Callable[[], None], float], Member] = spawn,
+        start: Callable[[ReplicaSpec, Callable[[], None], float], ReplicaProcess] = spawn,
     ) -> None:
         self.has_served = False
-        self._orders = orders
+        self._spec = spec
         self._settings = settings
         self._clock = clock
         self._start = start
-        self._journal = StaffJournal()
         self._systemd = Systemd(environ)
-        self._tally = Tally()
-        self._store = StaffStore(connect, self._living, clock, self._journal)
-        self._posts = [
-            Post(self, clock, self._journal, waits_for_change=settings.reloads_from is not None)
+        self._totals = StatusTotals()
+        self._leases = ReplicaLeases(connect, self._living, clock)
+        self._replicas = [
+            Replica(self, clock, waits_for_change=settings.reloads_from is not None)
             for _ in range(settings.processes)
         ]
         self._news = asyncio.Event()
@@ -119,151 +118,158 @@ class Supervisor:
         try:
             with self._signals():
                 async with asyncio.TaskGroup() as group:
-                    await self._staffed(group)
+                    await self._run_all(group)
         finally:
-            for post in self._posts:
-                post.kill()
+            for replica in self._replicas:
+                replica.kill()
             self._systemd.close()
         if self._is_ready:
-            self._journal.over(self._tally.counts(()))
+            log.ended(self._totals.total())
         return self._code
 
-    async def _staffed(self, group: asyncio.TaskGroup) -> None:
-        """Let everything live in ``group`` as long as there are processes."""
-        lives = [self._store.run(), self._watch(), self._tell_status(), self._reload_when_wanted()]
+    async def _run_all(self, group: asyncio.TaskGroup) -> None:
+        """Run the replicas to their end, and everything else meanwhile."""
+        loops = [
+            self._leases.run(),
+            self._watch(),
+            self._log_status_changes(),
+            self._reload_when_wanted(),
+        ]
         if (every := self._systemd.watchdog_every) is not None:
-            lives.append(self._feed_watchdog(every))
+            loops.append(self._feed_watchdog(every))
         if self._settings.reloads_from is not None:
-            lives.append(self._reload_when_changed(self._settings.reloads_from))
-        helpers = [group.create_task(life) for life in lives]
+            loops.append(self._reload_when_changed(self._settings.reloads_from))
+        helpers = [group.create_task(loop) for loop in loops]
         try:
-            await asyncio.gather(*(post.keep() for post in self._posts))
-            self._see_ready()
+            await asyncio.gather(*(replica.run() for replica in self._replicas))
+            self._note_ready()
             self._systemd.tell(STOPPING=1)
-            patience = SETTLE if self._stops > 2 else max(SETTLE, self._grace)
-            if not await self._store.settled(patience):
+            timeout = SETTLE if self._stops > 2 else max(SETTLE, self._grace)
+            if not await self._leases.cleaned_up(timeout):
                 self._code = self._code or 1
         finally:
             for helper in helpers:
                 helper.cancel()
 
-    # --- what the posts need -------------------------------------------------------------------
+    # --- what the replicas need ----------------------------------------------------------------
 
-    def hire(self, heard: Callable[[], None]) -> Member:
-        """Start a process and listen to it."""
+    def start_process(self, on_message: Callable[[], None]) -> ReplicaProcess:
+        """Start a process and read its messages."""
 
         def news() -> None:
-            heard()
+            on_message()
             self._news.set()
 
-        member = self._start(self._orders, news, self._clock.monotonic())
-        self._loop.add_reader(member.fileno(), self._hear, member, member.fileno())
-        self._journal.started(member.pid)
-        return member
+        process = self._start(self._spec, news, self._clock.monotonic())
+        self._loop.add_reader(process.fileno(), self._receive, process, process.fileno())
+        log.process_started(process.pid)
+        return process
 
-    def bury(self, member: Member) -> None:
-        """Keep its counts, see to its jobs."""
-        # A number that is closed while the loop listens there would be deaf for whoever is next.
-        self._loop.remove_reader(member.fileno())
-        member.close()
-        self._learn(member)
-        self._tally.bury(member)
-        self._store.bury(member)
-        if self._stops and member.code and member.joined_at is not None:
+    def clean_up(self, process: ReplicaProcess) -> None:
+        """Keep the counts of a dead process, and see to its jobs."""
+        # The next socket gets the same number: the loop would not notice that it is another one.
+        self._loop.remove_reader(process.fileno())
+        process.close()
+        self._learn(process)
+        self._totals.add_dead(process)
+        self._leases.clean_up(process)
+        if self._stops and process.code and process.joined_at is not None:
             self._code = self._code or 1
 
     def give_up(self, why: str, *, is_usage: bool) -> None:
-        """Stop everything: this cannot become good."""
-        self._journal.gave_up(why)
+        """Stop everything: starting again would not help."""
+        log.gave_up(why)
         self._code = 2 if is_usage else 1
         self._systemd.tell(STATUS=f"gave up: {why.splitlines()[0]}")
         if not self._stops:
             self._stop_first("gave up")
 
-    def _hear(self, member: Member, number: int) -> None:
-        if not member.hear(self._clock.monotonic()):
+    def _receive(self, process: ReplicaProcess, number: int) -> None:
+        if not process.receive(self._clock.monotonic()):
             self._loop.remove_reader(number)
 
-    # --- looking after everybody ---------------------------------------------------------------
+    # --- watching the processes ----------------------------------------------------------------
 
     @property
-    def _members(self) -> list[Member]:
-        return [member for post in self._posts for member in post.members]
+    def _processes(self) -> list[ReplicaProcess]:
+        return [process for replica in self._replicas for process in replica.processes]
 
     def _living(self) -> list[str]:
-        return [member.worker for member in self._members if member.worker]
+        return [process.worker for process in self._processes if process.worker]
 
     async def _watch(self) -> None:
-        """Look at everybody whenever something was said, and each second."""
+        """Look at all processes whenever a message came, and each second."""
         ticked_at = self._clock.monotonic()
         while True:
             self._news.clear()
-            for member in self._members:
-                self._learn(member)
-            self._see_ready()
+            for process in self._processes:
+                self._learn(process)
+            self._note_ready()
             now = self._clock.monotonic()
             if now - ticked_at >= TICK:
-                # What this process itself has slept through is nobody's silence.
+                # While the supervisor itself was stopped, no process was silent.
                 self._tick(now, min(now - ticked_at, 2 * TICK))
                 ticked_at = now
             await self._clock.wait(self._news, max(0.0, ticked_at + TICK - now))
 
-    def _learn(self, member: Member) -> None:
-        if member.loaded is not None:
-            self._loaded = member.loaded
-            self._drain, self._grace = member.loaded.drain, member.loaded.grace
-            self._store.locate(member.loaded)
-        if member.joined_at is not None:
+    def _learn(self, process: ReplicaProcess) -> None:
+        if process.loaded is not None:
+            self._loaded = process.loaded
+            self._drain, self._grace = process.loaded.drain, process.loaded.grace
+            self._leases.locate(process.loaded)
+        if process.joined_at is not None:
             self.has_served = True
-        if member.has_news:
-            member.has_news = False
-            member.silence = 0.0
+        if process.has_news:
+            process.has_news = False
+            process.silence = 0.0
 
     def _tick(self, now: float, passed: float) -> None:
-        for post in self._posts:
-            for member in post.members:
-                self._judge(member, now, passed)
-                if member.is_wedged and member.is_told and member.doom_at is None:
-                    member.drain(self._drain, now + self._drain + self._grace + LINGER)
-            post.wake()  # a death whose signal was missed is seen now
+        for replica in self._replicas:
+            for process in replica.processes:
+                self._check(process, now, passed)
+                if process.is_wedged and process.is_stopping and process.kill_at is None:
+                    process.drain(self._drain, now + self._drain + self._grace + LINGER)
+            replica.wake()  # a death whose signal was missed is seen now
         if os.getpid() == 1:
-            reap_adopted({member.pid for member in self._members})
+            reap_orphans({process.pid for process in self._processes})
 
-    def _judge(self, member: Member, now: float, passed: float) -> None:
-        if member.joined_at is not None:
-            member.silence += passed
-        elif member.loaded is None and not member.is_late and now - member.started_at > LATE:
-            member.is_late = True
-            self._journal.late(member.pid, now - member.started_at)
-        if member.silence > self._settings.hang_limit:
-            self._journal.hung(member.pid, member.worker, member.silence)
-            member.kill()
-        elif member.doom_at is not None and now >= member.doom_at:
-            self._journal.overdue(member.pid)
-            member.kill()
+    def _check(self, process: ReplicaProcess, now: float, passed: float) -> None:
+        if process.joined_at is not None:
+            process.silence += passed
+        elif process.loaded is None and not process.is_slow_logged:
+            loading = now - process.started_at
+            if loading > SLOW_TO_LOAD:
+                process.is_slow_logged = True
+                log.slow_to_load(process.pid, loading)
+        if process.silence > self._settings.hang_limit:
+            log.hung(process.pid, process.worker, process.silence)
+            process.kill()
+        elif process.kill_at is not None and now >= process.kill_at:
+            log.overdue(process.pid)
+            process.kill()
 
-    def _see_ready(self) -> None:
+    def _note_ready(self) -> None:
         loaded = self._loaded
         if self._is_ready or self._stops or loaded is None:
             return
-        if not all(post.is_filled or post.is_finished for post in self._posts):
+        if not all(replica.has_joined or replica.is_finished for replica in self._replicas):
             return
         self._is_ready = True
-        self._journal.ready(len(self._posts), loaded.queues, loaded.shown)
+        log.ready(len(self._replicas), loaded.queues, loaded.shown)
         self._systemd.tell(READY=1, STATUS="ready")
 
-    async def _tell_status(self) -> None:
-        """Say how it goes, at most every so often, if anything has happened since."""
-        before = self._tally.counts(())
+    async def _log_status_changes(self) -> None:
+        """Log the status every ``STATUS_EVERY`` seconds, if it has changed."""
+        before = self._totals.total()
         while True:
             await self._clock.sleep(STATUS_EVERY)
-            if (counts := self._tally.counts(self._members)) != before:
+            if (counts := self._totals.total(self._processes)) != before:
                 before = counts
-                self._say_status()
+                self._log_status()
 
-    def _say_status(self) -> None:
-        line = self._tally.line(self._members, self._clock.monotonic())
-        self._journal.status(line)
+    def _log_status(self) -> None:
+        line = self._totals.line(self._processes, self._clock.monotonic())
+        log.status(line)
         self._systemd.tell(STATUS=line)
 
     async def _feed_watchdog(self, every: float) -> None:
@@ -280,21 +286,21 @@ class Supervisor:
             self._wants_reload.clear()
             usec = round(self._clock.monotonic() * 1_000_000)
             self._systemd.tell(RELOADING=1, MONOTONIC_USEC=usec)
-            self._journal.reloading("SIGHUP")
-            for post in self._posts:
-                if not await post.replace("SIGHUP"):
-                    break  # said already; what does not start once does not start twice
+            log.reloading("SIGHUP")
+            for replica in self._replicas:
+                if not await replica.replace("SIGHUP"):
+                    break  # it is logged; the code that does not start once does not start twice
             self._systemd.tell(READY=1)
 
     async def _reload_when_changed(self, directory: str) -> None:
         """Replace all processes at once, each time the code has changed."""
         try:
             async for files in changes(directory):
-                self._journal.changed(files)
-                for post in self._posts:
-                    post.replace("the code has changed", drain=0.0, grace=self._grace)
+                log.code_changed(files)
+                for replica in self._replicas:
+                    replica.replace("the code has changed", drain=0.0, grace=self._grace)
         except (OSError, RuntimeError) as error:
-            self._journal.unwatched(error)
+            log.code_not_watched(error)
 
     # --- signals -------------------------------------------------------------------------------
 
@@ -302,13 +308,13 @@ class Supervisor:
     def _signals(self) -> Iterator[None]:
         # Under nohup a lost terminal is no reason to stop.
         self._has_terminal = (
-            signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and _has_terminal()
+            signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and has_terminal()
         )
         calls: dict[signal.Signals, Callable[[], None]] = {
             signal.SIGTERM: lambda: self.stop("SIGTERM"),
             signal.SIGINT: lambda: self.stop("Ctrl-C"),
             signal.SIGHUP: self._hang_up,
-            signal.SIGUSR1: self._say_status,
+            signal.SIGUSR1: self._log_status,
             signal.SIGCHLD: self._wake_all,
         }
         before = {number: signal.getsignal(number) for number in calls}
@@ -322,16 +328,16 @@ class Supervisor:
                 signal.signal(number, before[number])
 
     def _wake_all(self) -> None:
-        for post in self._posts:
-            post.wake()
+        for replica in self._replicas:
+            replica.wake()
 
     def _hang_up(self) -> None:
-        if self._has_terminal and not _has_terminal():
+        if self._has_terminal and not has_terminal():
             self.stop("the terminal is gone")
         elif not self._stops:
             self._wants_reload.set()
-            for post in self._posts:
-                post.forget_wish()  # whatever keeps an heir from joining, there is new code now
+            for replica in self._replicas:
+                replica.stop_waiting()  # the successor it waits for has old code by now
 
     def stop(self, why: str) -> None:
         """Drain; told again, give back what runs; told for the third time, kill."""
@@ -340,29 +346,20 @@ class Supervisor:
                 self._stop_first(why)
             case 1:
                 self._stops = 2
-                self._journal.forcing(why)
-                for post in self._posts:
-                    post.stop(0.0, self._grace)
+                log.forcing(why)
+                for replica in self._replicas:
+                    replica.stop(0.0, self._grace)
             case _:
                 self._stops = 3
-                self._journal.killing(why)
+                log.killing(why)
                 self._code = self._code or 1
-                for post in self._posts:
-                    post.kill()
+                for replica in self._replicas:
+                    replica.kill()
 
     def _stop_first(self, why: str) -> None:
         self._stops = 1
         self._systemd.tell(STOPPING=1, STATUS=f"stopping: {why}")
         if self._living():
-            self._journal.draining(why, self._drain)
-        for post in self._posts:
-            post.stop(self._drain, self._grace)
-
-
-def _has_terminal() -> bool:
-    """This process has a controlling terminal."""
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True
+            log.draining(why, self._drain)
+        for replica in self._replicas:
+            replica.stop(self._drain, self._grace)

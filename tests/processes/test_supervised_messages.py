@@ -1,4 +1,4 @@
-"""What a worker process says to its supervisor, also when nobody listens."""
+"""What a worker process says to its supervisor, also while it does not read them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from penstock.core.job import Outcome, OutcomeKind
 from penstock.stores import parse
 from penstock.worker.status import Pulse
 from penstock.worker.supervisor.replica_messages import (
+    Alive,
+    FromReplica,
     Joined,
-    Lives,
-    Replace,
-    Said,
-    Will,
+    ReplaceMe,
+    SettleAfterDeath,
     unpacked,
 )
-from penstock.worker_process import Voice, _shared
+from penstock.worker_process import SupervisorLink, _shared_url
 
 
 class Listener:
@@ -29,12 +29,12 @@ class Listener:
     def __init__(self) -> None:
         self.theirs, self.ours = socket.socketpair()
         self.ours.setblocking(False)
-        self.voice = Voice(self.theirs)
+        self.link = SupervisorLink(self.theirs)
         self._buffer = bytearray()
 
-    def heard(self) -> list[Said]:
+    def received(self) -> list[FromReplica]:
         """All that was said since the last call."""
-        decoder: msgspec.msgpack.Decoder[Said] = msgspec.msgpack.Decoder(Said)
+        decoder: msgspec.msgpack.Decoder[FromReplica] = msgspec.msgpack.Decoder(FromReplica)
         try:
             while piece := self.ours.recv(1 << 16):
                 self._buffer += piece
@@ -53,16 +53,16 @@ def listener() -> Iterator[Listener]:
 
 def test_what_is_said_is_heard_in_order(listener: Listener) -> None:
     done = Outcome(job="j", attempt=1, kind=OutcomeKind.SUCCEEDED, result=b"7")
-    voice = listener.voice
-    voice.joined("w1")
-    voice.pulse(Pulse(worker="w1", running=3))
-    voice.replace("memory", is_wedged=True)
-    voice.bequeath("w1", [done])
-    assert listener.heard() == [
+    link = listener.link
+    link.joined("w1")
+    link.pulse(Pulse(worker="w1", running=3))
+    link.replace("memory", is_wedged=True)
+    link.bequeath("w1", [done])
+    assert listener.received() == [
         Joined("w1"),
-        Lives(Pulse(worker="w1", running=3)),
-        Replace("memory", True),
-        Will("w1", (done,)),
+        Alive(Pulse(worker="w1", running=3)),
+        ReplaceMe("memory", True),
+        SettleAfterDeath("w1", (done,)),
     ]
 
 
@@ -72,30 +72,32 @@ def test_a_supervisor_that_does_not_listen_misses_pulses_and_nothing_else(
     """No call waits, and what matters comes when it listens again."""
     pulses = 20_000
     for number in range(pulses):
-        listener.voice.pulse(Pulse(worker="w1", claimed=number))
+        listener.link.pulse(Pulse(worker="w1", claimed=number))
     big = Outcome(job="j", attempt=1, kind=OutcomeKind.SUCCEEDED, result=b"x" * 1_000_000)
-    listener.voice.bequeath("w1", [big])
-    listener.voice.replace("memory")
-    said = listener.heard()
-    while Replace("memory") not in said:
-        listener.voice.pulse(Pulse(worker="w1"))
-        said += listener.heard()
-    kept = [each for each in said if not isinstance(each, Lives)]
-    assert kept == [Will("w1", (big,)), Replace("memory")]
+    listener.link.bequeath("w1", [big])
+    listener.link.replace("memory")
+    said = listener.received()
+    while ReplaceMe("memory") not in said:
+        listener.link.pulse(Pulse(worker="w1"))
+        said += listener.received()
+    kept = [each for each in said if not isinstance(each, Alive)]
+    assert kept == [SettleAfterDeath("w1", (big,)), ReplaceMe("memory")]
     assert len(said) < pulses
 
 
 def test_a_supervisor_that_is_gone_is_no_error(listener: Listener) -> None:
     listener.ours.close()
-    listener.voice.joined("w1")
-    listener.voice.pulse(Pulse(worker="w1"))
-    listener.voice.flush()
+    listener.link.joined("w1")
+    listener.link.pulse(Pulse(worker="w1"))
+    listener.link.flush()
 
 
-def test_last_words_do_not_make_the_ear_believe_that_nobody_is_left(listener: Listener) -> None:
-    """It has the same socket, and goes on waiting there."""
-    listener.voice.joined("w1")
-    listener.voice.flush()
+def test_a_flush_does_not_make_the_reading_thread_time_out(
+    listener: Listener,
+) -> None:
+    """The thread has the same socket, and goes on waiting there."""
+    listener.link.joined("w1")
+    listener.link.flush()
     assert os.get_blocking(listener.theirs.fileno())
 
 
@@ -103,8 +105,8 @@ def test_the_store_is_named_so_that_another_process_finds_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path
 ) -> None:
     url = parse("sqlite:///50%25 of #jobs.db?synchronous=full".replace("#", "%23"))
-    assert parse(_shared(url) or "").location == url.location
-    assert parse(_shared(url) or "").options == {"synchronous": "full"}
+    assert parse(_shared_url(url) or "").location == url.location
+    assert parse(_shared_url(url) or "").options == {"synchronous": "full"}
     monkeypatch.chdir(tmp_path)
-    assert parse(_shared(url) or "").location == url.location
-    assert _shared(parse("memory://here")) is None
+    assert parse(_shared_url(url) or "").location == url.location
+    assert _shared_url(parse("memory://here")) is None

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import Penstock
 from penstock.errors import AppNotFound
-from penstock.find_app import locate
+from penstock.find_app import find_app
 
 YARD = """
 from penstock import Penstock
@@ -42,36 +42,36 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def refused(target: str | None) -> str:
     with pytest.raises(AppNotFound) as caught:
-        locate(target)
+        find_app(target)
     return str(caught.value)
 
 
 @pytest.mark.parametrize("target", ["yard:app", "yard", "yard:make", "yard:make()", " yard:app "])
 def test_an_application_is_found_by_any_of_its_names(place: Path, target: str) -> None:
-    found = locate(target)
+    found = find_app(target)
     assert found is sys.modules["yard"].app
 
 
 def test_attributes_of_attributes_are_followed(place: Path) -> None:
-    assert locate("yard:Shop.jobs") is sys.modules["yard"].Shop.jobs
+    assert find_app("yard:Shop.jobs") is sys.modules["yard"].Shop.jobs
 
 
 def test_a_module_inside_a_package_is_found(place: Path) -> None:
     (place / "deep").mkdir()
     (place / "deep" / "yard.py").write_text(YARD)
-    assert isinstance(locate("deep.yard:app"), Penstock)
+    assert isinstance(find_app("deep.yard:app"), Penstock)
 
 
 def test_the_environment_names_the_application_if_nobody_else_does(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_APP", "yard:app")
-    assert isinstance(locate(None), Penstock)
+    assert isinstance(find_app(None), Penstock)
 
 
 def test_the_one_application_of_a_module_is_found_under_any_name(place: Path) -> None:
     (place / "lone.py").write_text('from penstock import Penstock\njobs = Penstock("memory://")\n')
-    assert locate("lone") is sys.modules["lone"].jobs
+    assert find_app("lone") is sys.modules["lone"].jobs
 
 
 def test_several_applications_have_to_be_told_apart(place: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_module_that_is_not_there_is_told_from_one_that_cannot_be_imported(pla
     assert str(place) in missing
     assert "importing 'needy' failed; correct this first:\nTraceback" in broken
     assert "ModuleNotFoundError: No module named 'nowhere_to_be_found'" in broken
-    assert "locate.py" not in broken
+    assert "find_app.py" not in broken
 
 
 def test_a_package_that_is_not_there_is_named(place: Path) -> None:

@@ -9,19 +9,18 @@ from collections.abc import Callable
 import msgspec
 
 from penstock.testing.clock import FakeClock
-from penstock.worker.supervisor.log import StaffJournal
-from penstock.worker.supervisor.replica import Post
+from penstock.worker.supervisor.replica import Replica
 from penstock.worker.supervisor.replica_messages import (
+    CannotWork,
     Drain,
-    Failed,
+    FromReplica,
     Joined,
     Loaded,
-    Said,
-    Told,
+    ToReplica,
     packed,
     unpacked,
 )
-from penstock.worker.supervisor.replica_process import Member
+from penstock.worker.supervisor.replica_process import ReplicaProcess
 
 LOADED = Loaded(
     url="sqlite:////jobs.db",
@@ -44,29 +43,29 @@ class FakeProcess:
         return self.code
 
 
-class Played(Member):
-    """A member whose other end the test holds."""
+class PlayedProcess(ReplicaProcess):
+    """A process whose other end the test holds."""
 
-    def __init__(self, pid: int, heard: Callable[[], None], clock: FakeClock) -> None:
+    def __init__(self, pid: int, on_message: Callable[[], None], clock: FakeClock) -> None:
         ours, self._theirs = socket.socketpair()
         self._theirs.setblocking(False)
         self.fake = FakeProcess(pid)
-        self._wake = heard
+        self._wake = on_message
         self._clock = clock
         self._read = bytearray()
-        super().__init__(self.fake, ours, heard, clock.monotonic())
+        super().__init__(self.fake, ours, on_message, clock.monotonic())
 
-    def says(self, *said: Said) -> None:
+    def says(self, *said: FromReplica) -> None:
         """Let it say something."""
         self.whispers(*said)
-        self.hear(self._clock.monotonic())
+        self.receive(self._clock.monotonic())
 
-    def whispers(self, *said: Said) -> None:
-        """Let it say something that nobody has listened to yet."""
+    def whispers(self, *said: FromReplica) -> None:
+        """Let it say something that is not read yet."""
         self._theirs.send(b"".join(packed(each) for each in said))
 
     def babbles(self, noise: bytes) -> None:
-        """Let somebody else write to its socket."""
+        """Let a handler write to its socket."""
         self._theirs.send(noise)
 
     def joins(self) -> None:
@@ -74,7 +73,7 @@ class Played(Member):
 
     def fails(self, message: str = "no such thing", *, is_usage: bool = True) -> None:
         """Let it fail to load the application."""
-        self.says(Failed(message, is_usage))
+        self.says(CannotWork(message, is_usage))
         self.dies(1)
 
     def dies(self, code: int = -9) -> None:
@@ -87,7 +86,7 @@ class Played(Member):
             self._read += self._theirs.recv(1 << 16)
         except BlockingIOError:
             pass
-        decoder: msgspec.msgpack.Decoder[Told] = msgspec.msgpack.Decoder(Told)
+        decoder: msgspec.msgpack.Decoder[ToReplica] = msgspec.msgpack.Decoder(ToReplica)
         return [each.seconds for each in unpacked(self._read, decoder) if isinstance(each, Drain)]
 
     def close(self) -> None:
@@ -99,38 +98,38 @@ class Played(Member):
             self.dies(-9)
 
 
-class Office:
-    """An employer with one post; keeps everybody it ever hired."""
+class OneReplica:
+    """The owner of one replica; keeps every process it has started."""
 
     def __init__(self, clock: FakeClock, *, waits_for_change: bool = False) -> None:
         self.clock = clock
         self.has_served = False
-        self.hired: list[Played] = []
-        self.buried: list[Member] = []
+        self.started: list[PlayedProcess] = []
+        self.ended: list[ReplicaProcess] = []
         self.gave_up: list[tuple[str, bool]] = []
         self.is_full = False
-        self.post = Post(self, clock, StaffJournal(), waits_for_change=waits_for_change)
-        self.keeping = asyncio.create_task(self.post.keep())
+        self.replica = Replica(self, clock, waits_for_change=waits_for_change)
+        self.running = asyncio.create_task(self.replica.run())
 
     @property
-    def last(self) -> Played:
-        return self.hired[-1]
+    def last(self) -> PlayedProcess:
+        return self.started[-1]
 
-    def hire(self, heard: Callable[[], None]) -> Member:
+    def start_process(self, on_message: Callable[[], None]) -> ReplicaProcess:
         if self.is_full:
             raise BlockingIOError(11, "Resource temporarily unavailable")
-        self.hired.append(Played(len(self.hired) + 1, heard, self.clock))
+        self.started.append(PlayedProcess(len(self.started) + 1, on_message, self.clock))
         return self.last
 
-    def bury(self, member: Member) -> None:
-        self.buried.append(member)
+    def clean_up(self, process: ReplicaProcess) -> None:
+        self.ended.append(process)
 
     def give_up(self, why: str, *, is_usage: bool) -> None:
         self.gave_up.append((why, is_usage))
-        self.post.stop(0.0, 0.0)
+        self.replica.stop(0.0, 0.0)
 
     async def close(self) -> None:
-        self.post.kill()
-        await self.keeping
-        for member in self.hired:
-            member.close()
+        self.replica.kill()
+        await self.running
+        for process in self.started:
+            process.close()
