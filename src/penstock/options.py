@@ -15,7 +15,7 @@ from penstock.clock import SystemClock
 from penstock.config import Settings
 from penstock.context import CURRENT
 from penstock.core.ids import Ids, new_id
-from penstock.core.job import Draft, Lot, priority_number
+from penstock.core.job import Draft, DraftBatch, priority_number
 from penstock.core.spec import Spec
 from penstock.core.units import Duration, seconds
 from penstock.errors import BadDuration, BadOption
@@ -245,10 +245,14 @@ def _parameters(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)
 
 
-def drafts(task: str, payloads: Sequence[bytes], options: Options, settings: Settings) -> Lot:
+def drafts(
+    task: str, payloads: Sequence[bytes], options: Options, settings: Settings
+) -> DraftBatch:
     """The drafts of many jobs that differ in their payloads only."""
     first, at, count = draft(task, b"", options, settings), SystemClock.now(), len(payloads)
-    return Lot(first, [first.id] * count if options.id is not None else Ids(at, count), payloads)
+    return DraftBatch(
+        first, [first.id] * count if options.id is not None else Ids(at, count), payloads
+    )
 
 
 def draft(task: str, payload: bytes, options: Options, settings: Settings) -> Draft:

@@ -64,7 +64,7 @@ def Depends(maker: Function, /) -> Any:
     try:
         hash(maker)
     except TypeError:
-        why = "it cannot be hashed, so nobody could find it again; give a function that calls it"
+        why = "it cannot be hashed, so it could not be found again; give a function that calls it"
         raise BadHook(repr(maker), DEPENDENCY, why) from None
     return Dependency(maker)
 
@@ -117,7 +117,7 @@ NOTHING: Final = Plan(MappingProxyType({}), ())
 _AS_DECLARED: Final[Mapping[Function, Function]] = MappingProxyType({})
 
 Supplier = Callable[[Parameter, Any], Function | None]
-"""Who makes what a parameter takes that is not marked, by its type; None: nobody."""
+"""Makes what a parameter without a mark takes, by its type; None: callers pass it."""
 
 
 def wanted_by(
@@ -147,7 +147,7 @@ def planned(
 ) -> Plan:
     """How to make what is wanted, or what ``overrides`` has in its place.
 
-    On failure: BadTask for a circle, or for a parameter of a dependency that nobody fills.
+    On failure: BadTask for a circle, or for a parameter of a dependency that nothing fills.
     """
     if not wanted:
         return NOTHING
@@ -197,7 +197,7 @@ def _step(
             fillings.append(Filling(each.name, None, by_place))
         elif each.default is Parameter.empty and each.kind not in _VARIADIC:
             why = (
-                f"nobody fills the parameter {each.name!r} of its dependency {name_of(maker)}; "
+                f"nothing fills the parameter {each.name!r} of its dependency {name_of(maker)}; "
                 "give it a default, or a Depends(...) of its own"
             )
             raise BadTask(task, why)

@@ -122,7 +122,7 @@ class Verdict(StrEnum):
     STALE = "stale"
     """It is from outside the fence and was dropped."""
     LATER = "later"
-    """Its row is locked by somebody else just now: send it again."""
+    """Its row is locked by another connection just now: send it again."""
 
 
 class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -162,6 +162,50 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tags: tuple[str, ...] = ()
     correlation_id: str | None = None
     enqueued_by: str = ""
+
+
+class DraftBatch(Sequence[Draft]):
+    """Drafts that differ in their ids and payloads only, kept as columns.
+
+    To make a draft costs more than to send it: each is made when it is asked for.
+    """
+
+    __slots__ = ("first", "ids", "payloads")
+
+    def __init__(self, first: Draft, ids: Sequence[str], payloads: Sequence[bytes]) -> None:
+        """``first`` has all that they have in common; its own id and payload do not count."""
+        self.first = first
+        self.ids = ids
+        self.payloads = payloads
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, index: int) -> Draft: ...
+    @overload
+    def __getitem__(self, index: slice) -> DraftBatch: ...
+    def __getitem__(self, index: int | slice) -> Draft | DraftBatch:
+        if isinstance(index, slice):
+            return DraftBatch(self.first, self.ids[index], self.payloads[index])
+        return replace(self.first, id=self.ids[index], payload=self.payloads[index])
+
+    def __iter__(self) -> Iterator[Draft]:
+        first = self.first
+        for id, payload in zip(self.ids, self.payloads, strict=True):
+            yield replace(first, id=id, payload=payload)
+
+
+def ids_of(drafts: Sequence[Draft]) -> Sequence[str]:
+    """The ids of drafts, without making the drafts of a ``DraftBatch``."""
+    return drafts.ids if isinstance(drafts, DraftBatch) else [draft.id for draft in drafts]
+
+
+def payloads_of(drafts: Sequence[Draft]) -> Sequence[bytes]:
+    """The payloads of drafts, likewise."""
+    if isinstance(drafts, DraftBatch):
+        return drafts.payloads
+    return [draft.payload for draft in drafts]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -217,7 +261,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_open(self) -> bool:
-        """It was claimed and has not ended since: in an ordered queue nobody may pass it."""
+        """It was claimed and has not ended since: in an ordered queue no other job may pass it."""
         return self.claimed_at is not None and not self.state.is_final
 
 
@@ -302,47 +346,3 @@ def choose(lines: Sequence[Sequence[Each]], want: int, slots: int) -> list[Each]
         if len(chosen) < slots or not job.at_most_once:
             chosen.append(job)
     return chosen
-
-
-# --- lot ----------------------------------------------------------------------------------------
-#
-# Many drafts of one kind, kept as columns: to make each of them costs more than to send it.
-
-
-class Lot(Sequence[Draft]):
-    """Drafts that differ in their ids and payloads only. Each is made when somebody asks for it."""
-
-    __slots__ = ("first", "ids", "payloads")
-
-    def __init__(self, first: Draft, ids: Sequence[str], payloads: Sequence[bytes]) -> None:
-        """``first`` has all that they have in common; its own id and payload do not count."""
-        self.first = first
-        self.ids = ids
-        self.payloads = payloads
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @overload
-    def __getitem__(self, index: int) -> Draft: ...
-    @overload
-    def __getitem__(self, index: slice) -> Lot: ...
-    def __getitem__(self, index: int | slice) -> Draft | Lot:
-        if isinstance(index, slice):
-            return Lot(self.first, self.ids[index], self.payloads[index])
-        return replace(self.first, id=self.ids[index], payload=self.payloads[index])
-
-    def __iter__(self) -> Iterator[Draft]:
-        first = self.first
-        for id, payload in zip(self.ids, self.payloads, strict=True):
-            yield replace(first, id=id, payload=payload)
-
-
-def ids_of(drafts: Sequence[Draft]) -> Sequence[str]:
-    """The ids of drafts, which are not made for that."""
-    return drafts.ids if isinstance(drafts, Lot) else [draft.id for draft in drafts]
-
-
-def payloads_of(drafts: Sequence[Draft]) -> Sequence[bytes]:
-    """Their payloads, likewise."""
-    return drafts.payloads if isinstance(drafts, Lot) else [draft.payload for draft in drafts]

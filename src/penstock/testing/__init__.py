@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         WouldBlock,
     )
     from penstock.testing.faults import Crash
-    from penstock.testing.faulty import Call, Faulty, Gate
+    from penstock.testing.faulty import CallGate, EngineCall, Faulty
     from penstock.testing.inspection import Entry
     from penstock.testing.plugin import MakeSandbox, interleavings
     from penstock.testing.runs import Drained, Failure, Run
@@ -45,8 +45,8 @@ __all__ = [
     # what they are made of
     "FakeClock",
     "Faulty",
-    "Call",
-    "Gate",
+    "EngineCall",
+    "CallGate",
     # what can go wrong
     "NobodyRuns",
     "NotDue",
@@ -61,11 +61,11 @@ __all__ = [
     "WouldBlock",
 ]
 
-_HOMES: Final = {
+_MODULES: Final = {
     "clock": "FakeClock",
     "inspection": "Entry",
     "faults": "Crash",
-    "faulty": "Call Faulty Gate",
+    "faulty": "CallGate EngineCall Faulty",
     "plugin": "MakeSandbox interleavings",
     "runs": "Drained Failure Run",
     "sandbox": "Sandbox",
@@ -76,9 +76,9 @@ _HOMES: Final = {
 
 def __getattr__(name: str) -> Any:
     # Found when first used: the pytest plugin below this package is loaded in every test run.
-    for home, names in _HOMES.items():
+    for module, names in _MODULES.items():
         if name in names.split():
-            found = globals()[name] = getattr(import_module(f"penstock.testing.{home}"), name)
+            found = globals()[name] = getattr(import_module(f"penstock.testing.{module}"), name)
             return found
     raise AttributeError(f"module 'penstock.testing' has no attribute {name!r}")
 

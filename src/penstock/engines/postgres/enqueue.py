@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from penstock.core.ids import all_made_at, made_at
-from penstock.core.job import Draft, Lot, ids_of, payloads_of
+from penstock.core.job import Draft, DraftBatch, ids_of, payloads_of
 from penstock.engines.postgres.rows import Row, json_text
 from penstock.engines.records import Receipt
 from penstock.engines.validation import check_drafts, is_plain
@@ -47,19 +47,19 @@ class Plain(NamedTuple):
         return *self[:-1], None if self.made_at > doubted_at else self.made_at
 
 
-class Packed(Lot):
+class Packed(DraftBatch):
     """Drafts with what was done for them ahead."""
 
     __slots__ = ("plain",)
 
-    def __init__(self, drafts: Lot, plain: Plain) -> None:
+    def __init__(self, drafts: DraftBatch, plain: Plain) -> None:
         super().__init__(drafts.first, drafts.ids, drafts.payloads)
         self.plain = plain
 
 
 def packed(name: str, drafts: Sequence[Draft]) -> Sequence[Draft]:
     """Drafts, with what is to be sent of them if they are of one kind and plain."""
-    if not drafts or not isinstance(drafts, Lot):
+    if not drafts or not isinstance(drafts, DraftBatch):
         return drafts
     try:
         plain = to_plain(name, drafts)
@@ -87,7 +87,9 @@ def to_plain(name: str, drafts: Sequence[Draft]) -> Plain | None:
     first = drafts[0]
     if not is_plain(first):
         return None
-    if not isinstance(drafts, Lot) and not all(map(kind_of(first).__eq__, map(kind_of, drafts))):
+    if not isinstance(drafts, DraftBatch) and not all(
+        map(kind_of(first).__eq__, map(kind_of, drafts))
+    ):
         return None
     check_drafts(name, (first,))
     ids, payloads = ids_of(drafts), payloads_of(drafts)

@@ -119,7 +119,7 @@ def test_a_plan_can_have_other_makers():
     with pytest.raises(BadTask) as caught:
         plan.refuse_async("work")
     assert str(caught.value) == (
-        "work cannot be a task: its dependency test_needs.later is async and the task is not; "
+        "work cannot be a task: its dependency test_injection.later is async and the task is not; "
         "make the task an async def, or the dependency a plain function"
     )
 
@@ -138,8 +138,8 @@ def test_dependencies_in_a_circle_are_refused(monkeypatch):
     with pytest.raises(BadTask) as caught:
         signature(work)
     assert str(caught.value) == (
-        "work cannot be a task: its dependencies go round in a circle: test_needs.hen needs "
-        "test_needs.egg needs test_needs.hen"
+        "work cannot be a task: its dependencies go round in a circle: test_injection.hen needs "
+        "test_injection.egg needs test_injection.hen"
     )
 
 
@@ -156,12 +156,12 @@ def hidden() -> Iterator[None]:
     [
         (
             greedy,
-            "nobody fills the parameter 'id' of its dependency test_needs.greedy; give it a "
+            "nothing fills the parameter 'id' of its dependency test_injection.greedy; give it a "
             "default, or a Depends(...) of its own",
         ),
         (
             hidden,
-            "its dependency test_needs.hidden is of no use: test_needs.hidden cannot be a "
+            "its dependency test_injection.hidden is of no use: test_injection.hidden cannot be a "
             "dependency: a decorator, such as contextmanager, hides that it yields; leave the "
             "decorator out",
         ),
@@ -200,7 +200,7 @@ def test_a_dependency_that_cannot_be_hashed_is_refused():
     with pytest.raises(BadHook) as caught:
         Depends(Setting("x"))
     assert str(caught.value).endswith(
-        "Setting(value='x') cannot be a dependency: it cannot be hashed, so nobody could find it "
+        "Setting(value='x') cannot be a dependency: it cannot be hashed, so it could not be found "
         "again; give a function that calls it"
     )
 
