@@ -21,7 +21,6 @@
     │   ├── WrongProcess            (RuntimeError)
     │   ├── CannotHost              (RuntimeError)
     │   ├── AppNotFound             (ImportError)
-    │   ├── Unanswered
     │   └── Unpicklable             (TypeError)
     ├── BadPayload                  stored arguments do not fit the task's signature
     │   └── NotAnObject             they are no JSON object at all
@@ -48,9 +47,9 @@
         │   ├── EngineReplaced
         │   ├── BatcherFull
         │   └── EngineTimeout       (TimeoutError)
-        ├── EngineRefused           who we are, or where we want to go, is wrong
-        ├── EngineForbidden         the store knows us, and does not allow this
-        ├── EngineUnsuitable        no store can be here
+        ├── EngineRefused           the server does not let this user in
+        ├── EngineForbidden         the server does not allow this user to do this
+        ├── EngineUnsuitable        this server or database cannot hold a store
         ├── EngineReadOnly
         ├── EngineFull
         ├── EngineCorrupt
@@ -61,8 +60,8 @@
         │   └── ItemContested       not now: an open transaction has its id or unique key
         └── LeaseLost               this worker is no longer known
 
-Facts are attributes; the sentence is in ``__str__``: what is wrong, with the value, then the next
-step. What a driver raised is the ``__cause__``.
+Facts are attributes; ``str`` is the sentence: what is wrong, with the value, then the next step.
+What a driver raised is the ``__cause__``.
 """
 
 from __future__ import annotations
@@ -75,11 +74,13 @@ from typing import Any, ClassVar, dataclass_transform
 class PenstockError(Exception):
     """Something Penstock can name went wrong.
 
-    The facts of an error are the attributes that its class annotates, in their order. They are
-    those of a dataclass, without the code that each one would generate at import.
+    The facts of an error are the attributes that its class annotates, in their order, as those of
+    a dataclass, without the code that each one would generate at import.
     """
 
     _facts: ClassVar[tuple[str, ...]] = ()
+    _sentence: ClassVar[str] = ""
+    """What ``str`` says, with the facts in braces; classes that need more have a ``__str__``."""
 
     def __init_subclass__(cls) -> None:
         own = get_annotations(cls)
@@ -98,6 +99,11 @@ class PenstockError(Exception):
             given = f"{len(values)} values and {sorted(named)} were given"
             raise TypeError(f"{kind.__name__} takes {', '.join(names) or 'nothing'}; {given}")
         self.__dict__.update(facts, **named)
+
+    def __str__(self) -> str:
+        if not self._sentence:
+            return super().__str__()
+        return self._sentence.format(**{name: getattr(self, name) for name in self._facts})
 
     def __repr__(self) -> str:
         if not self._facts:
@@ -131,12 +137,9 @@ class BadDuration(UsageError, ValueError):
 
     value: object
     why: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.value!r} is no duration: {self.why}; "
-            "give seconds or text such as '90s', '5m', '1h30m', '3d'"
-        )
+    _sentence = (
+        "{value!r} is no duration: {why}; give seconds or text such as '90s', '5m', '1h30m', '3d'"
+    )
 
 
 class BadPriority(UsageError, ValueError):
@@ -157,12 +160,10 @@ class BadPolicy(UsageError, ValueError):
 
     value: object
     why: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.value!r} is no retry policy: {self.why}; "
-            "give a number of retries, a list of delays, or one of penstock's policies"
-        )
+    _sentence = (
+        "{value!r} is no retry policy: {why}; "
+        "give a number of retries, a list of delays, or one of penstock's policies"
+    )
 
 
 class BadOption(UsageError, ValueError):
@@ -171,9 +172,7 @@ class BadOption(UsageError, ValueError):
     name: str
     value: object
     why: str
-
-    def __str__(self) -> str:
-        return f"{self.name}={self.value!r}: {self.why}"
+    _sentence = "{name}={value!r}: {why}"
 
 
 class BadArguments(UsageError, TypeError):
@@ -181,9 +180,7 @@ class BadArguments(UsageError, TypeError):
 
     task: str
     why: str
-
-    def __str__(self) -> str:
-        return f"{self.task}: {self.why}"
+    _sentence = "{task}: {why}"
 
 
 class BadItem(UsageError, ValueError):
@@ -192,9 +189,7 @@ class BadItem(UsageError, ValueError):
     task: str
     index: int
     error: UsageError
-
-    def __str__(self) -> str:
-        return f"item {self.index} is wrong and nothing was stored: {self.error}"
+    _sentence = "item {index} is wrong and nothing was stored: {error}"
 
 
 class BadTask(UsageError, TypeError):
@@ -202,9 +197,7 @@ class BadTask(UsageError, TypeError):
 
     task: str
     why: str
-
-    def __str__(self) -> str:
-        return f"{self.task} cannot be a task: {self.why}"
+    _sentence = "{task} cannot be a task: {why}"
 
 
 class BadHook(UsageError, TypeError):
@@ -213,9 +206,7 @@ class BadHook(UsageError, TypeError):
     hook: str
     role: str
     why: str
-
-    def __str__(self) -> str:
-        return f"{self.hook} cannot be {self.role}: {self.why}"
+    _sentence = "{hook} cannot be {role}: {why}"
 
 
 class DuplicateTask(UsageError, ValueError):
@@ -224,12 +215,10 @@ class DuplicateTask(UsageError, ValueError):
     task: str
     first: str
     second: str
-
-    def __str__(self) -> str:
-        return (
-            f"task {self.task!r} is already declared by {self.first}; "
-            f"give {self.second} its own name with @app.task(name=...)"
-        )
+    _sentence = (
+        "task {task!r} is already declared by {first}; "
+        "give {second} its own name with @app.task(name=...)"
+    )
 
 
 class Unencodable(UsageError, TypeError):
@@ -238,12 +227,10 @@ class Unencodable(UsageError, TypeError):
     task: str
     where: str
     why: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.task}: {self.where} cannot be stored as JSON: {self.why}; "
-            "pass plain data, a dataclass, a msgspec Struct or a pydantic model"
-        )
+    _sentence = (
+        "{task}: {where} cannot be stored as JSON: {why}; "
+        "pass plain data, a dataclass, a msgspec Struct or a pydantic model"
+    )
 
 
 class PayloadTooLarge(UsageError, ValueError):
@@ -253,12 +240,10 @@ class PayloadTooLarge(UsageError, ValueError):
     size: int
     limit: int
     setting: str = "max_payload"
-
-    def __str__(self) -> str:
-        return (
-            f"{self.task}: {self.size} bytes are over the limit of {self.limit}; "
-            f"store the data elsewhere and pass a reference, or raise {self.setting}"
-        )
+    _sentence = (
+        "{task}: {size} bytes are over the limit of {limit}; "
+        "store the data elsewhere and pass a reference, or raise {setting}"
+    )
 
 
 class UnknownScheme(UsageError, ValueError):
@@ -276,12 +261,7 @@ class MissingDriver(UsageError, ImportError):
 
     scheme: str
     extra: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.scheme} needs a driver that is not installed: "
-            f"pip install 'penstock[{self.extra}]'"
-        )
+    _sentence = "{scheme} needs a driver that is not installed: pip install 'penstock[{extra}]'"
 
 
 class MissingEngine(UsageError, ImportError):
@@ -303,33 +283,27 @@ class WrongConnection(UsageError, ValueError):
     connection: str
     """What it is: its package and class."""
     why: str
-
-    def __str__(self) -> str:
-        return f"no job can be enqueued on this {self.connection}: {self.why}"
+    _sentence = "no job can be enqueued on this {connection}: {why}"
 
 
 class WrongThread(UsageError, RuntimeError):
     """A blocking call on the very loop that would have to answer it."""
 
     call: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.call} would wait for itself: it was called on Penstock's own loop; "
-            "use its async twin (aenqueue, aresult) there"
-        )
+    _sentence = (
+        "{call} would wait for itself: it was called on Penstock's own loop; "
+        "use its async twin (aenqueue, aresult) there"
+    )
 
 
 class WrongProcess(UsageError, RuntimeError):
     """A store that lives in one process, used in a child of it."""
 
     engine: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.engine} lives in its worker's process and this is a child of it: what is "
-            "stored here would be lost; use sqlite:///jobs.db, or no isolation"
-        )
+    _sentence = (
+        "{engine} lives in its worker's process and this is a child of it: what is "
+        "stored here would be lost; use sqlite:///jobs.db, or no isolation"
+    )
 
 
 class CannotHost(UsageError, RuntimeError):
@@ -337,9 +311,7 @@ class CannotHost(UsageError, RuntimeError):
 
     call: str
     why: str
-
-    def __str__(self) -> str:
-        return f"{self.call} cannot start this worker: {self.why}"
+    _sentence = "{call} cannot start this worker: {why}"
 
 
 class AppNotFound(UsageError, ImportError):
@@ -353,26 +325,12 @@ class AppNotFound(UsageError, ImportError):
         return f"no application{place}: {self.why}"
 
 
-class Unanswered(UsageError):
-    """A question with nobody there to answer it."""
-
-    question: str
-
-    def __str__(self) -> str:
-        return (
-            f"nobody can answer {self.question!r}, for the input is no terminal; "
-            "add --yes, or see with --dry-run what would be done"
-        )
-
-
 class Unpicklable(UsageError, TypeError):
     """Something that belongs to its process."""
 
     what: str
     instead: str
-
-    def __str__(self) -> str:
-        return f"{self.what} cannot be pickled, for it belongs to this process: {self.instead}"
+    _sentence = "{what} cannot be pickled, for it belongs to this process: {instead}"
 
 
 # --- stored arguments ---------------------------------------------------------------------------
@@ -383,16 +341,13 @@ class BadPayload(PenstockError):
 
     task: str
     why: str
-
-    def __str__(self) -> str:
-        return f"{self.task}: the stored arguments do not fit its signature: {self.why}"
+    _sentence = "{task}: the stored arguments do not fit its signature: {why}"
 
 
 class NotAnObject(BadPayload):
     """A stored payload that is no JSON object."""
 
-    def __str__(self) -> str:
-        return f"{self.task}: the stored payload is no JSON object: {self.why}"
+    _sentence = "{task}: the stored payload is no JSON object: {why}"
 
 
 # --- one job ------------------------------------------------------------------------------------
@@ -419,29 +374,25 @@ class JobCancelled(JobError):
     """The job was cancelled, expired or superseded."""
 
     reason: str
-
-    def __str__(self) -> str:
-        return f"job {self.job} was cancelled: {self.reason}"
+    _sentence = "job {job} was cancelled: {reason}"
 
 
 class JobGone(JobError, LookupError):
     """The store does not know the job: pruned, purged, or never there."""
 
-    def __str__(self) -> str:
-        return (
-            f"job {self.job} is not in the store: it was pruned, purged or never enqueued here; "
-            "raise keep_finished to keep results for longer"
-        )
+    _sentence = (
+        "job {job} is not in the store: it was pruned, purged or never enqueued here; "
+        "raise keep_finished to keep results for longer"
+    )
 
 
 class JobUncommitted(JobGone):
     """The store does not know a job that was enqueued in a transaction of the caller's."""
 
-    def __str__(self) -> str:
-        return (
-            f"job {self.job} is not in the store: the transaction it was enqueued in is still "
-            "open, or was rolled back; commit it first"
-        )
+    _sentence = (
+        "job {job} is not in the store: the transaction it was enqueued in is still "
+        "open, or was rolled back; commit it first"
+    )
 
 
 class ResultTimeout(JobError, TimeoutError):
@@ -449,12 +400,10 @@ class ResultTimeout(JobError, TimeoutError):
 
     state: str
     timeout: float
-
-    def __str__(self) -> str:
-        return (
-            f"job {self.job} is still {self.state} after {self.timeout:g} s; "
-            "it goes on: wait longer, or look with `handle.status()`"
-        )
+    _sentence = (
+        "job {job} is still {state} after {timeout:g} s; "
+        "it goes on: wait longer, or look with `handle.status()`"
+    )
 
 
 class UniqueConflict(JobError):
@@ -462,12 +411,10 @@ class UniqueConflict(JobError):
 
     key: str
     owner: str
-
-    def __str__(self) -> str:
-        return (
-            f"job {self.job} cannot be retried: its unique key {self.key!r} is taken by job "
-            f"{self.owner}; cancel that one first, or wait until it is done"
-        )
+    _sentence = (
+        "job {job} cannot be retried: its unique key {key!r} is taken by job "
+        "{owner}; cancel that one first, or wait until it is done"
+    )
 
 
 class WrongState(JobError):
@@ -475,9 +422,7 @@ class WrongState(JobError):
 
     change: str
     state: str
-
-    def __str__(self) -> str:
-        return f"job {self.job} is {self.state}: {self.change} does not apply to it"
+    _sentence = "job {job} is {state}: {change} does not apply to it"
 
 
 # --- processes ----------------------------------------------------------------------------------
@@ -487,9 +432,7 @@ class ProcessFailed(PenstockError):
     """A worker process that ended before it could work, in its own words."""
 
     said: str
-
-    def __str__(self) -> str:
-        return self.said
+    _sentence = "{said}"
 
 
 # --- child processes ----------------------------------------------------------------------------
@@ -500,9 +443,7 @@ class CannotIsolate(PenstockError):
 
     task: str
     why: str
-
-    def __str__(self) -> str:
-        return f"{self.task} cannot run in a child process: {self.why}"
+    _sentence = "{task} cannot run in a child process: {why}"
 
 
 class MemoryExceeded(PenstockError, MemoryError):
@@ -527,35 +468,29 @@ class NoTransaction(PenstockError, LookupError):
 
     task: str
     why: str
-
-    def __str__(self) -> str:
-        return f"{self.task} has no transaction: {self.why}"
+    _sentence = "{task} has no transaction: {why}"
 
 
 class TransactionEnded(PenstockError):
     """A handler has ended the transaction in which its job was to end."""
 
     task: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.task} has ended its transaction by itself (commit, rollback or close): its job "
-            "cannot end in it any more, and what was committed stays; leave the end to the worker, "
-            "and use `with connection.transaction():` for a part that may fail"
-        )
+    _sentence = (
+        "{task} has ended its transaction by itself (commit, rollback or close): its job "
+        "cannot end in it any more, and what was committed stays; leave the end to the worker, "
+        "and use `with connection.transaction():` for a part that may fail"
+    )
 
 
 class TransactionAborted(PenstockError):
     """A handler has swallowed the error of a statement, and nothing can be committed any more."""
 
     task: str
-
-    def __str__(self) -> str:
-        return (
-            f"a statement of {self.task} failed and the error was swallowed: PostgreSQL commits "
-            "nothing of such a transaction; let the error pass, or put what may fail into "
-            "`with connection.transaction():`"
-        )
+    _sentence = (
+        "a statement of {task} failed and the error was swallowed: PostgreSQL commits "
+        "nothing of such a transaction; let the error pass, or put what may fail into "
+        "`with connection.transaction():`"
+    )
 
 
 class CommitLost(PenstockError):
@@ -586,68 +521,59 @@ class EngineUnavailable(EngineError):
 
     engine: str
     why: str
-
-    def __str__(self) -> str:
-        return f"{self.engine} cannot be reached: {self.why}; nothing is lost, try again"
+    _sentence = "{engine} cannot be reached: {why}; nothing is lost, try again"
 
 
 class EngineBusy(EngineUnavailable):
     """Another process holds the store's write lock for too long."""
 
-    def __str__(self) -> str:
-        return (
-            f"{self.engine} is locked by another process: {self.why}; "
-            "try again, or look for a stopped or hung process that has it open"
-        )
+    _sentence = (
+        "{engine} is locked by another process: {why}; "
+        "try again, or look for a stopped or hung process that has it open"
+    )
 
 
 class EngineCrowded(EngineUnavailable):
     """There is no connection to spare."""
 
-    def __str__(self) -> str:
-        return (
-            f"{self.engine} has no connection to spare: {self.why}; try again, raise connections "
-            "in the URL or max_connections of the server, or end what keeps them"
-        )
+    _sentence = (
+        "{engine} has no connection to spare: {why}; try again, raise connections "
+        "in the URL or max_connections of the server, or end what keeps them"
+    )
 
 
 class EngineReentered(EngineUnavailable):
     """A thread came back to the store in the middle of its own call."""
 
     why: str = "it was interrupted there"
-
-    def __str__(self) -> str:
-        return (
-            f"{self.engine} is being written by this very thread: {self.why}; "
-            "let a signal handler or a finaliser note what to enqueue, and enqueue it afterwards"
-        )
+    _sentence = (
+        "{engine} is being written by this very thread: {why}; "
+        "let a signal handler or a finaliser note what to enqueue, and enqueue it afterwards"
+    )
 
 
 class EngineReplaced(EngineUnavailable):
     """The store that this handle opened is no longer the one at its place."""
 
-    def __str__(self) -> str:
-        return (
-            f"{self.engine} is not the one that was opened: {self.why}; "
-            "put it back, or close and open anew to use what is there now"
-        )
+    _sentence = (
+        "{engine} is not the one that was opened: {why}; "
+        "put it back, or close and open anew to use what is there now"
+    )
 
 
 class BatcherFull(EngineUnavailable):
     """More waits to be sent than is allowed to."""
 
-    def __str__(self) -> str:
-        return (
-            f"{self.engine} has too much to send: {self.why}; "
-            "await put(), which waits its turn, or raise max_pending"
-        )
+    _sentence = (
+        "{engine} has too much to send: {why}; "
+        "await put(), which waits its turn, or raise max_pending"
+    )
 
 
 class EngineTimeout(EngineUnavailable, TimeoutError):
     """A call to the store took longer than allowed; it may have happened."""
 
-    def __str__(self) -> str:
-        return f"{self.engine} did not answer in time: {self.why}; the call may have happened"
+    _sentence = "{engine} did not answer in time: {why}; the call may have happened"
 
 
 class EngineRefused(EngineError):
@@ -655,12 +581,10 @@ class EngineRefused(EngineError):
 
     engine: str
     why: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.engine} refuses us: {self.why}; "
-            "correct the user, the password or the database in the URL, or let this one in"
-        )
+    _sentence = (
+        "{engine} refuses us: {why}; "
+        "correct the user, the password or the database in the URL, or let this one in"
+    )
 
 
 class EngineForbidden(EngineError):
@@ -668,13 +592,11 @@ class EngineForbidden(EngineError):
 
     engine: str
     why: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.engine} does not allow this: {self.why}; use a role that may, "
-            "or let the owner of the store run SELECT penstock.allow(role, 'enqueue'), "
-            "or 'work', or 'read'"
-        )
+    _sentence = (
+        "{engine} does not allow this: {why}; use a role that may, "
+        "or let the owner of the store run SELECT penstock.allow(role, 'enqueue'), "
+        "or 'work', or 'read'"
+    )
 
 
 class EngineUnsuitable(EngineError):
@@ -685,8 +607,7 @@ class EngineUnsuitable(EngineError):
     step: str
     """What to do about it."""
 
-    def __str__(self) -> str:
-        return f"{self.engine} cannot hold a store: {self.why}; {self.step}"
+    _sentence = "{engine} cannot hold a store: {why}; {step}"
 
 
 class EngineReadOnly(EngineError):
@@ -697,8 +618,7 @@ class EngineReadOnly(EngineError):
     step: str = "give this user write permission on the file and its directory"
     """What to do about it."""
 
-    def __str__(self) -> str:
-        return f"{self.engine} is read-only: {self.why}; {self.step}"
+    _sentence = "{engine} is read-only: {why}; {step}"
 
 
 class EngineFull(EngineError):
@@ -706,12 +626,9 @@ class EngineFull(EngineError):
 
     engine: str
     why: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.engine} is full: {self.why}; nothing of this call was stored: "
-            "free space, then try again"
-        )
+    _sentence = (
+        "{engine} is full: {why}; nothing of this call was stored: free space, then try again"
+    )
 
 
 class EngineCorrupt(EngineError):
@@ -722,17 +639,14 @@ class EngineCorrupt(EngineError):
     step: str = "move it away and restore a backup, or name another file"
     """What to do about it."""
 
-    def __str__(self) -> str:
-        return f"{self.engine} is damaged or no Penstock store: {self.why}; {self.step}"
+    _sentence = "{engine} is damaged or no Penstock store: {why}; {step}"
 
 
 class EngineClosed(EngineError):
     """The handle was used before open or after close."""
 
     engine: str
-
-    def __str__(self) -> str:
-        return f"{self.engine} is not open; open it first, or do not use it after close"
+    _sentence = "{engine} is not open; open it first, or do not use it after close"
 
 
 class StoreMissing(EngineError, LookupError):
@@ -742,12 +656,10 @@ class StoreMissing(EngineError, LookupError):
     why: str
     source: str
     """Where the place is named."""
-
-    def __str__(self) -> str:
-        return (
-            f"there is no store at {self.place!r} ({self.source}): {self.why}; name it with --url, "
-            "PENSTOCK_URL or url in penstock.toml; it is made by the first job or worker"
-        )
+    _sentence = (
+        "there is no store at {place!r} ({source}): {why}; name it with --url, "
+        "PENSTOCK_URL or url in penstock.toml; it is made by the first job or worker"
+    )
 
 
 class SchemaMismatch(EngineError):
@@ -772,9 +684,7 @@ class ItemRefused(EngineError):
 
     engine: str
     why: str
-
-    def __str__(self) -> str:
-        return f"{self.engine} cannot store this: {self.why}; change the value"
+    _sentence = "{engine} cannot store this: {why}; change the value"
 
 
 class ItemContested(ItemRefused):
@@ -783,20 +693,17 @@ class ItemContested(ItemRefused):
     index: int | None = None
     """Which item of the batch it is, where the store can tell."""
 
-    def __str__(self) -> str:
-        return (
-            f"{self.engine} cannot store this yet: {self.why}; "
-            "try again when that transaction has ended, or look for one that was left open"
-        )
+    _sentence = (
+        "{engine} cannot store this yet: {why}; "
+        "try again when that transaction has ended, or look for one that was left open"
+    )
 
 
 class LeaseLost(EngineError):
     """The store no longer knows this worker."""
 
     worker: str
-
-    def __str__(self) -> str:
-        return (
-            f"worker {self.worker} has lost its lease: its jobs belong to others now; "
-            "join again under a new name"
-        )
+    _sentence = (
+        "worker {worker} has lost its lease: its jobs belong to others now; "
+        "join again under a new name"
+    )

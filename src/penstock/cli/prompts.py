@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.output import visible, visible_lines
-from penstock.errors import PenstockError, Unanswered
+from penstock.errors import PenstockError, UsageError
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
@@ -18,7 +18,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be 
 
 
 def say(text: str) -> None:
-    """Tell the person one line; if nobody can hear it, the work goes on."""
+    """Tell the person one line; if stderr cannot be written, the work goes on."""
     with suppress(OSError):
         print(visible(text), file=sys.stderr, flush=True)
 
@@ -34,12 +34,15 @@ def fail(error: PenstockError | OSError) -> None:
 def confirm(question: str, *, yes: bool) -> bool:
     """Ask, unless ``yes`` was said beforehand; anything but "y" or "yes" means no.
 
-    On failure: ``Unanswered`` if nobody is there to answer.
+    On failure: ``UsageError`` if the input is no terminal.
     """
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise Unanswered(question)
+        raise UsageError(
+            f"nobody can answer {question!r}, for the input is no terminal; "
+            "add --yes, or see with --dry-run what would be done"
+        )
     print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
     if not answer.endswith("\n"):
@@ -52,8 +55,8 @@ def confirm(question: str, *, yes: bool) -> bool:
 
 @contextmanager
 def progress(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a bar while the block runs, if a terminal is there to see it; it calls what it is given
-    with how much more is done. ``total`` is None where nobody knows it.
+    """Show a bar on a terminal while the block runs; the block calls what it is given with how much
+    more is done. ``total``: None where it is not known.
     """
     if not sys.stderr.isatty():
         yield lambda _: None
