@@ -47,7 +47,7 @@ from penstock.task import AsyncTask, Sender, Task, TaskOptions, declared, refuse
 
 if TYPE_CHECKING:
     from penstock.hosting import WorkerOptions, WorkerThread
-    from penstock.worker.status import Overseer
+    from penstock.worker.status import Parent
     from penstock.worker.worker import Worker
 
 P = ParamSpec("P")
@@ -343,7 +343,7 @@ class Penstock(Operations):
 
         run_process(self._worker(options), until_empty=until_empty)
 
-    def _worker(self, options: WorkerOptions, overseer: Overseer | None = None) -> Worker:
+    def _worker(self, options: WorkerOptions, parent: Parent | None = None) -> Worker:
         from penstock.hosting import worker_settings
         from penstock.worker.worker import Worker
 
@@ -355,7 +355,7 @@ class Penstock(Operations):
             MappingProxyType(self._specs),
             settings,
             clock=place.clock,
-            overseer=overseer,
+            parent=parent,
         )
 
     # --- life ----------------------------------------------------------------------------------

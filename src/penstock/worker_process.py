@@ -58,7 +58,7 @@ _log: Final = logging.getLogger("penstock.worker")
 
 
 class SupervisorLink:
-    """Sends messages to the supervisor, which is the worker's overseer. Any thread may call.
+    """Sends messages to the supervisor, which is its parent. Any thread may call.
 
     No call waits: for a supervisor that does not read, messages are kept, except pulses.
     """
@@ -106,7 +106,7 @@ class SupervisorLink:
     def replace(self, reason: str, *, is_wedged: bool = False) -> None:
         self.send(ReplaceMe(reason, is_wedged))
 
-    def bequeath(self, worker: str, outcomes: Sequence[Outcome]) -> None:
+    def settle_after_death(self, worker: str, outcomes: Sequence[Outcome]) -> None:
         self.send(SettleAfterDeath(worker, tuple(outcomes)))
 
 

@@ -110,7 +110,7 @@ async def test_what_ends_a_worker_inside_its_block_is_logged_then_and_raised_at_
     with pytest.raises(AssertionError, match="it was told to"):
         async with memory.worker():
             monkeypatch.setattr(logging.getLogger("penstock"), "handlers", [listener])
-            monkeypatch.setattr("penstock.worker.claim_loop.Turns._turn", breaks)
+            monkeypatch.setattr("penstock.worker.claim_loop.ClaimLoop._turn", breaks)
             await memory.aenqueue("any")
             async with asyncio.timeout(60):
                 await noticed.wait()

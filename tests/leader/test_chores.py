@@ -197,7 +197,7 @@ def test_a_leader_has_all_chores_each_with_a_name_and_a_time_limit(clock):
 
 
 async def test_a_store_that_can_only_be_read_looks_like_no_death(engine, clock):
-    """Beats cannot be written for two leases while reads go on answering: nobody is dead."""
+    """Heartbeat cannot be written for two leases while reads go on answering: nobody is dead."""
     (id,) = await put(engine)
     await claim(engine, "blocked")
     rescue = Rescue(15.0, clock)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from penstock.engines.records import Sighting, WorkerInfo
-from penstock.leader.observer import Look, Observer
+from penstock.leader.observer import Observer, WorkersSeen
 
 LEASE = 15.0
 
 
-def look(at: float, took: float = 0.0, **beats: int) -> Look:
+def look(at: float, took: float = 0.0, **beats: int) -> WorkersSeen:
     """A look that was asked at an instant, and answered a little later."""
     workers = tuple(WorkerInfo(id=id, beat=beat) for id, beat in beats.items())
-    return Look(at, at + took, workers)
+    return WorkersSeen(at, at + took, workers)
 
 
-def watch(observer: Observer, *looks: Look) -> list[Sighting]:
+def watch(observer: Observer, *looks: WorkersSeen) -> list[Sighting]:
     """What the last of these looks proves."""
     dead: list[Sighting] = []
     for each in looks:

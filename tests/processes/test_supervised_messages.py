@@ -57,7 +57,7 @@ def test_what_is_said_is_heard_in_order(listener: Listener) -> None:
     link.joined("w1")
     link.pulse(Pulse(worker="w1", running=3))
     link.replace("memory", is_wedged=True)
-    link.bequeath("w1", [done])
+    link.settle_after_death("w1", [done])
     assert listener.received() == [
         Joined("w1"),
         Alive(Pulse(worker="w1", running=3)),
@@ -74,7 +74,7 @@ def test_a_supervisor_that_does_not_listen_misses_pulses_and_nothing_else(
     for number in range(pulses):
         listener.link.pulse(Pulse(worker="w1", claimed=number))
     big = Outcome(job="j", attempt=1, kind=OutcomeKind.SUCCEEDED, result=b"x" * 1_000_000)
-    listener.link.bequeath("w1", [big])
+    listener.link.settle_after_death("w1", [big])
     listener.link.replace("memory")
     said = listener.received()
     while ReplaceMe("memory") not in said:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from worker.children_bench import Bench
+from worker.process_pool_bench import Bench
 from worker.rig import Rig, patience
 
 

@@ -183,8 +183,8 @@ class Rig:
         """Let a worker ask now for so many jobs more than it has slots."""
         shift = worker._shift
         assert shift is not None
-        shift._crew.menu.appetite.prefetch = lambda kind: jobs  # type: ignore[method-assign]
-        shift._turns._is_called = True
+        shift._dispatcher.planner.prefetch.prefetch = lambda kind: jobs  # type: ignore[method-assign]
+        shift._claim_loop._is_called = True
         shift._wake.set()
 
     @asynccontextmanager
@@ -234,7 +234,7 @@ class Rig:
         return await self.engine.rescue([Sighting(worker, beats[worker])], 1000)
 
     async def crash(self, *ids: str) -> None:
-        """Let a worker die with all ready jobs, these, in its hands, started."""
+        """Let a worker die with all ready jobs, these, in its inflight, started."""
         worker = f"victim-{new_id()}"
         await self.engine.join(WorkerInfo(id=worker))
         ask = Ask(worker=worker, queues=("default",), want=len(ids), slots=len(ids))

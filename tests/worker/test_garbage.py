@@ -10,7 +10,7 @@ from penstock import Penstock
 from penstock.worker.runtime import spared
 
 
-def test_what_is_there_is_passed_over_until_the_end_of_the_block():
+def test_what_is_there_is_skipped_until_the_end_of_the_block():
     before = gc.get_freeze_count()
     with spared():
         assert gc.get_freeze_count() > before + 1000

@@ -8,9 +8,9 @@ import pytest
 
 from penstock.engines.engine import Engine
 from penstock.engines.records import WorkerInfo
-from penstock.worker.lease import Beats, Lease, new_worker_id
+from penstock.worker.lease import Heartbeat, Lease, new_worker_id
 from penstock.worker.log import Journal
-from penstock.worker.pool import Gate
+from penstock.worker.pool import StartGate
 from penstock.worker.settings import WorkerSettings
 from worker.rig import soon
 
@@ -19,7 +19,7 @@ class Watched:
     """A lease on the test's own loop, and what it told."""
 
     def __init__(self, clock) -> None:
-        self.gate = Gate(clock)
+        self.gate = StartGate(clock)
         self.lost: list[str] = []
         self.regained = 0
         self.lease = Lease(WorkerSettings(), self.gate, clock, self.lost.append, self._regained)
@@ -39,10 +39,10 @@ async def nothing(engine: Engine) -> None:
 
 @pytest.fixture
 async def beats(rig, watched):
-    """Beats for a worker that has joined, in a task of the test's loop."""
+    """Heartbeat for a worker that has joined, in a task of the test's loop."""
     await rig.engine.join(WorkerInfo(id=watched.lease.worker))
     watched.lease.renew(watched.lease.worker, rig.clock.monotonic())
-    beats = Beats(rig.connect, watched.lease, 3.0, rig.clock, Journal(), nothing)
+    beats = Heartbeat(rig.connect, watched.lease, 3.0, rig.clock, Journal(), nothing)
     task = asyncio.create_task(beats.run())
     await rig.clock.asleep()
     yield rig.main
@@ -148,7 +148,7 @@ async def test_beats_wait_for_a_store_that_is_away_at_the_start(rig, watched, cl
     await rig.engine.join(WorkerInfo(id=watched.lease.worker))
     watched.lease.renew(watched.lease.worker, clock.monotonic())
     task = asyncio.create_task(
-        Beats(rig.connect, watched.lease, 3.0, clock, Journal(), nothing).run()
+        Heartbeat(rig.connect, watched.lease, 3.0, clock, Journal(), nothing).run()
     )
     await soon(clock.asleep())
     rig.up()

@@ -1,4 +1,4 @@
-"""Slots and threads: what waits, what runs, and what the gate decides."""
+"""AsyncPool and threads: what waits, what runs, and what the gate decides."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from penstock.core.job import Job, OutcomeKind, State
-from penstock.worker.async_pool import Slots
+from penstock.worker.async_pool import AsyncPool
 from penstock.worker.inflight import Attempt, Ending
-from penstock.worker.pool import Gate, Means
+from penstock.worker.pool import Means, StartGate
 from penstock.worker.runner import Runner
-from penstock.worker.thread_pool import Threads
+from penstock.worker.thread_pool import ThreadPool
 from worker.rig import soon, spec
 
 
@@ -37,12 +37,12 @@ class Bench:
 
     def __init__(self, kind: str, size: int, clock) -> None:
         self.kind = kind
-        self.gate = Gate(clock)
+        self.gate = StartGate(clock)
         self.gate.trusted_until = clock.monotonic() + 12
         self.ended: list[tuple[Attempt, Any]] = []
         self.changed = asyncio.Event()
         self.begun: list[Attempt] = []
-        pool = Slots if kind == "slots" else Threads
+        pool = AsyncPool if kind == "slots" else ThreadPool
         runner = Runner(clock.now, lambda: "worker")
         self.pool: Any = pool(
             size, Means(runner, self.gate, clock, self.begun.append, self._finished)

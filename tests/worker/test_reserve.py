@@ -122,8 +122,8 @@ async def way(request, rig, tmp_path):
 
 def started(worker: Any) -> Counter[int]:
     """How many attempts of each priority have been started and not ended, as the worker sees it."""
-    hands = worker._shift._tools.hands
-    return Counter(each.job.priority for each in hands if not each.is_waiting)
+    inflight = worker._shift._tools.inflight
+    return Counter(each.job.priority for each in inflight if not each.is_waiting)
 
 
 async def until_started(rig: Rig, worker: Any, wanted: dict[int, int]) -> None:
@@ -139,7 +139,7 @@ async def until_started(rig: Rig, worker: Any, wanted: dict[int, int]) -> None:
 
 
 async def until_claimed(rig: Rig, ids: list[str], count: int) -> None:
-    """Wait until the worker has so many of these in its hands."""
+    """Wait until the worker has so many of these in its inflight."""
 
     async def is_so() -> bool:
         jobs = await rig.engine.get(ids)

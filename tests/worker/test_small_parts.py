@@ -1,4 +1,4 @@
-"""The small parts of a worker: settings, back-off, alarms, the store's time, sidecars."""
+"""The small parts of a worker: settings, back-off, alarms, the store's time, side_thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.worker.deadlines import Alarms, Ring
 from penstock.worker.inflight import Attempt
 from penstock.worker.log import Journal
 from penstock.worker.settings import WorkerSettings
-from penstock.worker.side_thread import Sidecar
+from penstock.worker.side_thread import SideThread
 from penstock.worker.status import Stats, StoreTime
 from worker.rig import soon, spec
 from worker.test_pools import make_job
@@ -123,7 +123,7 @@ def test_a_status_line_shows_what_is_not_zero():
     assert Stats(claimed=3, failed=1).counted() == {"claimed": 3, "failed": 1}
 
 
-# --- sidecars -----------------------------------------------------------------------------------
+# --- side thread ----------------------------------------------------------------------------------
 
 
 async def test_a_sidecar_lives_in_a_thread_of_its_own_and_ends_when_cancelled():
@@ -139,7 +139,7 @@ async def test_a_sidecar_lives_in_a_thread_of_its_own_and_ends_when_cancelled():
         finally:
             cleaned.set()
 
-    task = asyncio.create_task(Sidecar("test", main, Journal()).run())
+    task = asyncio.create_task(SideThread("test", main, Journal()).run())
     await soon(started.wait())
     task.cancel()
     task.cancel()
@@ -156,7 +156,7 @@ async def test_a_sidecar_that_fails_fails_its_task():
         raise ValueError("in the thread")
 
     with pytest.raises(ValueError, match="in the thread"):
-        await soon(Sidecar("test", main, Journal()).run())
+        await soon(SideThread("test", main, Journal()).run())
 
 
 async def test_a_sidecar_that_is_stopped_before_it_began_never_begins():
@@ -166,7 +166,7 @@ async def test_a_sidecar_that_is_stopped_before_it_began_never_begins():
         began.append(1)
         await asyncio.Event().wait()
 
-    task = asyncio.create_task(Sidecar("test", main, Journal()).run())
+    task = asyncio.create_task(SideThread("test", main, Journal()).run())
     task.cancel()
     await soon(asyncio.wait([task]))
     assert began == []

@@ -18,12 +18,12 @@ from penstock.context import Context, Interrupted
 from penstock.core.job import Outcome, OutcomeKind, State
 from penstock.engines.records import Ask
 from penstock.worker.settings import WorkerSettings
-from penstock.worker.status import Nobody
+from penstock.worker.status import NoParent
 from penstock.worker.worker import Worker
 from worker.rig import Rig, soon, spec, specs
 
 
-class Overseer(Nobody):
+class Parent(NoParent):
     """One who settles what is bequeathed; here the test does."""
 
     settles = True
@@ -38,7 +38,7 @@ class Overseer(Nobody):
         self.reasons.append((reason, is_wedged))
         self._loop.call_soon_threadsafe(self.asked.set)
 
-    def bequeath(self, worker: str, outcomes: Sequence[Outcome]) -> None:
+    def settle_after_death(self, worker: str, outcomes: Sequence[Outcome]) -> None:
         self.wills += [(worker, outcome) for outcome in outcomes]
 
 
@@ -224,7 +224,7 @@ async def test_a_stall_is_counted_from_the_last_sign(rig):
 
 async def test_a_thread_that_nothing_ends_keeps_its_slot_and_asks_for_a_new_process(rig, caplog):
     """As code that never returns from C: its job is settled by who sees the process die."""
-    overseer, started, go = Overseer(), threading.Event(), threading.Event()
+    parent, started, go = Parent(), threading.Event(), threading.Event()
 
     def in_c() -> str:
         started.set()
@@ -234,14 +234,14 @@ async def test_a_thread_that_nothing_ends_keeps_its_slot_and_asks_for_a_new_proc
     async def other() -> None: ...
 
     worker = rig.worker(specs(spec(in_c, timeout=10.0), other), stall_limit=20.0, threads=1)
-    worker._overseer = overseer
+    worker._overseer = parent
     async with asyncio.TaskGroup() as group:
         run = group.create_task(worker.run())
         await soon(worker.ready.wait())
         stuck, second = await rig.put("in_c"), await rig.put("in_c")
         await soon(asyncio.to_thread(started.wait, 20))
-        await rig.meanwhile(overseer.asked.wait())
-        assert overseer.reasons == [(f"job {stuck} (in_c) must end and does not", True)]
+        await rig.meanwhile(parent.asked.wait())
+        assert parent.reasons == [(f"job {stuck} (in_c) must end and does not", True)]
         assert (await rig.job(stuck)).state is State.RUNNING
         assert (await rig.job(second)).state is State.READY
         await rig.meanwhile(rig.ended(await rig.put("other")))
@@ -251,7 +251,7 @@ async def test_a_thread_that_nothing_ends_keeps_its_slot_and_asks_for_a_new_proc
         before = await rig.job(stuck)
 
     assert before.state is State.RUNNING
-    ((heir, outcome),) = overseer.wills
+    ((heir, outcome),) = parent.wills
     assert (heir, outcome.job, outcome.kind) == (name, stuck, OutcomeKind.RETRY)
     assert [info.id for info in await rig.engine.workers()] == [name]
     await rig.engine.exchange(Ask(worker=name, outcomes=(outcome,)))

@@ -20,7 +20,7 @@ from penstock.worker import watchdog
 from penstock.worker.dispatcher import WEDGED
 from penstock.worker.worker import Worker
 from worker.rig import Handle, Rig, soon, specs
-from worker.test_time_outs import Overseer
+from worker.test_time_outs import Parent
 
 PATIENCE = 60.0
 """Real seconds after which something counts as never coming."""
@@ -247,9 +247,9 @@ async def test_what_goes_back_is_never_said_to_be_stuck(clock, way):
         started.set()
         await go.wait()
 
-    overseer = Overseer()
+    parent = Parent()
     worker = rig.worker(specs(stands), concurrency=1, patience=1000.0, grace=1.0, stall_limit=2.0)
-    worker._overseer = overseer
+    worker._overseer = parent
     run = asyncio.create_task(worker.run())
     first = await rig.put("stands")
     await soon(started.wait())
@@ -257,14 +257,14 @@ async def test_what_goes_back_is_never_said_to_be_stuck(clock, way):
     rig.claim_ahead(worker, 1)
     await rig.meanwhile(rig.in_state(second, State.RUNNING))
     shift: Any = worker._shift
-    (attempt,) = shift._crew.waiting
+    (attempt,) = shift._dispatcher.waiting
     assert attempt.seize()
     if way == "cancel":
-        shift._crew.cancel([second])
+        shift._dispatcher.cancel([second])
     else:
-        shift._crew.drop([attempt])
+        shift._dispatcher.drop([attempt])
     await _gone(rig, worker.id, attempt.outcome)
-    shift._crew.given_back([attempt], [Verdict.DONE])
+    shift._dispatcher.given_back([attempt], [Verdict.DONE])
     await rig.pass_time(10)
     go.set()
     await rig.ended(first)
@@ -272,8 +272,8 @@ async def test_what_goes_back_is_never_said_to_be_stuck(clock, way):
     await rig.over(run)
     await rig.engine.close()
 
-    assert overseer.reasons == []
-    assert not shift._crew._ends._alarms._of
+    assert parent.reasons == []
+    assert not shift._dispatcher._ends._alarms._of
 
 
 async def _gone(rig: Rig, worker: str, outcome: Any) -> None:

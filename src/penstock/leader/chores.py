@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from penstock.clock import Clock
 from penstock.engines.engine import Engine
 from penstock.engines.records import Sighting
-from penstock.leader.observer import Look, Observer
+from penstock.leader.observer import Observer, WorkersSeen
 
 BATCH: Final = 500
 """Jobs per step."""
@@ -101,7 +101,7 @@ class Rescue:
         return self.period
 
     async def watch(self, engine: Engine) -> float:
-        """Look, so that the proofs are complete when this process is elected."""
+        """WorkersSeen, so that the proofs are complete when this process is elected."""
         self._before = None
         await self._look(engine)
         return self.period
@@ -112,7 +112,7 @@ class Rescue:
         # that can only be read for a while (a locked file) must not look like dead workers.
         await engine.rescue([], 0)
         workers = tuple(await engine.workers())
-        return self._observer.saw(Look(asked, self._clock.monotonic(), workers))
+        return self._observer.saw(WorkersSeen(asked, self._clock.monotonic(), workers))
 
     def rest(self) -> None:
         self._observer.missed()

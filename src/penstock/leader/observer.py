@@ -18,7 +18,7 @@ from penstock.engines.records import Sighting, WorkerInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class WorkersSeen:
     """What was seen in the store: every worker with a lease, between two monotonic instants."""
 
     asked: float
@@ -52,7 +52,7 @@ class Observer:
         """A look failed: nothing before it proves anything."""
         self._last = None
 
-    def saw(self, look: Look) -> list[Sighting]:
+    def saw(self, look: WorkersSeen) -> list[Sighting]:
         """Take a look into account; return who is dead now."""
         if self._last is None or look.answered - self._last > self._longest_gap:
             self._seen.clear()
@@ -64,7 +64,7 @@ class Observer:
             if look.asked - still.since >= self._lease
         ]
 
-    def _still(self, worker: WorkerInfo, look: Look) -> _Still:
+    def _still(self, worker: WorkerInfo, look: WorkersSeen) -> _Still:
         known = self._seen.get(worker.id)
         if known is not None and known.beat == worker.beat:
             return known

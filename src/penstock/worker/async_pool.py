@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.worker.inflight import Attempt, Ending
-from penstock.worker.pool import Line, Means
+from penstock.worker.pool import AttemptQueue, Means
 from penstock.worker.reserve import Reserve
 
 SLICE: Final = 0.001
@@ -20,7 +20,7 @@ at work on what has ended while the next handlers run.
 """
 
 
-class Slots:
+class AsyncPool:
     """``size`` slots."""
 
     def __init__(self, size: int, means: Means) -> None:
@@ -31,7 +31,7 @@ class Slots:
         self._begun = means.begun
         self._finished = means.finished
         self._reserve = Reserve(size, means.kept) if means.kept else None
-        self._line = Line()
+        self._queue = AttemptQueue()
         self._running: set[Attempt] = set()
         self._idle: list[asyncio.Future[None]] = []
         self._is_spreading = False
@@ -41,7 +41,7 @@ class Slots:
     @property
     def load(self) -> int:
         """Attempts that wait or run here."""
-        return len(self._line) + len(self._running)
+        return len(self._queue) + len(self._running)
 
     @property
     def is_quiet(self) -> bool:
@@ -51,16 +51,16 @@ class Slots:
     @property
     def waiting(self) -> list[Attempt]:
         """Those that have not started, the next one first."""
-        return [attempt for attempt in list(self._line) if attempt.is_waiting]
+        return [attempt for attempt in list(self._queue) if attempt.is_waiting]
 
     def put(self, attempts: Sequence[Attempt]) -> None:
         """Let attempts run as soon as a slot is free."""
-        self._line.add(attempts)
+        self._queue.add(attempts)
         self.pump()
 
     def put_first(self, attempt: Attempt) -> None:
         """Let an attempt run before all others."""
-        self._line.appendleft(attempt)
+        self._queue.appendleft(attempt)
         self.pump()
 
     def pump(self) -> None:
@@ -70,7 +70,7 @@ class Slots:
 
     def _has_next(self) -> bool:
         """The head of the line may start now."""
-        if not self._line or not self._gate.admits(head := self._line[0]):
+        if not self._queue or not self._gate.admits(head := self._queue[0]):
             return False
         return self._reserve is None or self._reserve.admits(head.job.priority)
 
@@ -83,7 +83,7 @@ class Slots:
 
     def discard(self, attempt: Attempt) -> None:
         """Forget an attempt that somebody else has seized."""
-        self._line.withdraw(attempt)
+        self._queue.withdraw(attempt)
 
     def interrupt(self, attempt: Attempt) -> None:
         """Cancel the handler of a running attempt; ``attempt.ending`` says why."""
@@ -113,7 +113,7 @@ class Slots:
                     await self._rest()
                     since = self._clock.monotonic()
                     continue
-                attempt = self._line.popleft()
+                attempt = self._queue.popleft()
                 if attempt.seize():
                     # Nothing here waits except the handler, so a cancellation meant for the
                     # handler cannot hit anything else.
@@ -142,7 +142,7 @@ class Slots:
             self._reserve.count(attempt.job.priority, 1)
         if attempt.spec.is_watched:
             self._begun(attempt)
-        if self._line and self._idle and not self._is_spreading:
+        if self._queue and self._idle and not self._is_spreading:
             self._is_spreading = True
             # Runs when this handler first waits, or not at all before the line is empty.
             slot.get_loop().call_soon(self._spread)
@@ -166,7 +166,7 @@ class Slots:
             asyncio.get_running_loop().call_soon(self._spread)
             return
         self._is_spreading = False
-        self._wake(len(self._line))
+        self._wake(len(self._queue))
 
     def _wake(self, count: int) -> None:
         while count > 0 and self._idle:

@@ -21,10 +21,10 @@ from penstock.engines.engine import Engine
 from penstock.engines.records import Ask, Report
 from penstock.engines.retrying import Backoff
 from penstock.errors import EngineClosed, EngineError, LeaseLost
-from penstock.worker.dispatcher import Crew
-from penstock.worker.exchange import Exchanges
+from penstock.worker.dispatcher import Dispatcher
+from penstock.worker.exchange import Exchanger
 from penstock.worker.lease import Lease
-from penstock.worker.prefetch import Meal
+from penstock.worker.prefetch import Demand
 from penstock.worker.tools import Tools
 
 PACE: Final = 0.001
@@ -67,24 +67,24 @@ SOON: Final = frozenset({None, Hold.UNPLACED, Hold.LIMIT, Hold.RATE})
 """Holds that end by themselves while work goes on."""
 
 
-class Turns:
+class ClaimLoop:
     """The exchange loop of one worker."""
 
     def __init__(
         self,
         engine: Engine,
         lease: Lease,
-        exchanges: Exchanges,
-        crew: Crew,
+        exchanges: Exchanger,
+        dispatcher: Dispatcher,
         tools: Tools,
         wake: asyncio.Event,
     ) -> None:
         self._engine = engine
         self._lease = lease
-        self._exchanges = exchanges
-        self._crew = crew
+        self._exchanger = exchanges
+        self._dispatcher = dispatcher
         self._tools = tools
-        self._hands = tools.hands
+        self._inflight = tools.inflight
         self._clock = tools.clock
         self._poll = tools.settings.poll
         self._wake = wake
@@ -118,13 +118,15 @@ class Turns:
 
     async def take(self) -> None:
         """Take turns until the crew drains and all is settled, also what a lost reply may hide."""
-        while not (self._crew.is_draining and self._hands.is_empty and self._exchanges.is_certain):
+        while not (
+            self._dispatcher.is_draining and self._inflight.is_empty and self._exchanger.is_certain
+        ):
             try:
-                await self._exchanges.clear_up()
+                await self._exchanger.clear_up()
                 await self._turn()
             except LeaseLost as error:
-                self._exchanges.lose(error.worker)
-                if self._crew.is_draining:
+                self._exchanger.lose(error.worker)
+                if self._dispatcher.is_draining:
                     return
             except EngineClosed:
                 raise
@@ -139,18 +141,18 @@ class Turns:
         await self._gather()
         self._wake.clear()
         await self._keep_house()
-        meal = self._crew.meal(may_pass_over=self._may_pass_over())
-        ask = self._ask(meal)
-        if meal.least_urgent != self._least_urgent:
-            self._least_urgent = meal.least_urgent
+        demand = self._dispatcher.demand(may_skip=self._may_skip())
+        ask = self._ask(demand)
+        if demand.least_urgent != self._least_urgent:
+            self._least_urgent = demand.least_urgent
             self._has_more = True
-        has_use = (self._has_more and ask.want) or meal.passes_over
-        if ask.outcomes or self._is_called or has_use or self._hands.is_announcing:
-            await self._exchange(ask, meal)
-            if not self._hands.outcomes:
+        has_use = (self._has_more and ask.want) or demand.skipped_kinds
+        if ask.outcomes or self._is_called or has_use or self._inflight.is_announcing:
+            await self._exchange(ask, demand)
+            if not self._inflight.outcomes:
                 # Slots that were woken run before this goes on: quick jobs are done by then.
                 await asyncio.sleep(0)
-        elif self.ends_when_empty and self._hands.is_empty and await self._nothing_left(ask):
+        elif self.ends_when_empty and self._inflight.is_empty and await self._nothing_left(ask):
             self.is_empty.set()
             await self._wake.wait()
         else:
@@ -158,13 +160,13 @@ class Turns:
 
     async def _gather(self) -> None:
         """Right after an exchange, while no slot can run dry, let more outcomes come together."""
-        if not self._crew.has_stock or self._crew.is_draining:
+        if not self._dispatcher.has_stock or self._dispatcher.is_draining:
             return
         now = self._clock.monotonic()
         left = self._asked_at + PACE - now
         until = now + MOST
-        while now < until and not self._crew.is_draining:
-            lasts = self._crew.lasts
+        while now < until and not self._dispatcher.is_draining:
+            lasts = self._dispatcher.lasts
             if left <= 0 and lasts <= 0:
                 return
             # To look again is dear: half of what is left to wait.
@@ -173,42 +175,42 @@ class Turns:
                 return
             now, left = self._clock.monotonic(), 0.0
 
-    def _may_pass_over(self) -> bool:
+    def _may_skip(self) -> bool:
         """It is time to look for jobs behind those that have no free slot. If the last claim took
         all there was, it is so only when such slots have been taken for a moment.
         """
         now = self._clock.monotonic()
-        if self._has_more or not self._crew.menu.is_half_full:
+        if self._has_more or not self._dispatcher.planner.is_half_full:
             self._half_full_since = inf
             return now >= self._scan_at
         self._half_full_since = min(self._half_full_since, now)
         return now >= max(self._scan_at, self._half_full_since + MOMENT)
 
-    def _ask(self, meal: Meal) -> Ask:
+    def _ask(self, demand: Demand) -> Ask:
         most = self._engine.traits.max_batch
         return Ask(
             worker=self._lease.worker,
             queues=tuple(self._queues),
-            want=min(meal.want, most),
-            slots=min(meal.slots, most),
-            outcomes=self._hands.outgoing(most),
-            begun=self._hands.begun(),
-            avoid=self._crew.menu.avoid(meal),
-            told=self._hands.told,
-            least_urgent=meal.least_urgent,
-            is_idle=self._hands.is_empty and not self._crew.is_draining,
+            want=min(demand.want, most),
+            slots=min(demand.slots, most),
+            outcomes=self._inflight.outgoing(most),
+            begun=self._inflight.begun(),
+            avoid=self._dispatcher.planner.avoid(demand),
+            told=self._inflight.told,
+            least_urgent=demand.least_urgent,
+            is_idle=self._inflight.is_empty and not self._dispatcher.is_draining,
         )
 
-    async def _exchange(self, ask: Ask, meal: Meal) -> None:
+    async def _exchange(self, ask: Ask, demand: Demand) -> None:
         was_called, self._is_called = self._is_called, False
         self._asked_at = self._clock.monotonic()
         self._queues.rotate(-1)
-        reply = await self._exchanges.send(ask)
+        reply = await self._exchanger.send(ask)
         if reply is None:
             self._has_more = True
             return
-        if meal.passes_over:
-            self._crew.menu.passed_over(meal, in_full=len(reply.jobs) >= ask.want)
+        if demand.skipped_kinds:
+            self._dispatcher.planner.skipped(demand, in_full=len(reply.jobs) >= ask.want)
             self._scanned(found=bool(reply.jobs))
             return
         if ask.want:
@@ -217,7 +219,7 @@ class Turns:
             self._others = 0
         got_something = bool(reply.jobs or reply.cancels or ask.outcomes)
         self._hollow = self._hollow + 1 if was_called and not got_something else 0
-        if ask.outcomes and not reply.jobs and self._hands.is_waiting_for(ask.outcomes):
+        if ask.outcomes and not reply.jobs and self._inflight.is_waiting_for(ask.outcomes):
             await self._clock.wait(self._wake, LOCKED)
 
     def _scanned(self, *, found: bool) -> None:
@@ -238,11 +240,11 @@ class Turns:
                 return
         timeout = self._poll * (0.75 + 0.25 * random())
         now = self._clock.monotonic()
-        if self.ends_when_empty and self._hands.is_empty:
+        if self.ends_when_empty and self._inflight.is_empty:
             # Nobody tells us when the others have run what is left: look soon, then less often.
             self._others += 1
             timeout = min(timeout, SOONEST * 2.0 ** min(self._others, 10))
-        if self._crew.menu.is_half_full:
+        if self._dispatcher.planner.is_half_full:
             scan_at = max(self._scan_at, min(self._half_full_since, now) + MOMENT)
             timeout = min(timeout, max(0.001, scan_at - now))
         if await self._wait(ask, timeout):
@@ -280,10 +282,10 @@ class Turns:
         now = self._clock.monotonic()
         if now - self._tidied_at >= self._tools.settings.patience / 4:
             self._tidied_at = now
-            self._crew.tidy()
+            self._dispatcher.tidy()
         if now - self._forgot_at >= FORGET_UNKNOWN:
             self._forgot_at = now
-            self._crew.menu.unknown.clear()
+            self._dispatcher.planner.unknown.clear()
         if now - self._flushed_at >= FLUSH_EVERY:
             self._flushed_at = now
             await self._flush()
@@ -295,12 +297,12 @@ class Turns:
         async def send(reports: Sequence[Report]) -> Sequence[Verdict]:
             return await self._engine.progress(worker, reports)
 
-        reports = self._crew.reports()
+        reports = self._dispatcher.reports()
         try:
             for first in range(0, len(reports), most):
                 await halved(send, reports[first : first + most])
         except EngineError:
-            self._crew.resend_reports()
+            self._dispatcher.resend_reports()
             raise
 
     async def _nothing_left(self, ask: Ask) -> bool:

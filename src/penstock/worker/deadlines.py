@@ -201,6 +201,6 @@ class Ends:
         """Nothing ends this attempt: its slot is lost to this process, which should be replaced."""
         attempt.is_stuck = True
         job = attempt.job
-        self._tools.journal.stuck(job.id, job.task, self._tools.overseer.settles)
+        self._tools.journal.stuck(job.id, job.task, self._tools.parent.settles)
         why = f"job {job.id} ({job.task}) must end and does not"
-        self._tools.overseer.replace(why, is_wedged=True)
+        self._tools.parent.replace(why, is_wedged=True)

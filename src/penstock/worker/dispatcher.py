@@ -12,15 +12,15 @@ from typing import Any, Final
 from penstock.core.job import SUCCEEDED, Hold, Job, Outcome, OutcomeKind, Verdict
 from penstock.core.spec import KINDS, Kind
 from penstock.engines.records import Report
-from penstock.worker.async_pool import Slots
+from penstock.worker.async_pool import AsyncPool
 from penstock.worker.deadlines import Ends
 from penstock.worker.inflight import Attempt, Ending
 from penstock.worker.lone_attempts import Surroundings, Suspects
 from penstock.worker.pool import Means, Pool
-from penstock.worker.prefetch import Meal, Menu, Room
-from penstock.worker.process_pool import Children, Home
+from penstock.worker.prefetch import Demand, DemandPlanner, Room
+from penstock.worker.process_pool import Home, ProcessPool
 from penstock.worker.runner import SHUT_DOWN, Runner
-from penstock.worker.thread_pool import Threads
+from penstock.worker.thread_pool import ThreadPool
 from penstock.worker.tools import Tools
 
 NO_SLOT: Final = "no slot was free"
@@ -39,12 +39,12 @@ LOUD_HOLD: Final = 30.0
 """Seconds before such a suspect is offered again, while others get their turn."""
 
 
-class Crew:
+class Dispatcher:
     """All attempts of one worker, wherever they run."""
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
-        self._hands = tools.hands
+        self._inflight = tools.inflight
         self._stats = tools.stats
         self._wake = tools.wake
         self._gate = tools.gate
@@ -55,10 +55,10 @@ class Crew:
         means = Means(
             runner, tools.gate, tools.clock, self._ends.begun, self._finished, settings.reserve
         )
-        self._slots = Slots(settings.concurrency, means)
-        self._threads = Threads(settings.threads, means)
+        self._slots = AsyncPool(settings.concurrency, means)
+        self._threads = ThreadPool(settings.threads, means)
         home = Home(worker=tools.worker, time=tools.time)
-        self._children = Children(settings.children, means, home, settings.max_jobs)
+        self._children = ProcessPool(settings.children, means, home, settings.max_jobs)
         around = Surroundings(
             worker=tools.worker,
             pools=(self._slots, self._threads, self._children),
@@ -74,9 +74,9 @@ class Crew:
             "process": self._children,
         }
         self._pools: tuple[Pool, ...] = (*self._by_kind.values(), self._suspects)
-        self.menu = Menu(tools, self._by_kind)
+        self.planner = DemandPlanner(tools, self._by_kind)
         self.is_draining = False
-        self.has_bequeathed = False
+        self.left_to_parent = False
         """Something is left to be settled when this process is dead, under its lease."""
 
     def lives(self) -> list[Coroutine[Any, Any, None]]:
@@ -100,9 +100,9 @@ class Crew:
         for pool in self._pools:
             pool.pump()
 
-    def meal(self, *, may_pass_over: bool) -> Meal:
+    def demand(self, *, may_skip: bool) -> Demand:
         """How many jobs to ask for now."""
-        return Meal() if self.is_draining else self.menu.meal(may_pass_over=may_pass_over)
+        return Demand() if self.is_draining else self.planner.demand(may_skip=may_skip)
 
     @property
     def has_stock(self) -> bool:
@@ -114,7 +114,7 @@ class Crew:
     @property
     def lasts(self) -> float:
         """Seconds for which what waits keeps the slots busy beyond the next round trip."""
-        return self.menu.appetite.lasts(self._rooms())
+        return self.planner.prefetch.lasts(self._rooms())
 
     def _rooms(self) -> dict[Kind, Room]:
         return {kind: Room(pool.size, pool.load) for kind, pool in self._by_kind.items()}
@@ -122,7 +122,7 @@ class Crew:
     @property
     def running(self) -> int:
         """How many attempts have started and not ended."""
-        return sum(attempt.started_at is not None for attempt in self._hands)
+        return sum(attempt.started_at is not None for attempt in self._inflight)
 
     # --- jobs come in --------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class Crew:
         """Hand claimed jobs out, most urgent first; return how many of each kind there were."""
         now = self._tools.clock.monotonic()
         lots: dict[Kind, list[Attempt]] = {kind: [] for kind in KINDS}
-        spec_of, take = self._tools.specs.get, self._hands.take
+        spec_of, take = self._tools.specs.get, self._inflight.take
         for job in jobs:
             spec = spec_of(job.task)
             if spec is None:
@@ -157,19 +157,19 @@ class Crew:
     def _return_surplus(self, kind: Kind, lot: list[Attempt]) -> None:
         """Give back at once what is more than a kind can take: the mix was not as expected."""
         pool = self._by_kind[kind]
-        surplus = min(len(lot), pool.load - pool.size - self.menu.appetite.stock(kind))
+        surplus = min(len(lot), pool.load - pool.size - self.planner.prefetch.stock(kind))
         if surplus > 0:
             self._release(pool.waiting[-surplus:], NO_SLOT)
 
     def _turn_away(self, job: Job) -> None:
         """Nobody here knows the task; it waits until a worker joins that does."""
-        self.menu.unknown.add(job.task)
-        self._hands.add(_held(job, Hold.UNKNOWN_TASK, job.task))
+        self.planner.unknown.add(job.task)
+        self._inflight.add(_held(job, Hold.UNKNOWN_TASK, job.task))
         self._tools.stats.count(OutcomeKind.RELEASED)
         self._tools.journal.unknown_task(job.task, tuple(self._tools.specs))
 
     def _announce(self, attempt: Attempt) -> None:
-        self._hands.announce(attempt)
+        self._inflight.announce(attempt)
         self._tools.wake()
 
     def _pool_of(self, attempt: Attempt) -> Pool:
@@ -181,7 +181,7 @@ class Crew:
         """An attempt that ran has ended."""
         if attempt.ending is not None or attempt.spec.is_watched:
             self._ends.over(attempt)
-        self.menu.appetite.finished(attempt.spec.kind)
+        self.planner.prefetch.finished(attempt.spec.kind)
         self._over(attempt)
         if outcome is not None and (self._is_verbose or outcome.kind is not SUCCEEDED):
             self._tools.journal.ended(attempt.job, outcome)
@@ -193,14 +193,14 @@ class Crew:
             self._suspects.pump()
 
     def _settle(self, attempt: Attempt, outcome: Outcome | None) -> None:
-        if self._hands.settle(attempt, outcome) and outcome is not None:
+        if self._inflight.settle(attempt, outcome) and outcome is not None:
             self._stats.count(outcome.kind)
         self._wake()
 
     @property
     def is_hopeless(self) -> bool:
         """All that still runs is stuck."""
-        attempts = list(self._hands)
+        attempts = list(self._inflight)
         return bool(attempts) and all(attempt.is_stuck for attempt in attempts)
 
     def _withdraw(self, attempt: Attempt) -> bool:
@@ -211,11 +211,11 @@ class Crew:
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Somebody wants these jobs cancelled."""
-        for attempt in self._hands.find(ids) if ids else ():
+        for attempt in self._inflight.find(ids) if ids else ():
             if self._withdraw(attempt):
                 self._settle(attempt, attempt.outcome(OutcomeKind.CANCELLED))
             else:
-                self._hands.tell(attempt.job.id)
+                self._inflight.tell(attempt.job.id)
                 self._ends.interrupt(attempt, Ending.CANCEL)
 
     def drop(self, attempts: Sequence[Attempt]) -> None:
@@ -228,9 +228,9 @@ class Crew:
 
     def forget(self) -> int:
         """The lease is lost: everything belongs to others now."""
-        attempts = list(self._hands)
+        attempts = list(self._inflight)
         self.drop(attempts)
-        self._hands.clear()
+        self._inflight.clear()
         return len(attempts)
 
     # --- jobs go back --------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class Crew:
         for pool in self._by_kind.values():
             stale = [attempt for attempt in pool.waiting if attempt.taken_at < late]
             if self._release(stale, NO_SLOT):
-                self.menu.appetite.stalled()
+                self.planner.prefetch.stalled()
         for attempt in self._suspects.waiting:
             is_next = attempt is self._gate.alone
             extra, hold = (QUIET_WITHIN, LOUD_HOLD) if is_next else (0.0, SUSPECT_HOLD)
@@ -264,24 +264,24 @@ class Crew:
 
     def end_all(self) -> None:
         """Time is up: stop what can be stopped."""
-        for attempt in self._hands:
+        for attempt in self._inflight:
             self._ends.interrupt(attempt, Ending.SHUTDOWN)
 
     def leave_all(self) -> None:
         """What did not end when it was stopped: give it back all the same, or see to it that it is
         given back when this process is dead.
         """
-        overseer, outcomes = self._tools.overseer, []
-        for attempt in self._hands:
+        parent, outcomes = self._tools.parent, []
+        for attempt in self._inflight:
             outcome = self._runner.ended(attempt)
-            if overseer.settles and outcome is not None:
+            if parent.settles and outcome is not None:
                 outcomes.append(outcome)
                 outcome = None
             self._settle(attempt, outcome)
             attempt.end(Ending.LOST)
         if outcomes:
-            self.has_bequeathed = True
-            overseer.bequeath(self._tools.worker(), outcomes)
+            self.left_to_parent = True
+            parent.settle_after_death(self._tools.worker(), outcomes)
 
     def given_back(self, attempts: Sequence[Attempt], verdicts: Sequence[Verdict | None]) -> None:
         """Somebody else has seized these attempts and given them back, as far as there is a
@@ -294,7 +294,7 @@ class Crew:
             self._over(attempt)
             is_settled = verdict is not None and verdict is not Verdict.LATER
             self._settle(attempt, None if is_settled else released(attempt, WEDGED))
-        self.menu.appetite.stalled()
+        self.planner.prefetch.stalled()
 
     @property
     def waiting(self) -> list[Attempt]:
@@ -305,12 +305,12 @@ class Crew:
 
     def reports(self) -> list[Report]:
         """What handlers have reported since the last time."""
-        found = (attempt.context.take_report() for attempt in self._hands)
+        found = (attempt.context.take_report() for attempt in self._inflight)
         return [report for report in found if report is not None]
 
     def resend_reports(self) -> None:
         """The reports did not arrive."""
-        for attempt in self._hands:
+        for attempt in self._inflight:
             attempt.context.resend()
 
 

@@ -32,7 +32,7 @@ from penstock.engines.batcher import halved
 from penstock.engines.engine import Engine
 from penstock.engines.records import Ask, Exchange, WorkerInfo
 from penstock.errors import ItemRefused
-from penstock.worker.dispatcher import Crew
+from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.error_record import storable
 from penstock.worker.lease import Lease
 from penstock.worker.tools import Tools
@@ -40,15 +40,15 @@ from penstock.worker.tools import Tools
 UNSTORABLE: Final = "result could not be stored"
 
 
-class Exchanges:
+class Exchanger:
     """The worker's dealings with the store, under whatever name it has now."""
 
-    def __init__(self, engine: Engine, lease: Lease, crew: Crew, tools: Tools) -> None:
+    def __init__(self, engine: Engine, lease: Lease, dispatcher: Dispatcher, tools: Tools) -> None:
         self._engine = engine
         self._lease = lease
-        self._crew = crew
+        self._dispatcher = dispatcher
         self._tools = tools
-        self._hands = tools.hands
+        self._inflight = tools.inflight
         self._must_join = True
         self._is_uncertain = False
 
@@ -68,7 +68,7 @@ class Exchanges:
         """The store does not know ``worker`` any more. Idempotent, whoever finds out."""
         if worker != self._lease.worker:
             return
-        self._tools.journal.lease_lost(worker, self._crew.forget())
+        self._tools.journal.lease_lost(worker, self._dispatcher.forget())
         self._lease.rename()
         self._must_join = True
         self._is_uncertain = False
@@ -93,17 +93,17 @@ class Exchanges:
         self._is_uncertain = False
         self._tools.time.told(reply.now)
         self._judged(ask, reply.verdicts)
-        self._crew.cancel(reply.cancels)
-        kinds = self._crew.take(reply.jobs)
+        self._dispatcher.cancel(reply.cancels)
+        kinds = self._dispatcher.take(reply.jobs)
         now = clock.monotonic()
-        self._crew.menu.appetite.exchanged(now, now - asked_at, kinds)
+        self._dispatcher.planner.prefetch.exchanged(now, now - asked_at, kinds)
         return reply
 
     def _judged(self, ask: Ask, verdicts: Sequence[Verdict]) -> None:
         self._tools.journal.available()
-        if self._hands.reported(ask.begun):
-            self._crew.pump()
-        if stale := self._hands.answered(ask.outcomes, verdicts):
+        if self._inflight.reported(ask.begun):
+            self._dispatcher.pump()
+        if stale := self._inflight.answered(ask.outcomes, verdicts):
             self._tools.journal.stale(ask.worker, stale)
 
     # --- before the next one -------------------------------------------------------------------
@@ -134,15 +134,15 @@ class Exchanges:
         self._must_join = False
         self._lease.renew(info.id, asked_at)
         self._tools.journal.joined(info.id, settings.queues, len(info.tasks))
-        self._tools.overseer.joined(info.id)
+        self._tools.parent.joined(info.id)
 
     async def _recover(self) -> None:
         worker = self._lease.worker
         ask = Ask(
             worker=worker,
-            outcomes=self._hands.outgoing(self._engine.traits.max_batch),
-            begun=self._hands.begun(),
-            told=self._hands.told,
+            outcomes=self._inflight.outgoing(self._engine.traits.max_batch),
+            begun=self._inflight.begun(),
+            told=self._inflight.told,
         )
         if ask.outcomes:
             try:
@@ -151,14 +151,14 @@ class Exchanges:
                 await self._halve(ask)
             else:
                 self._judged(ask, reply.verdicts)
-                self._crew.cancel(reply.cancels)
+                self._dispatcher.cancel(reply.cancels)
         held = await self._engine.held(worker)
         self._tools.journal.available()
         if worker != self._lease.worker:
             return
-        difference = self._hands.compare(held)
-        self._crew.drop(difference.gone)
-        self._crew.take(difference.unknown)
+        difference = self._inflight.compare(held)
+        self._dispatcher.drop(difference.gone)
+        self._dispatcher.take(difference.unknown)
         self._is_uncertain = False
         self._tools.journal.recovered(worker, len(difference.unknown), len(difference.gone))
 
@@ -171,14 +171,14 @@ class Exchanges:
             piece = Ask(worker=ask.worker, outcomes=tuple(outcomes), begun=ask.begun, told=ask.told)
             reply = await self._engine.exchange(piece)
             self._judged(piece, reply.verdicts)
-            self._crew.cancel(reply.cancels)
+            self._dispatcher.cancel(reply.cancels)
             return reply.verdicts
 
         answers = await halved(settle, ask.outcomes)
         for outcome, answer in zip(ask.outcomes, answers, strict=True):
             if isinstance(answer, ItemRefused):
                 self._tools.journal.refused(outcome.job, answer)
-                self._hands.replace(outcome, _plainer(outcome, answer))
+                self._inflight.replace(outcome, _plainer(outcome, answer))
 
 
 def _plainer(outcome: Outcome, refusal: ItemRefused) -> Outcome | None:

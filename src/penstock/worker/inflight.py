@@ -1,4 +1,4 @@
-"""What a worker has in its hands: attempts not yet ended, and outcomes not yet settled.
+"""What a worker has in its inflight: attempts not yet ended, and outcomes not yet settled.
 
 Every job that the store gave this worker is in exactly one of the two until the store has answered
 for its outcome. That is what ``held`` is compared with after a lost reply (law 3).
@@ -15,12 +15,12 @@ from itertools import islice
 from penstock.context import REAL, Context
 from penstock.core.job import Job, Outcome, OutcomeKind, Verdict
 from penstock.core.spec import Spec
-from penstock.worker.interrupt import SHUT, Window
+from penstock.worker.interrupt import NEVER, InterruptGuard
 from penstock.worker.pool import Pool
 
 # --- attempt ------------------------------------------------------------------------------------
 #
-# One job in this worker's hands, from the claim to its outcome.
+# One job in this worker's inflight, from the claim to its outcome.
 
 
 Key = tuple[str, int]
@@ -47,6 +47,7 @@ class Attempt:
         "_token",
         "context",
         "ending",
+        "guard",
         "is_abandoned",
         "is_announced",
         "is_cleaning",
@@ -62,7 +63,6 @@ class Attempt:
         "started_at",
         "taken_at",
         "task",
-        "window",
     )
 
     def __init__(
@@ -104,7 +104,7 @@ class Attempt:
         self.ending: Ending | None = None
         self.task: asyncio.Task[None] | None = None
         """The slot that runs it, while one does."""
-        self.window = SHUT if spec.is_async else Window()
+        self.guard = NEVER if spec.is_async else InterruptGuard()
         """When its handler can be hit, if it runs in a thread."""
 
     def seize(self) -> bool:
@@ -156,7 +156,7 @@ class Difference:
     """The store says it has them no more."""
 
 
-class Hands:
+class Inflight:
     """Attempts and outcomes by (job, attempt). Belongs to the worker's loop."""
 
     def __init__(self, monotonic: Callable[[], float] = REAL.monotonic) -> None:

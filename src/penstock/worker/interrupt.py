@@ -23,7 +23,7 @@ from typing import Any, Final
 from penstock.context import Interrupted
 
 
-class Window:
+class InterruptGuard:
     """The window of one attempt."""
 
     __slots__ = ("_is_hit", "_thread", "_tokens")
@@ -78,7 +78,7 @@ class Window:
         return True
 
 
-SHUT: Final = Window()
+NEVER: Final = InterruptGuard()
 """The window of what runs in no thread: it is never open."""
 
 

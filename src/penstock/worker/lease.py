@@ -38,7 +38,7 @@ from penstock.engines.engine import Engine
 from penstock.engines.retrying import Backoff
 from penstock.errors import EngineClosed, EngineError, EngineUnavailable, LeaseLost
 from penstock.worker.log import Journal
-from penstock.worker.pool import Gate
+from penstock.worker.pool import StartGate
 from penstock.worker.settings import WorkerSettings
 
 
@@ -56,7 +56,7 @@ class Lease:
     def __init__(
         self,
         settings: WorkerSettings,
-        gate: Gate,
+        gate: StartGate,
         clock: Clock,
         lost: Callable[[str], None],
         regained: Callable[[], None],
@@ -112,8 +112,8 @@ class Lease:
             pass  # the worker's loop is closed: there is nobody to tell
 
 
-class Beats:
-    """Beats every fifth of a lease, for whoever the worker is at that moment.
+class Heartbeat:
+    """Heartbeat every fifth of a lease, for whoever the worker is at that moment.
 
     ``beside`` lives in the same thread, with the same handle.
     """

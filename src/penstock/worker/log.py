@@ -77,7 +77,7 @@ class Journal:
     # --- the store -----------------------------------------------------------------------------
 
     def unavailable(self, verb: str, error: Exception) -> None:
-        """The store did not do it. Said once aloud, then quietly until it answers again."""
+        """The store did not do it. SignOfLife once aloud, then quietly until it answers again."""
         level = logging.DEBUG if self._is_away else logging.WARNING
         self._is_away = True
         say(_log, level, "store unavailable", verb=verb, error=type(error).__name__, why=str(error))

@@ -24,13 +24,13 @@ from msgspec.structs import replace
 
 from penstock.core.job import Outcome
 from penstock.errors import CannotIsolate, MemoryExceeded
-from penstock.worker.child.find_task import Nowhere, Place, place_of
-from penstock.worker.child.messages import Ended, Request, Unfit
-from penstock.worker.child.process import ChildProcess, Died, crashed, talk
+from penstock.worker.child.find_task import NotImportable, TaskLocation, locate
+from penstock.worker.child.messages import AttemptEnded, CannotRun, RunAttempt
+from penstock.worker.child.process import ChildDied, ChildProcess, crashed, talk
 from penstock.worker.error_record import summary_of
 from penstock.worker.inflight import Attempt, Ending
 from penstock.worker.log import Journal
-from penstock.worker.pool import Line, Means, Pool
+from penstock.worker.pool import AttemptQueue, Means, Pool
 from penstock.worker.status import StoreTime
 
 # --- alone --------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ from penstock.worker.status import StoreTime
 # One attempt alone in a child process: how a suspect is kept apart.
 
 
-Answer = Unfit | Ended | Died
+Answer = CannotRun | AttemptEnded | ChildDied
 
 
 class LoneChild:
@@ -59,7 +59,7 @@ class LoneChild:
         self._has_answered = False
         self._lock = threading.Lock()
 
-    async def run(self, request: Request) -> Answer:
+    async def run(self, request: RunAttempt) -> Answer:
         """Run the attempt; return the child's last word, or how it died."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()
@@ -67,7 +67,7 @@ class LoneChild:
         try:
             threading.Thread(target=target, args=args, name="penstock-child", daemon=True).start()
         except RuntimeError as error:  # no thread to be had
-            return Unfit(summary_of(error))
+            return CannotRun(summary_of(error))
         try:
             return await answer
         except asyncio.CancelledError:
@@ -100,7 +100,7 @@ class LoneChild:
     # --- in the thread -------------------------------------------------------------------------
 
     def _live(
-        self, request: Request, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Answer]
+        self, request: RunAttempt, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Answer]
     ) -> None:
         child = None
         try:
@@ -113,13 +113,13 @@ class LoneChild:
             numbered = replace(request, number=child.requests)
             said = talk(child, numbered, self._attempt, lambda: _tell(loop, self._began))
         except Exception as error:  # no memory for a process, no file descriptors
-            said = Unfit(summary_of(error))
+            said = CannotRun(summary_of(error))
         with self._lock:
-            self._has_answered = is_left = isinstance(said, Ended) and not self._is_killed
+            self._has_answered = is_left = isinstance(said, AttemptEnded) and not self._is_killed
             if not is_left:
                 self._child = None
         is_heard = _tell(loop, partial(_answer, answer, said))
-        if child is not None and not isinstance(said, Died) and not (is_left and is_heard):
+        if child is not None and not isinstance(said, ChildDied) and not (is_left and is_heard):
             child.part()
 
 
@@ -176,7 +176,7 @@ class Surroundings:
 class Suspects:
     """A pool of ``size`` child processes.
 
-    There is room for one more that is next. A crash charges all suspects in a worker's hands, so
+    There is room for one more that is next. A crash charges all suspects in a worker's inflight, so
     those that find no room go back under a hold.
     """
 
@@ -188,7 +188,7 @@ class Suspects:
         self._begun = means.begun
         self._finished = means.finished
         self._around = around
-        self._line = Line()
+        self._queue = AttemptQueue()
         self._taken: set[Attempt] = set()
         self._children: dict[Attempt, LoneChild] = {}
         self._spares: list[ChildProcess] = []
@@ -198,7 +198,7 @@ class Suspects:
     @property
     def load(self) -> int:
         """Attempts that wait or run here, or run alone in this process."""
-        return len(self._line) + len(self._taken)
+        return len(self._queue) + len(self._taken)
 
     @property
     def has_room(self) -> bool:
@@ -213,16 +213,16 @@ class Suspects:
     @property
     def waiting(self) -> list[Attempt]:
         """Those that have not started, the next one first."""
-        return [*(each for each in self._taken if each.started_at is None), *self._line]
+        return [*(each for each in self._taken if each.started_at is None), *self._queue]
 
     def put(self, attempts: Sequence[Attempt]) -> None:
         """Let suspects run, each when there is room."""
-        self._line.add(attempts)
+        self._queue.add(attempts)
         self.pump()
 
     def put_first(self, attempt: Attempt) -> None:
         """Let this one be the next."""
-        self._line.appendleft(attempt)
+        self._queue.appendleft(attempt)
         self.pump()
 
     def pump(self) -> None:
@@ -232,11 +232,11 @@ class Suspects:
     def withdraw(self, attempt: Attempt) -> bool:
         """Take out an attempt that waits; False: it has started."""
         waits_alone = attempt in self._taken and attempt.started_at is None
-        return waits_alone or self._line.withdraw(attempt)
+        return waits_alone or self._queue.withdraw(attempt)
 
     def discard(self, attempt: Attempt) -> None:
         """Forget an attempt that waits here and that somebody else has seized."""
-        self._line.withdraw(attempt)
+        self._queue.withdraw(attempt)
         self.pump()
 
     def interrupt(self, attempt: Attempt) -> None:
@@ -270,9 +270,9 @@ class Suspects:
     async def serve(self) -> None:
         """Run suspects, one after the other; called once for each of ``size``."""
         while True:
-            while not self._line or not self._gate.admits(self._line[0]):
+            while not self._queue or not self._gate.admits(self._queue[0]):
                 await self._rest()
-            attempt = self._line.popleft()
+            attempt = self._queue.popleft()
             self._taken.add(attempt)
             try:
                 unfit = await self._run_in_child(attempt)
@@ -294,26 +294,26 @@ class Suspects:
 
     # --- in a child ----------------------------------------------------------------------------
 
-    async def _run_in_child(self, attempt: Attempt) -> Unfit | None:
+    async def _run_in_child(self, attempt: Attempt) -> CannotRun | None:
         """Run it to its end; or say why it cannot be run in a child."""
-        place = place_of(attempt.spec.function)
-        if isinstance(place, Nowhere):
-            return Unfit(place.why)
+        place = locate(attempt.spec.function)
+        if isinstance(place, NotImportable):
+            return CannotRun(place.why)
         is_isolated = attempt.spec.kind == "process"
         if place.script is not None and not is_isolated:
-            return Unfit("only a task with isolation='process' has its script run again")
+            return CannotRun("only a task with isolation='process' has its script run again")
         self._say(attempt, "in a child process")
         attempt.started_at = self._clock.monotonic()
         was_reported, attempt.is_reported = attempt.is_reported, True
         request = self._request(attempt, place)
-        answer: Unfit | Ended | Died = Died("is gone", has_begun=False)
+        answer: CannotRun | AttemptEnded | ChildDied = ChildDied("is gone", has_begun=False)
         if self._spares:
             answer = await self._told(attempt, request, self._spares.pop())
-        if isinstance(answer, Died) and not answer.has_begun and attempt.ending is None:
+        if isinstance(answer, ChildDied) and not answer.has_begun and attempt.ending is None:
             answer = await self._told(attempt, request, None)
-        if isinstance(answer, Died) and not answer.has_begun:
-            answer = Unfit(f"its child {answer.how} on the way to it")
-        if isinstance(answer, Unfit) and attempt.ending is None and not is_isolated:
+        if isinstance(answer, ChildDied) and not answer.has_begun:
+            answer = CannotRun(f"its child {answer.how} on the way to it")
+        if isinstance(answer, CannotRun) and attempt.ending is None and not is_isolated:
             attempt.started_at = None
             attempt.is_reported = was_reported
             return answer
@@ -321,8 +321,8 @@ class Suspects:
         return None
 
     async def _told(
-        self, attempt: Attempt, request: Request, spare: ChildProcess | None
-    ) -> Unfit | Ended | Died:
+        self, attempt: Attempt, request: RunAttempt, spare: ChildProcess | None
+    ) -> CannotRun | AttemptEnded | ChildDied:
         """Let a child run it; keep the child if it can run another."""
         begun = partial(self._has_begun, attempt)
         child = self._children[attempt] = LoneChild(attempt, begun, spare)
@@ -338,9 +338,9 @@ class Suspects:
             self._spares.append(child.left)
         return answer
 
-    def _request(self, attempt: Attempt, place: Place) -> Request:
+    def _request(self, attempt: Attempt, place: TaskLocation) -> RunAttempt:
         around = self._around
-        return Request(
+        return RunAttempt(
             number=1,
             job=attempt.job,
             place=place,
@@ -355,26 +355,28 @@ class Suspects:
             if attempt.spec.is_watched:
                 self._begun(attempt)
 
-    def _outcome(self, attempt: Attempt, answer: Unfit | Ended | Died) -> Outcome | None:
+    def _outcome(
+        self, attempt: Attempt, answer: CannotRun | AttemptEnded | ChildDied
+    ) -> Outcome | None:
         if attempt.ending is Ending.LOST:
             return None
         name = attempt.spec.name
         match answer:
-            case Ended(outcome):
+            case AttemptEnded(outcome):
                 return outcome
             case _ if attempt.ending is not None:
                 return self._runner.ended(attempt)
-            case Unfit(why):
+            case CannotRun(why):
                 return self._runner.broke(attempt, CannotIsolate(name, why))
-            case Died(used=int(used)):
+            case ChildDied(used=int(used)):
                 limit = attempt.spec.max_memory or 0
                 return self._runner.broke(attempt, MemoryExceeded(name, used, limit))
-            case Died(how):
+            case ChildDied(how):
                 return crashed(attempt, how, self._around.time.now(), self._around.worker())
 
     # --- alone in this process -----------------------------------------------------------------
 
-    async def _run_alone(self, attempt: Attempt, unfit: Unfit) -> None:
+    async def _run_alone(self, attempt: Attempt, unfit: CannotRun) -> None:
         """Run it in this process while nothing else does."""
         self._say(attempt, f"alone in this process ({unfit.why})")
         self._gate.alone = attempt

@@ -29,7 +29,7 @@ from penstock.errors import BadHook
 from penstock.logs import say
 from penstock.worker.inflight import Attempt, Ending
 
-# --- visit --------------------------------------------------------------------------------------
+# --- hook --------------------------------------------------------------------------------------
 #
 # A generator with one yield, from its first step to its last: what hooks are made of.
 
@@ -37,7 +37,7 @@ from penstock.worker.inflight import Attempt, Ending
 _END: Final = (StopIteration, StopAsyncIteration)
 
 
-class Visit:
+class YieldingHook:
     """One run of a generator, sync or async. Of a sync one nothing here ever waits."""
 
     __slots__ = ("_generator", "_role", "name")
@@ -106,10 +106,10 @@ def _is_veiled(raised: BaseException, error: BaseException) -> bool:
     )
 
 
-# --- passage ------------------------------------------------------------------------------------
+# --- wrapped ------------------------------------------------------------------------------------
 
 
-class Passage:
+class WrappedCall:
     """The way of one attempt. Afterwards ``value``, ``error`` and ``ending`` say how it went.
 
     ``returned`` is called when the handler has ended, before anything cleans up.
@@ -136,13 +136,13 @@ class Passage:
 
     async def go(self) -> None:
         """Go all the way. Never raises."""
-        visits = await self._enter()
+        entered = await self._enter()
         if self.error is None:
             await self._serve()
         await self._turn()
-        while visits:
+        while entered:
             error = self.error
-            self.error = await visits.pop().leave(self.value, error)
+            self.error = await entered.pop().leave(self.value, error)
             if error is not None or self.error is not None:
                 self.value = None
         if self.error is None and not self._is_stopped:
@@ -152,27 +152,27 @@ class Passage:
 
     # --- middleware ----------------------------------------------------------------------------
 
-    async def _enter(self) -> list[Visit]:
+    async def _enter(self) -> list[YieldingHook]:
         """Begin what wraps the attempt, the first declared first."""
         spec = self._attempt.spec
-        visits: list[Visit] = []
+        entered: list[YieldingHook] = []
         try:
             for hook in spec.hooks.middleware:
                 if hook.manner is Manner.AWAIT_YIELD and not spec.is_async:
                     continue
-                visit = Visit(hook.function(self._attempt.context), hook.name, MIDDLEWARE)
-                await visit.enter()
-                visits.append(visit)
+                entering = YieldingHook(hook.function(self._attempt.context), hook.name, MIDDLEWARE)
+                await entering.enter()
+                entered.append(entering)
         except BaseException as error:
             self.error = error
-        return visits
+        return entered
 
     # --- dependencies and the handler ----------------------------------------------------------
 
     async def _serve(self) -> None:
         """Make what the handler needs, call it, and clean up."""
         attempt = self._attempt
-        spec, visits = attempt.spec, list[Visit]()
+        spec, entered = attempt.spec, list[YieldingHook]()
         try:
             call = spec.signature.decode(attempt.job.payload, attempt.context)
             plan = spec.signature.plan
@@ -182,7 +182,7 @@ class Passage:
                 plan.refuse_async(spec.name)
             made: dict[Function, Any] = {}
             for step in plan.steps:
-                made[step.maker] = await self._make(step, made, visits)
+                made[step.maker] = await self._make(step, made, entered)
             args, kwargs = spec.signature.fill(call, made, plan)
             if attempt.ending is not None:
                 raise Interrupted
@@ -192,16 +192,18 @@ class Passage:
                     raise Interrupted
                 self.value = value
             else:
-                self.value = attempt.window.call(spec.function, args, kwargs)
+                self.value = attempt.guard.call(spec.function, args, kwargs)
         except BaseException as error:
             self.error = error
         self._returned()
         await self._turn()
-        while visits:
+        while entered:
             # One that swallows the error has cleaned up, no more: the attempt ends with it.
-            self.error = await visits.pop().leave(None, self.error) or self.error
+            self.error = await entered.pop().leave(None, self.error) or self.error
 
-    async def _make(self, step: Step, made: dict[Function, Any], visits: list[Visit]) -> Any:
+    async def _make(
+        self, step: Step, made: dict[Function, Any], entered: list[YieldingHook]
+    ) -> Any:
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for filling in step.fillings:
@@ -215,9 +217,9 @@ class Passage:
             return await self._awaited(found, step)
         if not step.manner.cleans_up:
             return found
-        visit = Visit(found, name_of(step.maker), DEPENDENCY)
-        found = await visit.enter()
-        visits.append(visit)
+        hook = YieldingHook(found, name_of(step.maker), DEPENDENCY)
+        found = await hook.enter()
+        entered.append(hook)
         return found
 
     async def _awaited(self, found: Coroutine[Any, Any, Any], step: Step) -> Any:
@@ -270,7 +272,7 @@ async def lifespan(hooks: Iterable[Hooks]) -> AsyncIterator[None]:
     them. An error there is logged, and the next one runs.
     On failure: what a start-up hook raises, after those before it are shut down.
     """
-    begun: list[Stage | Visit] = []
+    begun: list[Stage | YieldingHook] = []
     apps = list(dict.fromkeys(hooks))
     effects = [each.effects for each in apps if each.effects is not None]
     for each in effects:
@@ -280,9 +282,9 @@ async def lifespan(hooks: Iterable[Hooks]) -> AsyncIterator[None]:
             if stage.at_end:
                 begun.append(stage)
             elif stage.manner.cleans_up:
-                visit = Visit(stage.function(), stage.name, STARTUP)
-                await visit.enter()
-                begun.append(visit)
+                hook = YieldingHook(stage.function(), stage.name, STARTUP)
+                await hook.enter()
+                begun.append(hook)
             else:
                 await _call(stage)
         yield
@@ -294,7 +296,7 @@ async def lifespan(hooks: Iterable[Hooks]) -> AsyncIterator[None]:
                 await each.leave()
 
 
-async def _end_all(begun: list[Stage | Visit]) -> None:
+async def _end_all(begun: list[Stage | YieldingHook]) -> None:
     """End each, the latest first; then raise what is no mere error, such as a cancellation."""
     grave: BaseException | None = None
     while begun:
@@ -308,9 +310,9 @@ async def _end_all(begun: list[Stage | Visit]) -> None:
         raise grave
 
 
-async def _end(stage: Stage | Visit) -> BaseException | None:
+async def _end(stage: Stage | YieldingHook) -> BaseException | None:
     """What it raises; None: nothing."""
-    if isinstance(stage, Visit):
+    if isinstance(stage, YieldingHook):
         return await stage.leave()
     try:
         await _call(stage)

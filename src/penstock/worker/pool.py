@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # The gate that every attempt passes when it starts: is the lease trusted, must it be alone?
 
 
-class Gate:
+class StartGate:
     """Asked by slots and threads right before a handler runs."""
 
     def __init__(self, clock: Clock) -> None:
@@ -48,7 +48,7 @@ class Gate:
 # The line in which claimed attempts wait for a slot: in contract order, across claims.
 
 
-class Line(deque["Attempt"]):
+class AttemptQueue(deque["Attempt"]):
     """Attempts, most urgent first.
 
     Each claim arrives in contract order, and ``number`` keeps it. Between claims only the priority
@@ -111,7 +111,7 @@ class Pool(Protocol):
         """Let an attempt run before all that wait."""
 
     def pump(self) -> None:
-        """Look again: the gate may have opened."""
+        """WorkersSeen again: the gate may have opened."""
 
     def withdraw(self, attempt: Attempt) -> bool:
         """Take out an attempt that waits; False: it has started."""
@@ -139,7 +139,7 @@ class Means:
     """Both calls are made on the worker's loop."""
 
     runner: Runner
-    gate: Gate
+    gate: StartGate
     clock: Clock
     begun: Callable[[Attempt], None]
     """Told of each watched attempt that has started."""

@@ -1,4 +1,4 @@
-"""How many jobs to ask for: the free slots, and what will have been eaten before the next meal.
+"""How many jobs to ask for: the free slots, and what will have been eaten before the next demand.
 
 Prefetching is measured, not configured: what the slots finish during one round trip to the store is
 asked for on top. Long jobs finish less than one in that time, so they are never prefetched.
@@ -55,18 +55,18 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Meal:
+class Demand:
     """What to ask for."""
 
     want: int = 0
     slots: int = 0
-    passes_over: frozenset[Kind] = frozenset()
+    skipped_kinds: frozenset[Kind] = frozenset()
     """The kinds whose tasks are left to others this time."""
     least_urgent: int | None = None
     """The greatest priority number that there is room for; None: for any."""
 
 
-class Appetite:
+class Prefetch:
     """Learns from each exchange, decides about the next."""
 
     def __init__(self, most_prefetched: int) -> None:
@@ -101,7 +101,7 @@ class Appetite:
             for kind, share in self._share.items():
                 self._share[kind] += weight * (claimed.get(kind, 0) / total - share)
 
-    def passed_over(self, kind: Kind, *, was_idle: bool, in_full: bool) -> None:
+    def skipped(self, kind: Kind, *, was_idle: bool, in_full: bool) -> None:
         """A claim for this kind alone was answered; ``was_idle``: none of it ran before."""
         stock = self._stock[kind]
         if was_idle and self._is_plenty[kind]:
@@ -111,7 +111,7 @@ class Appetite:
         self._is_plenty[kind] = in_full
 
     def stalled(self) -> None:
-        """Something waited too long in the worker's hands: no prefetch until jobs end again."""
+        """Something waited too long in the worker's inflight: no prefetch until jobs end again."""
         for kind in self._rate:
             self._rate[kind] = 0.0
             self._finished[kind] = 0
@@ -133,17 +133,17 @@ class Appetite:
         return shortest - max(SHORTEST, self._round_trip)
 
     def stock(self, kind: Kind) -> int:
-        """How many jobs of this kind may wait in the worker's hands."""
+        """How many jobs of this kind may wait in the worker's inflight."""
         return max(self.prefetch(kind), self._stock[kind])
 
-    def meal(self, rooms: Mapping[Kind, Room], *, may_pass_over: bool) -> Meal:
+    def demand(self, rooms: Mapping[Kind, Room], *, may_skip: bool) -> Demand:
         """What to ask for, with this room for the kinds of tasks that there are."""
         full = full_kinds(rooms)
-        if full and may_pass_over:
+        if full and may_skip:
             left = {kind: room for kind, room in rooms.items() if kind not in full}
             want, slots = self._mixed(left, self.stock)
-            return Meal(want, slots, passes_over=full)
-        return Meal(*self._mixed(rooms, self.prefetch))
+            return Demand(want, slots, skipped_kinds=full)
+        return Demand(*self._mixed(rooms, self.prefetch))
 
     def _mixed(self, rooms: Mapping[Kind, Room], ahead: Callable[[Kind], int]) -> tuple[int, int]:
         """How many jobs fit in whatever kind they come, and how many of them would start."""
@@ -162,13 +162,13 @@ def full_kinds(rooms: Mapping[Kind, Room]) -> frozenset[Kind]:
     return full if len(full) < len(rooms) else frozenset()
 
 
-# --- menu ---------------------------------------------------------------------------------------
+# --- planner --------------------------------------------------------------------------------------
 #
 # What a worker asks the store for: as many jobs as there is room for, of tasks that have some.
 
 
-class Menu:
-    """Looks at the pools of a crew, each for one kind of tasks."""
+class DemandPlanner:
+    """Looks at the pools of a dispatcher, each for one kind of tasks."""
 
     def __init__(self, tools: Tools, pools: Mapping[Kind, Pool]) -> None:
         self._tools = tools
@@ -178,28 +178,28 @@ class Menu:
             kind: frozenset(name for name, spec in tools.specs.items() if spec.kind == kind)
             for kind in KINDS
         }
-        self.appetite = Appetite(tools.settings.prefetch)
+        self.prefetch = Prefetch(tools.settings.prefetch)
         self.unknown: set[str] = set()
         """Tasks of jobs that came and that this process does not have."""
 
-    def meal(self, *, may_pass_over: bool) -> Meal:
+    def demand(self, *, may_skip: bool) -> Demand:
         """How many jobs to ask for now."""
         if self._gate.alone is not None or not self._gate.is_trusted:
-            return Meal()
-        meal = self.appetite.meal(self._rooms(ANY), may_pass_over=may_pass_over)
-        if meal.want == 0 and self._tools.settings.reserve:
-            return self._urgent_meal(may_pass_over=may_pass_over)
-        return meal
+            return Demand()
+        demand = self.prefetch.demand(self._rooms(ANY), may_skip=may_skip)
+        if demand.want == 0 and self._tools.settings.reserve:
+            return self._urgent_demand(may_skip=may_skip)
+        return demand
 
-    def _urgent_meal(self, *, may_pass_over: bool) -> Meal:
+    def _urgent_demand(self, *, may_skip: bool) -> Demand:
         """What to ask for when only slots are free that are kept for urgent jobs."""
         for level in sorted(self._tools.settings.reserve, reverse=True):
             rooms = self._rooms(level)
             full = full_kinds(rooms)
             slots = min(room.free for kind, room in rooms.items() if kind not in full)
-            if slots and (may_pass_over or not full):
-                return Meal(slots, slots, full, level)
-        return Meal()
+            if slots and (may_skip or not full):
+                return Demand(slots, slots, full, level)
+        return Demand()
 
     @property
     def is_half_full(self) -> bool:
@@ -213,7 +213,7 @@ class Menu:
         kept = self._tools.settings.reserve
         if not kept:
             return {kind: Room(pool.size, pool.load) for kind, pool in pools.items()}
-        there = list(self._tools.hands)
+        there = list(self._tools.inflight)
         rooms = {}
         for kind, pool in pools.items():
             here = [each for each in there if each.pool is pool]
@@ -223,16 +223,16 @@ class Menu:
             rooms[kind] = Room(load + min(pool.size - load, free), load)
         return rooms
 
-    def passed_over(self, meal: Meal, *, in_full: bool) -> None:
+    def skipped(self, demand: Demand, *, in_full: bool) -> None:
         """A claim that passed over some kinds of tasks was answered."""
-        asked = [kind for kind in KINDS if self._names[kind] and kind not in meal.passes_over]
-        if len(asked) == 1 and meal.least_urgent is None:
-            was_idle = meal.slots == self._pools[asked[0]].size
-            self.appetite.passed_over(asked[0], was_idle=was_idle, in_full=in_full)
+        asked = [kind for kind in KINDS if self._names[kind] and kind not in demand.skipped_kinds]
+        if len(asked) == 1 and demand.least_urgent is None:
+            was_idle = demand.slots == self._pools[asked[0]].size
+            self.prefetch.skipped(asked[0], was_idle=was_idle, in_full=in_full)
 
-    def avoid(self, meal: Meal) -> frozenset[str]:
+    def avoid(self, demand: Demand) -> frozenset[str]:
         """The tasks whose jobs should go to others."""
-        full = frozenset[str]().union(*(self._names[kind] for kind in meal.passes_over))
+        full = frozenset[str]().union(*(self._names[kind] for kind in demand.skipped_kinds))
         return full.union(self.unknown) if self.unknown else full
 
 

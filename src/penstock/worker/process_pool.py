@@ -6,7 +6,7 @@ they are first needed. If one dies
 
 | here                          | then                                                             |
 |-------------------------------|------------------------------------------------------------------|
-| idle                          | the next request finds it dead: the same as before ``Began``     |
+| idle                          | the next request finds it dead: as before the attempt has begun  |
 | before the attempt has begun  | the attempt goes to a new child; after ``TRIES`` it is a failure |
 | after it has begun            | the attempt is crashed; the next one gets a new child            |
 | because we killed it          | the attempt ends as ``attempt.ending`` says                      |
@@ -25,15 +25,15 @@ from typing import Any, Final
 
 from penstock.core.job import Outcome
 from penstock.errors import CannotIsolate, MemoryExceeded
-from penstock.worker.child.find_task import Nowhere, Place, place_of
-from penstock.worker.child.messages import Ended, Request, Unfit
-from penstock.worker.child.process import ChildProcess, Died, crashed, talk
+from penstock.worker.child.find_task import NotImportable, TaskLocation, locate
+from penstock.worker.child.messages import AttemptEnded, CannotRun, RunAttempt
+from penstock.worker.child.process import ChildDied, ChildProcess, crashed, talk
 from penstock.worker.error_record import summary_of
 from penstock.worker.inflight import Attempt, Ending
 from penstock.worker.pool import Means
 from penstock.worker.runtime import resident
 from penstock.worker.status import StoreTime
-from penstock.worker.thread_pool import Threads
+from penstock.worker.thread_pool import ThreadPool
 
 TRIES: Final = 3
 """Children in a row that may die before they reach an attempt's task."""
@@ -61,8 +61,8 @@ class Seat:
         """The child was, or is being, asked to run the thread's attempt."""
 
 
-class Children(Threads):
-    """``size`` child processes, each with a thread; otherwise as ``Threads``.
+class ProcessPool(ThreadPool):
+    """``size`` child processes, each with a thread; otherwise as ``ThreadPool``.
 
     ``begun`` is told when the handler is called, not before: getting there has its own limit. A
     child is replaced after ``max_jobs`` attempts, or if it has more memory than its task may.
@@ -78,7 +78,7 @@ class Children(Threads):
         super().__init__(size, means)
         self._home = home
         self._max_jobs = max_jobs
-        self._places: dict[Callable[..., Any], Place | Nowhere] = {}
+        self._places: dict[Callable[..., Any], TaskLocation | NotImportable] = {}
         self._seats: dict[Attempt, Seat] = {}
         self._is_closed = False
 
@@ -151,19 +151,19 @@ class Children(Threads):
     def _outcome(self, seat: Seat, attempt: Attempt) -> Outcome | None:
         name, function = attempt.spec.name, attempt.spec.function
         if (place := self._places.get(function)) is None:
-            place = self._places[function] = place_of(function)
-        if isinstance(place, Nowhere):
+            place = self._places[function] = locate(function)
+        if isinstance(place, NotImportable):
             return self._runner.broke(attempt, CannotIsolate(name, place.why))
         how = ""
         for _ in range(TRIES):
             match self._ask(seat, attempt, place):
                 case None:
                     return self._runner.ended(attempt)
-                case Ended(outcome):
+                case AttemptEnded(outcome):
                     return None if attempt.ending is Ending.LOST else outcome
-                case Unfit(why):
+                case CannotRun(why):
                     return self._runner.broke(attempt, CannotIsolate(name, f"{why}; {IMPORTABLE}"))
-                case Died() as death:
+                case ChildDied() as death:
                     seat.child = None
                     if attempt.ending is not None:
                         return self._runner.ended(attempt)
@@ -177,7 +177,9 @@ class Children(Threads):
         why = f"{TRIES} in a row died on the way to it, the last one {how}; see its standard error"
         return self._runner.broke(attempt, CannotIsolate(name, why))
 
-    def _ask(self, seat: Seat, attempt: Attempt, place: Place) -> Unfit | Ended | Died | None:
+    def _ask(
+        self, seat: Seat, attempt: Attempt, place: TaskLocation
+    ) -> CannotRun | AttemptEnded | ChildDied | None:
         """Let a child run it; None: it must not start any more."""
         child = seat.child
         if child is None:
@@ -188,7 +190,7 @@ class Children(Threads):
                 return None
             child.requests += 1
             seat.is_told = True
-        request = Request(
+        request = RunAttempt(
             number=child.requests,
             job=attempt.job,
             place=place,

@@ -17,7 +17,7 @@ A task that runs at most once is never retried or released after its start.
 
 A coroutine is stopped by cancellation, a thread by an exception (see ``window``). Either may take
 its time to end, and until then the attempt has not ended. Middleware and dependencies around a
-handler are part of the attempt (see ``passage``); without any, they cost it nothing.
+handler are part of the attempt (see ``wrapped``); without any, they cost it nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from penstock.core.units import text
 from penstock.errors import NotAnObject, TransactionEnded
 from penstock.worker.error_record import error_record, message_of, summary_of
 from penstock.worker.inflight import Attempt, Ending
-from penstock.worker.middleware import Passage
+from penstock.worker.middleware import WrappedCall
 from penstock.worker.transactional_tasks import stepped, transacted
 
 SHUT_DOWN: Final = "the worker shut down"
@@ -73,12 +73,12 @@ class Runner:
         spec = attempt.spec
         if spec.need is not None and attempt.context.effect is None:
             return await transacted(attempt, lambda: self.run(attempt), self)
-        passage: Passage | None = None
+        wrapped: WrappedCall | None = None
         function: Callable[..., Any] = spec.function
         try:
             if spec.hooks.middleware or spec.signature.plan.steps:
-                passage = Passage(attempt, self.part)
-                function, args, kwargs = passage.go, (), dict[str, Any]()
+                wrapped = WrappedCall(attempt, self.part)
+                function, args, kwargs = wrapped.go, (), dict[str, Any]()
             else:
                 args, kwargs = spec.signature.decode(attempt.job.payload, attempt.context)
             enter = _apart(attempt)
@@ -95,8 +95,8 @@ class Runner:
                 self.part()
         except BaseException as error:
             return self._raised(attempt, error, attempt.ending)
-        if passage is not None:
-            return self._passed(attempt, passage)
+        if wrapped is not None:
+            return self._passed(attempt, wrapped)
         if attempt.ending is None:
             return self._returned(attempt, value, None)
         if attempt.is_out_of_time:
@@ -117,12 +117,12 @@ class Runner:
         variables = Variables()
         variables.run(CURRENT.set, attempt.context)
         if spec.hooks.middleware or spec.signature.plan.steps:
-            passage = Passage(attempt, self.part)
-            variables.run(passage.step)
-            return self._passed(attempt, passage)
+            wrapped = WrappedCall(attempt, self.part)
+            variables.run(wrapped.step)
+            return self._passed(attempt, wrapped)
         try:
             args, kwargs = spec.signature.decode(attempt.job.payload, attempt.context)
-            value = variables.run(attempt.window.call, spec.function, args, kwargs)
+            value = variables.run(attempt.guard.call, spec.function, args, kwargs)
             self.part()
         except BaseException as error:
             return self._raised(attempt, error, attempt.ending)
@@ -162,12 +162,12 @@ class Runner:
             return self._failed(attempt, error)
         return self._failure(attempt, error)
 
-    def _passed(self, attempt: Attempt, passage: Passage) -> Outcome | None:
+    def _passed(self, attempt: Attempt, wrapped: WrappedCall) -> Outcome | None:
         """It has come back through all that surrounds the handler."""
-        error, passage.error = passage.error, None  # whose traceback leads back to the passage
+        error, wrapped.error = wrapped.error, None  # whose traceback leads back to the wrapped
         if error is not None:
-            return self._raised(attempt, error, passage.ending)
-        return self._returned(attempt, passage.value, passage.ending)
+            return self._raised(attempt, error, wrapped.ending)
+        return self._returned(attempt, wrapped.value, wrapped.ending)
 
     def _returned(self, attempt: Attempt, value: Any, ending: Ending | None) -> Outcome | None:
         """The handler came to its end: by itself, or because it heeded what it was asked."""

@@ -33,7 +33,7 @@ class WorkerSettings:
     """Slots of each kind that are kept for jobs at least as urgent as a priority's number; at least
     one of each kind stays for all."""
     prefetch: int = 1000
-    """Jobs beyond the free slots that may wait in its hands, at most; long jobs mean none."""
+    """Jobs beyond the free slots that may wait in its inflight, at most; long jobs mean none."""
     patience: float = 1.0
     """How long a job may wait in its hands for a slot before it is given back."""
     lease: float = LEASE

@@ -10,10 +10,10 @@ from typing import Any, Final
 from penstock.worker.log import Journal
 
 LINGER: Final = 5.0
-"""Real seconds that a sidecar may take to end before it is left behind."""
+"""Real seconds that a side_thread may take to end before it is left behind."""
 
 
-class Sidecar:
+class SideThread:
     """Runs one coroutine in a thread; seen from the worker's loop, it is one task.
 
     Cancelling ``run`` cancels the coroutine and waits for it. What the coroutine raises, ``run``

@@ -38,7 +38,7 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes."""
 
 
-class Overseer(Protocol):
+class Parent(Protocol):
     """Any thread may call; no call waits."""
 
     @property
@@ -57,11 +57,11 @@ class Overseer(Protocol):
         A wedged one has attempts that do not end: it is not waited for longer than ``drain``.
         """
 
-    def bequeath(self, worker: str, outcomes: Sequence[Outcome]) -> None:
+    def settle_after_death(self, worker: str, outcomes: Sequence[Outcome]) -> None:
         """Settle these when this process is dead, not before."""
 
 
-class Nobody:
+class NoParent:
     """Nobody: the worker is on its own."""
 
     settles = False
@@ -75,7 +75,7 @@ class Nobody:
     def replace(self, reason: str, *, is_wedged: bool = False) -> None:
         """Nobody could."""
 
-    def bequeath(self, worker: str, outcomes: Sequence[Outcome]) -> None:
+    def settle_after_death(self, worker: str, outcomes: Sequence[Outcome]) -> None:
         """Never called: nobody settles anything."""
 
 

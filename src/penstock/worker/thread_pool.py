@@ -16,11 +16,11 @@ from queue import Empty, SimpleQueue
 
 from penstock.core.job import Outcome
 from penstock.worker.inflight import Attempt, Ending
-from penstock.worker.pool import Line, Means
+from penstock.worker.pool import AttemptQueue, Means
 from penstock.worker.reserve import Reserve
 
 
-class Threads:
+class ThreadPool:
     """``size`` threads, started when first needed.
 
     An attempt is in the line of the loop while the gate is shut, then in the inbox of the threads.
@@ -34,7 +34,7 @@ class Threads:
         self._begun = means.begun
         self._finished = means.finished
         self._reserve = Reserve(size, means.kept) if means.kept else None
-        self._line = Line()
+        self._queue = AttemptQueue()
         self._inside: dict[Attempt, None] = {}
         self._inbox: SimpleQueue[Attempt | None] = SimpleQueue()
         self._news: deque[Callable[[], None]] = deque()
@@ -47,7 +47,7 @@ class Threads:
     @property
     def load(self) -> int:
         """Attempts that wait or run here."""
-        return len(self._line) + len(self._inside)
+        return len(self._queue) + len(self._inside)
 
     @property
     def is_quiet(self) -> bool:
@@ -58,24 +58,24 @@ class Threads:
     @property
     def waiting(self) -> list[Attempt]:
         """Those that have not started, the next one first."""
-        return [each for each in (*list(self._inside), *self._line) if each.is_waiting]
+        return [each for each in (*list(self._inside), *self._queue) if each.is_waiting]
 
     def put(self, attempts: Sequence[Attempt]) -> None:
         """Let attempts run as soon as a thread is free."""
-        self._line.add(attempts)
+        self._queue.add(attempts)
         self.pump()
 
     def put_first(self, attempt: Attempt) -> None:
         """Let an attempt run before all others in the line."""
-        self._line.appendleft(attempt)
+        self._queue.appendleft(attempt)
         self.pump()
 
     def pump(self) -> None:
         """Hand the line to the threads, as far as the gate and the reserve admit it."""
-        while self._line and self._gate.admits(self._line[0]):
-            if not self._makes_room(self._line[0]):
+        while self._queue and self._gate.admits(self._queue[0]):
+            if not self._makes_room(self._queue[0]):
                 return
-            attempt = self._line.popleft()
+            attempt = self._queue.popleft()
             self._inside[attempt] = None
             self._inbox.put(attempt)
             if len(self._threads) < min(self.size, len(self._inside)):
@@ -99,7 +99,7 @@ class Threads:
 
     def discard(self, attempt: Attempt) -> None:
         """Forget an attempt that somebody else has seized."""
-        if not self._line.withdraw(attempt):
+        if not self._queue.withdraw(attempt):
             self._forget(attempt)
 
     def _forget(self, attempt: Attempt) -> bool:
@@ -113,11 +113,11 @@ class Threads:
     def interrupt(self, attempt: Attempt) -> None:
         """Hit the handler; one that is only cancelled may first end by itself."""
         if attempt.ending is not Ending.CANCEL:
-            attempt.window.hit()
+            attempt.guard.hit()
 
     def insist(self, attempt: Attempt) -> None:
         """Hit the handler, unless it was hit before: it can be told only once."""
-        attempt.window.hit()
+        attempt.guard.hit()
 
     def close(self) -> None:
         """Let every thread end after what it runs now. Nothing of it is waited for."""
@@ -200,4 +200,4 @@ class Threads:
     def _refused(self, attempt: Attempt) -> None:
         """The gate shut while it was on its way; it waits in the line again."""
         if self._forget(attempt) and attempt.is_waiting:
-            self._line.add([attempt])
+            self._queue.add([attempt])

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from penstock.clock import Clock
 from penstock.core.spec import Spec
-from penstock.worker.inflight import Hands
+from penstock.worker.inflight import Inflight
 from penstock.worker.log import Journal
-from penstock.worker.pool import Gate
+from penstock.worker.pool import StartGate
 from penstock.worker.settings import WorkerSettings
-from penstock.worker.status import Overseer, Stats, StoreTime
+from penstock.worker.status import Parent, Stats, StoreTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,12 @@ class Tools:
     specs: Mapping[str, Spec]
     settings: WorkerSettings
     clock: Clock
-    gate: Gate
-    hands: Hands
+    gate: StartGate
+    inflight: Inflight
     time: StoreTime
     stats: Stats
     journal: Journal
-    overseer: Overseer
+    parent: Parent
     worker: Callable[[], str]
     """The worker's present id."""
     wake: Callable[[], None]

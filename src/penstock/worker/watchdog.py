@@ -1,4 +1,4 @@
-"""Watches the worker's loop from another thread, and tells the overseer every second that it lives.
+"""Watches the worker's loop from another thread, and tells the parent every second that it lives.
 
 A coroutine that blocks (``time.sleep``, a slow query without ``await``) stops every other one on
 its loop, and the exchange with the store. Its jobs are safe: beats go on. But what was claimed and
@@ -30,7 +30,7 @@ from penstock.core.job import Verdict
 from penstock.engines.engine import Engine
 from penstock.engines.records import Ask
 from penstock.errors import EngineError
-from penstock.worker.dispatcher import WEDGED, Crew, released
+from penstock.worker.dispatcher import WEDGED, Dispatcher, released
 from penstock.worker.inflight import Attempt
 from penstock.worker.runtime import resident
 from penstock.worker.status import Pulse
@@ -49,8 +49,8 @@ DEEPEST: Final = 20
 class Watchdog:
     """Made on the worker's loop; ``run`` belongs to another one."""
 
-    def __init__(self, crew: Crew, tools: Tools) -> None:
-        self._crew = crew
+    def __init__(self, dispatcher: Dispatcher, tools: Tools) -> None:
+        self._dispatcher = dispatcher
         self._tools = tools
         self._clock = tools.clock
         self._loop = asyncio.get_running_loop()
@@ -100,12 +100,12 @@ class Watchdog:
 
     async def _give_back(self, engine: Engine) -> None:
         worker = self._tools.worker()
-        seized = [attempt for attempt in self._crew.waiting if attempt.seize()]
+        seized = [attempt for attempt in self._dispatcher.waiting if attempt.seize()]
         most = engine.traits.max_batch
         for first in range(0, len(seized), most):
             attempts = seized[first : first + most]
             self._call(
-                self._crew.given_back, attempts, await self._settled(engine, worker, attempts)
+                self._dispatcher.given_back, attempts, await self._settled(engine, worker, attempts)
             )
         if seized:
             self._tools.journal.given_back(worker, len(seized))
@@ -120,16 +120,16 @@ class Watchdog:
             self._tools.journal.unavailable("give back", error)
             return [None] * len(attempts)
 
-    # --- the overseer --------------------------------------------------------------------------
+    # --- the parent --------------------------------------------------------------------------
 
     def _tell(self, lag: float) -> None:
-        stats, overseer = self._tools.stats, self._tools.overseer
+        stats, parent = self._tools.stats, self._tools.parent
         memory = resident(os.getpid())
-        overseer.pulse(
+        parent.pulse(
             Pulse(
                 worker=self._tools.worker(),
-                running=self._crew.running,
-                waiting=len(self._crew.waiting),
+                running=self._dispatcher.running,
+                waiting=len(self._dispatcher.waiting),
                 lag=lag if lag >= PULSE else 0.0,
                 claimed=stats.claimed,
                 succeeded=stats.succeeded,
@@ -141,7 +141,7 @@ class Watchdog:
         reason = self._reason_to_go(memory)
         if reason and not self._wants_replacement:
             self._wants_replacement = True
-            overseer.replace(reason)
+            parent.replace(reason)
 
     def _reason_to_go(self, memory: int | None) -> str | None:
         settings, stats = self._tools.settings, self._tools.stats

@@ -17,17 +17,17 @@ from penstock.errors import EngineError
 from penstock.leader.chores import all_chores
 from penstock.leader.election import TTL, Election
 from penstock.leader.leader import Leader
-from penstock.worker.claim_loop import Turns
-from penstock.worker.dispatcher import Crew
-from penstock.worker.exchange import Exchanges
-from penstock.worker.inflight import Hands
-from penstock.worker.lease import Beats, Lease, open_patiently
+from penstock.worker.claim_loop import ClaimLoop
+from penstock.worker.dispatcher import Dispatcher
+from penstock.worker.exchange import Exchanger
+from penstock.worker.inflight import Inflight
+from penstock.worker.lease import Heartbeat, Lease, open_patiently
 from penstock.worker.log import Journal
 from penstock.worker.middleware import lifespan
-from penstock.worker.pool import Gate
+from penstock.worker.pool import StartGate
 from penstock.worker.settings import WorkerSettings
-from penstock.worker.side_thread import Sidecar
-from penstock.worker.status import Nobody, Overseer, Stats, StoreTime
+from penstock.worker.side_thread import SideThread
+from penstock.worker.status import NoParent, Parent, Stats, StoreTime
 from penstock.worker.tools import Tools
 from penstock.worker.watchdog import Watchdog
 
@@ -47,7 +47,7 @@ from penstock.worker.watchdog import Watchdog
 # | ``stop(drain)``        | no more claims; what has not started is given back; beats go on     |
 # | after ``drain``        | coroutines are cancelled, threads hit, children killed; what ends   |
 # |                        | of that is given back; a start-up that still goes on is cancelled   |
-# | half of ``grace`` more | what does not end is bequeathed to the overseer, who gives it back  |
+# | half of ``grace`` more | what does not end is bequeathed to the parent, who gives it back  |
 # |                        | when this process is dead; or, without one, given back as it stands |
 # | all of ``grace``       | the store is away: what could not be settled is for the leader      |
 # | at the end             | the leadership is resigned, the lease given back                    |
@@ -67,7 +67,7 @@ class Shift:
         settings: WorkerSettings,
         clock: Clock,
         stats: Stats,
-        overseer: Overseer,
+        parent: Parent,
         joined: Callable[[], None],
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -81,35 +81,35 @@ class Shift:
         self._nudge = asyncio.Event()
         self._stopping = asyncio.Event()
         self._deadline = inf
-        gate = Gate(clock)
+        gate = StartGate(clock)
         self.lease = Lease(settings, gate, clock, self._lost, self._regained)
         self._tools = Tools(
             specs=specs,
             settings=settings,
             clock=clock,
             gate=gate,
-            hands=Hands(clock.monotonic),
+            inflight=Inflight(clock.monotonic),
             time=StoreTime(clock),
             stats=stats,
             journal=self._journal,
-            overseer=overseer,
+            parent=parent,
             worker=lambda: self.lease.worker,
             wake=self._wake.set,
         )
-        self._crew = Crew(self._tools)
-        self._exchanges = Exchanges(self._engine, self.lease, self._crew, self._tools)
-        self._turns = Turns(
-            self._engine, self.lease, self._exchanges, self._crew, self._tools, self._wake
+        self._dispatcher = Dispatcher(self._tools)
+        self._exchanger = Exchanger(self._engine, self.lease, self._dispatcher, self._tools)
+        self._claim_loop = ClaimLoop(
+            self._engine, self.lease, self._exchanger, self._dispatcher, self._tools, self._wake
         )
         self._is_torn = False
 
     def heed(self, stop_in: float | None, ends_when_empty: bool) -> None:
         """Hear what the worker was told: to stop within so many seconds, or when all is done."""
-        self._turns.ends_when_empty = ends_when_empty
+        self._claim_loop.ends_when_empty = ends_when_empty
         if stop_in is not None:
             self._deadline = min(self._deadline, self._clock.monotonic() + stop_in)
             self._stopping.set()
-            self._turns.hurry.set()
+            self._claim_loop.hurry.set()
         self._wake.set()
         self._nudge.set()
 
@@ -165,11 +165,14 @@ class Shift:
     async def _staffed(self, group: asyncio.TaskGroup) -> None:
         """Let everything live in ``group`` as long as the exchange loop does."""
         helpers = [
-            *(group.create_task(self._vital(life)) for life in self._crew.lives()),
-            *(group.create_task(self._vital(sidecar.run())) for sidecar in self._sidecars()),
+            *(group.create_task(self._vital(life)) for life in self._dispatcher.lives()),
+            *(
+                group.create_task(self._vital(side_thread.run()))
+                for side_thread in self._side_threads()
+            ),
             group.create_task(self._stop_when_empty()),
         ]
-        work = group.create_task(self._vital(self._turns.take()))
+        work = group.create_task(self._vital(self._claim_loop.take()))
         work.add_done_callback(lambda _: self._nudge.set())
         helpers.append(group.create_task(self._vital(self._wind_down(work))))
         try:
@@ -182,23 +185,25 @@ class Shift:
                 await self._unwind()
             raise
         finally:
-            self._crew.close()
+            self._dispatcher.close()
             for helper in helpers:
                 helper.cancel()
 
-    def _sidecars(self) -> list[Sidecar]:
+    def _side_threads(self) -> list[SideThread]:
         every = self._settings.beat_every
-        watchdog = Watchdog(self._crew, self._tools)
-        beats = Beats(self._connect, self.lease, every, self._clock, self._journal, watchdog.run)
-        sidecars = [Sidecar("beats", beats.run, self._journal)]
+        watchdog = Watchdog(self._dispatcher, self._tools)
+        beats = Heartbeat(
+            self._connect, self.lease, every, self._clock, self._journal, watchdog.run
+        )
+        side_thread = [SideThread("beats", beats.run, self._journal)]
         if self._settings.leads:
             chores = all_chores(self._settings.lease, self._settings.keep_finished, self._clock)
             election = Election(
                 self.lease.worker, self._clock, min(TTL, self._settings.lease * 2 / 3)
             )
             leader = Leader(self._connect, election, chores, self._clock)
-            sidecars.append(Sidecar("leader", leader.run, self._journal))
-        return sidecars
+            side_thread.append(SideThread("leader", leader.run, self._journal))
+        return side_thread
 
     async def _vital(self, life: Coroutine[Any, Any, None]) -> None:
         """What must not fail: if it does, the whole run ends with its error.
@@ -212,50 +217,50 @@ class Shift:
             raise
         except BaseException:
             self._is_torn = True
-            self._crew.close()
+            self._dispatcher.close()
             raise
 
     # --- the lease -----------------------------------------------------------------------------
 
     def _lost(self, worker: str) -> None:
-        self._exchanges.lose(worker)
+        self._exchanger.lose(worker)
         self._wake.set()
 
     def _regained(self) -> None:
         self._joined()
-        self._crew.pump()
+        self._dispatcher.pump()
         self._wake.set()
 
     # --- the end -------------------------------------------------------------------------------
 
     async def _stop_when_empty(self) -> None:
-        await self._turns.is_empty.wait()
+        await self._claim_loop.is_empty.wait()
         self.heed(self._settings.drain, True)
 
     async def _wind_down(self, work: asyncio.Task[None]) -> None:
         """Once told to stop, see that it ends in time."""
         await self._stopping.wait()
-        hands, grace = self._tools.hands, self._settings.grace
+        inflight, grace = self._tools.inflight, self._settings.grace
         left = max(0.0, self._deadline - self._clock.monotonic())
-        self._journal.draining(self.lease.worker, left, self._crew.running)
-        self._crew.drain()
+        self._journal.draining(self.lease.worker, left, self._dispatcher.running)
+        self._dispatcher.drain()
         self._wake.set()
         if await self._ends(work, 0.0):
             return
-        self._crew.end_all()
+        self._dispatcher.end_all()
         if await self._ends(work, grace / 2):
             return
-        self._crew.leave_all()
+        self._dispatcher.leave_all()
         if await self._ends(work, grace):
             return
-        self._journal.gave_up(self.lease.worker, self._crew.running, hands.outcomes)
+        self._journal.gave_up(self.lease.worker, self._dispatcher.running, inflight.outcomes)
         work.cancel()
 
     async def _ends(self, work: asyncio.Task[None], extra: float) -> bool:
         """Wait until all is settled, or until ``extra`` seconds after the deadline."""
         while not work.done():
             left = self._deadline + extra - self._clock.monotonic()
-            if left <= ROUNDING or self._crew.is_hopeless:
+            if left <= ROUNDING or self._dispatcher.is_hopeless:
                 return False
             self._nudge.clear()
             await self._clock.wait(self._nudge, left)
@@ -264,7 +269,7 @@ class Shift:
     async def _unwind(self) -> None:
         """Let handlers whose jobs are lost clean up, for a moment."""
         deadline = self._clock.monotonic() + self._settings.grace / 2
-        while not self._crew.is_unwound:
+        while not self._dispatcher.is_unwound:
             left = deadline - self._clock.monotonic()
             if left <= ROUNDING:
                 return
@@ -273,7 +278,7 @@ class Shift:
 
     async def _leave(self) -> None:
         worker = self.lease.worker
-        if self._crew.has_bequeathed:
+        if self._dispatcher.left_to_parent:
             return  # what is left is settled under this lease, when the process is dead
         try:
             await within(self._clock, self._settings.grace, self._engine.leave(worker))
@@ -297,7 +302,7 @@ class Worker:
         settings: WorkerSettings | None = None,
         *,
         clock: Clock,
-        overseer: Overseer | None = None,
+        parent: Parent | None = None,
     ) -> None:
         self.settings = settings or WorkerSettings()
         self.ready = asyncio.Event()
@@ -306,7 +311,7 @@ class Worker:
         self._connect = connect
         self._specs = specs
         self._clock = clock
-        self._overseer = overseer or Nobody()
+        self._overseer = parent or NoParent()
         self._lock = threading.Lock()
         self._shift: Shift | None = None
         self._stop_in: float | None = None

@@ -35,7 +35,7 @@ MAIN: Final = ("__main__", "__mp_main__")
 """The names under which a main module runs."""
 
 
-class Script(msgspec.Struct, frozen=True):
+class MainScript(msgspec.Struct, frozen=True):
     """The main module of a worker's process, and how it was started."""
 
     module: str | None
@@ -44,16 +44,16 @@ class Script(msgspec.Struct, frozen=True):
     argv: tuple[str, ...] = ()
 
 
-class Place(msgspec.Struct, frozen=True):
+class TaskLocation(msgspec.Struct, frozen=True):
     """Where a function is declared."""
 
     module: str
     qualname: str
-    script: Script | None = None
+    script: MainScript | None = None
     """What to run instead of importing the module."""
 
 
-class Nowhere(msgspec.Struct, frozen=True):
+class NotImportable(msgspec.Struct, frozen=True):
     """A function that no other process can find."""
 
     why: str
@@ -64,27 +64,27 @@ def is_child() -> bool:
     return PROGRAM in sys.orig_argv
 
 
-def place_of(function: Callable[..., object]) -> Place | Nowhere:
+def locate(function: Callable[..., object]) -> TaskLocation | NotImportable:
     """Where a child finds a function that is declared in this process."""
     module = getattr(function, "__module__", None)
     qualname = getattr(function, "__qualname__", None)
     if not module or not qualname:
-        return Nowhere("it has no name of its own; declare a function with def in a module")
+        return NotImportable("it has no name of its own; declare a function with def in a module")
     if qualname.endswith("<lambda>"):
-        return Nowhere("a child process cannot import a lambda; declare a function with def")
+        return NotImportable("a child process cannot import a lambda; declare a function with def")
     if "<locals>" in qualname:
         why = "a child process cannot import it from inside another function"
-        return Nowhere(f"{why}; declare it at the top level of a module")
+        return NotImportable(f"{why}; declare it at the top level of a module")
     if module not in MAIN:
-        return Place(module, qualname)
+        return TaskLocation(module, qualname)
     script = _script()
     if script is None:
         why = "a child process cannot import what is typed in or given with -c"
-        return Nowhere(f"{why}; declare it in a module or a script")
-    return Place(module, qualname, script)
+        return NotImportable(f"{why}; declare it in a module or a script")
+    return TaskLocation(module, qualname, script)
 
 
-def _script() -> Script | None:
+def _script() -> MainScript | None:
     main: Any = sys.modules.get("__main__")
     # A script that has run to its end has lost its ``__file__``, while other threads go on.
     path = getattr(main, "__file__", None) or getattr(main.__loader__, "path", None)
@@ -93,7 +93,7 @@ def _script() -> Script | None:
     spec = getattr(main, "__spec__", None)
     # A directory or an archive that is run has a spec too, but no name to find it by.
     name = None if spec is None or spec.name in MAIN else spec.name
-    return Script(name, os.path.abspath(path), tuple(sys.argv))
+    return MainScript(name, os.path.abspath(path), tuple(sys.argv))
 
 
 # --- tasks --------------------------------------------------------------------------------------
@@ -103,10 +103,10 @@ class ChildTasks:
     """Finds each task once."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Place, str], Spec] = {}
+        self._found: dict[tuple[TaskLocation, str], Spec] = {}
         self._main: ModuleType | None = None
 
-    def find(self, place: Place, task: str) -> Spec:
+    def find(self, place: TaskLocation, task: str) -> Spec:
         """The task as this process knows it.
 
         On failure: whatever importing its module raises; LookupError if it is not there.
@@ -116,7 +116,7 @@ class ChildTasks:
             spec = self._found[place, task] = find_spec(self._module(place), place.qualname, task)
         return spec
 
-    def _module(self, place: Place) -> ModuleType:
+    def _module(self, place: TaskLocation) -> ModuleType:
         if place.script is None:
             return importlib.import_module(place.module)
         if self._main is None:
@@ -136,7 +136,7 @@ def find_spec(module: ModuleType, qualname: str, task: str) -> Spec:
     raise LookupError(f"{module.__name__} has no task {task!r}")
 
 
-def run_again(script: Script) -> ModuleType:
+def run_again(script: MainScript) -> ModuleType:
     """Run the main module of the worker here, under another name."""
     before = {name: sys.modules.get(name) for name in MAIN}
     argv = sys.argv[:]
@@ -158,7 +158,7 @@ def run_again(script: Script) -> ModuleType:
     return module
 
 
-def _code_of(script: Script, module: ModuleType) -> Any:
+def _code_of(script: MainScript, module: ModuleType) -> Any:
     """The code of a script; says in the module where it is from."""
     module.__file__ = script.path
     if script.module is None:

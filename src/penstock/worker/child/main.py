@@ -37,16 +37,16 @@ from penstock.core.job import Outcome
 from penstock.core.spec import Spec
 from penstock.worker.child.find_task import ChildTasks
 from penstock.worker.child.messages import (
-    ORDERS,
-    Began,
-    Ended,
-    Frame,
-    Order,
+    TO_CHILD,
+    AttemptBegan,
+    AttemptEnded,
+    CancelAttempt,
+    CannotRun,
+    FromChild,
     Reader,
-    Request,
-    Said,
-    Stop,
-    Unfit,
+    RunAttempt,
+    SignOfLife,
+    ToChild,
     packed,
     write,
 )
@@ -77,7 +77,7 @@ class ChildService:
     """
 
     def __init__(self, orders: int, frames: int, end: Callable[[bool], None]) -> None:
-        self._orders = Reader[Order](orders, ORDERS)
+        self._orders = Reader[ToChild](orders, TO_CHILD)
         self._frames = frames
         self._end = end
         self._tasks = ChildTasks()
@@ -88,7 +88,7 @@ class ChildService:
         self._loop = asyncio.Runner(loop_factory=loop_factory())
         self._lives = AsyncExitStack()
         self._alive: set[Hooks] = set()
-        self._inbox: SimpleQueue[Request | None] = SimpleQueue()
+        self._inbox: SimpleQueue[RunAttempt | None] = SimpleQueue()
         self._asked = self._answered = self._stopped = 0
         """The last request that came, that has ended, that was cancelled."""
         self._current: Attempt | None = None
@@ -108,7 +108,7 @@ class ChildService:
 
     # --- on the main thread --------------------------------------------------------------------
 
-    def _attend(self, request: Request) -> None:
+    def _attend(self, request: RunAttempt) -> None:
         self._ahead, self._worker = request.ahead, request.worker
         try:
             spec = self._tasks.find(request.place, request.job.task)
@@ -117,7 +117,7 @@ class ChildService:
                 self._loop.run(self._start_up(spec.hooks))
         except BaseException as error:
             self._answered = request.number
-            self._say(Unfit(summary_of(error)))
+            self._say(CannotRun(summary_of(error)))
         else:
             self._run(request, spec)
 
@@ -125,18 +125,18 @@ class ChildService:
         await self._lives.enter_async_context(lifespan([hooks]))
         self._alive.add(hooks)
 
-    def _run(self, request: Request, spec: Spec) -> None:
+    def _run(self, request: RunAttempt, spec: Spec) -> None:
         attempt = Attempt(request.job, spec, 0, 0.0)
         with self._lock:
             self._current = attempt
             if self._stopped == request.number:
                 attempt.end(Ending.CANCEL)
-            self._say(Began())
+            self._say(AttemptBegan())
         outcome = self._perform(attempt)
         with self._lock:
             self._current = None
             self._answered = request.number
-            self._say(Ended(outcome, attempt.context.take_report()))
+            self._say(AttemptEnded(outcome, attempt.context.take_report()))
 
     def _perform(self, attempt: Attempt) -> Outcome | None:
         if not attempt.spec.is_async:
@@ -158,7 +158,7 @@ class ChildService:
             self._cancelled = attempt
             attempt.task.cancel()
 
-    def _say(self, frame: Frame) -> None:
+    def _say(self, frame: FromChild) -> None:
         write(self._frames, packed(frame))
 
     # --- on threads of their own ---------------------------------------------------------------
@@ -168,12 +168,12 @@ class ChildService:
         try:
             while (order := self._orders.next()) is not None:
                 match order:
-                    case Request():
+                    case RunAttempt():
                         self._asked = order.number
                         self._inbox.put(order)
                         if not self._is_busy.is_set():
                             self._is_busy.set()
-                    case Stop(number):
+                    case CancelAttempt(number):
                         self._stop(number)
         except OSError:
             pass  # a handler has closed the pipe: as if the worker had
@@ -202,7 +202,7 @@ class ChildService:
                     news = attempt, attempt.context.alive_at
                     if news != told:
                         told = news
-                        self._say(Said(attempt.context.take_report()))
+                        self._say(SignOfLife(attempt.context.take_report()))
             if self._asked == self._answered:
                 self._is_busy.clear()
                 if self._asked != self._answered:

@@ -12,58 +12,58 @@ import msgspec
 
 from penstock.core.job import Job, Outcome
 from penstock.engines.records import Report
-from penstock.worker.child.find_task import Place
+from penstock.worker.child.find_task import TaskLocation
 
 # --- to the child -------------------------------------------------------------------------------
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class RunAttempt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What the child is to run, and all it needs to know of its worker."""
 
     number: int
     """Its place among all that this child was asked."""
     job: Job
-    place: Place
+    place: TaskLocation
     worker: str
     ahead: float
     """How far the store's clock is ahead of this machine's."""
 
 
-class Stop(msgspec.Struct, frozen=True, tag=True):
+class CancelAttempt(msgspec.Struct, frozen=True, tag=True):
     """The attempt of a request is cancelled: let its handler know."""
 
     number: int
 
 
-Order = Request | Stop
+ToChild = RunAttempt | CancelAttempt
 
 # --- from the child -----------------------------------------------------------------------------
 
 
-class Began(msgspec.Struct, frozen=True, tag=True):
+class AttemptBegan(msgspec.Struct, frozen=True, tag=True):
     """The handler is being called."""
 
 
-class Unfit(msgspec.Struct, frozen=True, tag=True):
+class CannotRun(msgspec.Struct, frozen=True, tag=True):
     """The task cannot be run in a child."""
 
     why: str
 
 
-class Said(msgspec.Struct, frozen=True, tag=True):
+class SignOfLife(msgspec.Struct, frozen=True, tag=True):
     """The handler shows a sign of life; maybe it reports progress."""
 
     report: Report | None = None
 
 
-class Ended(msgspec.Struct, frozen=True, tag=True):
+class AttemptEnded(msgspec.Struct, frozen=True, tag=True):
     """The attempt has an outcome; before it there may have been a last report."""
 
     outcome: Outcome | None
     report: Report | None = None
 
 
-Frame = Began | Unfit | Said | Ended
+FromChild = AttemptBegan | CannotRun | SignOfLife | AttemptEnded
 
 # --- through a pipe -----------------------------------------------------------------------------
 
@@ -75,11 +75,11 @@ LONGEST: Final = 1 << 30
 _LENGTH: Final = struct.Struct("!I")
 _CHUNK: Final = 1 << 16
 
-ORDERS: Final = msgspec.msgpack.Decoder[Order](Order)
-FRAMES: Final = msgspec.msgpack.Decoder[Frame](Frame)
+TO_CHILD: Final = msgspec.msgpack.Decoder[ToChild](ToChild)
+FROM_CHILD: Final = msgspec.msgpack.Decoder[FromChild](FromChild)
 
 
-def packed(message: Order | Frame) -> bytes:
+def packed(message: ToChild | FromChild) -> bytes:
     """A message as it is written: its length before it."""
     body = msgspec.msgpack.encode(message)
     return _LENGTH.pack(len(body)) + body

@@ -28,16 +28,16 @@ from penstock.core.units import text
 from penstock.engines.records import Report
 from penstock.worker.child.find_task import PROGRAM
 from penstock.worker.child.messages import (
-    FRAMES,
-    Began,
-    Ended,
-    Frame,
-    Order,
+    FROM_CHILD,
+    AttemptBegan,
+    AttemptEnded,
+    CancelAttempt,
+    CannotRun,
+    FromChild,
     Reader,
-    Request,
-    Said,
-    Stop,
-    Unfit,
+    RunAttempt,
+    SignOfLife,
+    ToChild,
     packed,
     write,
 )
@@ -73,23 +73,23 @@ class ChildProcess:
         self._orders = self._process.stdin.fileno()
         if hasattr(os, "set_blocking") and os.name == "posix":
             os.set_blocking(self._orders, False)  # a loop may write here, and must not wait
-        self._reader = Reader[Frame](self._process.stdout.fileno(), FRAMES)
+        self._reader = Reader[FromChild](self._process.stdout.fileno(), FROM_CHILD)
         self._writing = threading.Lock()
         self._is_closed = False
-        self._unsaid: Stop | None = None
+        self._unsaid: CancelAttempt | None = None
         self._killing = threading.Lock()
         self._is_over = False
         _children.add(self)
 
     # --- in its own thread ---------------------------------------------------------------------
 
-    def send(self, order: Order) -> None:
+    def send(self, order: ToChild) -> None:
         """Write an order; if the child is gone, listening will tell."""
         with self._writing, suppress(OSError):
             write(self._orders, packed(order))
         self._say_unsaid()
 
-    def receive(self, timeout: float | None = None) -> Frame | None:
+    def receive(self, timeout: float | None = None) -> FromChild | None:
         """What it says next; None: it has ended.
 
         On failure: TimeoutError; ``msgspec.DecodeError`` if a handler has written there.
@@ -118,7 +118,7 @@ class ChildProcess:
 
     def stop(self, number: int) -> None:
         """Let the handler of a request know that it is cancelled."""
-        self._unsaid = Stop(number)
+        self._unsaid = CancelAttempt(number)
         self._say_unsaid()
 
     def _say_unsaid(self) -> None:
@@ -199,17 +199,18 @@ def died(code: int) -> str:
 #
 # What a worker and a child say about one attempt, and what it means if the child dies.
 #
-# The worker writes a ``Request``; the child answers ``Began``, any number of ``Said``, and
-# ``Ended``;
-# or ``Unfit``. If the child dies
+# The worker writes a ``RunAttempt``; the child answers ``AttemptBegan``, any number of
+# ``SignOfLife``, and
+# ``AttemptEnded``;
+# or ``CannotRun``. If the child dies
 #
 # | here                       | then                                                            |
 # |----------------------------|-----------------------------------------------------------------|
 # | before it reads a request  | the attempt has not started: it may run in another child        |
-# | before ``Began``           | the same                                                        |
-# | after ``Began``            | the attempt is ``crashed``, with the way its process died; or   |
+# | before ``AttemptBegan``    | the same                                                        |
+# | after ``AttemptBegan``     | the attempt is ``crashed``, with the way its process died; or   |
 # |                            | what the worker wanted when it killed it                        |
-# | after ``Ended``            | the outcome stands, even if the worker was about to kill it     |
+# | after ``AttemptEnded``     | the outcome stands, even if the worker was about to kill it     |
 
 
 START_UP: Final = 60.0
@@ -220,7 +221,7 @@ LOOK_EVERY: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Died:
+class ChildDied:
     """The child did not live to the end of the attempt."""
 
     how: str
@@ -230,8 +231,8 @@ class Died:
 
 
 def talk(
-    child: ChildProcess, request: Request, attempt: Attempt, began: Callable[[], object]
-) -> Unfit | Ended | Died:
+    child: ChildProcess, request: RunAttempt, attempt: Attempt, began: Callable[[], object]
+) -> CannotRun | AttemptEnded | ChildDied:
     """Let a child run an attempt; return its last word, or how it died.
 
     Blocks until then. ``began`` is called when the handler is. A child that has died is buried.
@@ -258,21 +259,21 @@ def talk(
             child.kill()
             frame = None
         match frame:
-            case Began():
+            case AttemptBegan():
                 has_begun = True
                 patience = None if limit is None else LOOK_EVERY
                 began()
-            case Said(report):
+            case SignOfLife(report):
                 relay(attempt, report)
-            case Ended():
+            case AttemptEnded():
                 if frame.report is not None:
                     relay(attempt, frame.report)
                 return frame
-            case Unfit():
+            case CannotRun():
                 return frame
             case None:
                 code = child.bury()
-                return Died(how or died(code), has_begun, used)
+                return ChildDied(how or died(code), has_begun, used)
             case _:
                 assert_never(frame)
 

@@ -18,10 +18,10 @@ import pytest
 from penstock.core.job import OutcomeKind
 from penstock.worker.child import process as child_process
 from penstock.worker.child import process as child_talk
-from penstock.worker.child.messages import FRAMES, Ended, Reader, packed, write
+from penstock.worker.child.messages import FROM_CHILD, AttemptEnded, Reader, packed, write
 from penstock.worker.inflight import Attempt, Ending
 from worker import victims
-from worker.children_bench import PATIENCE, Bench
+from worker.process_pool_bench import PATIENCE, Bench
 
 TESTS = Path(__file__).parent.parent
 
@@ -117,7 +117,7 @@ async def test_a_child_that_was_stopped_as_it_told_its_outcome_is_believed(
 
     def late(self: child_process.ChildProcess, timeout: float | None = None) -> object:
         frame = receive(self, timeout)
-        if isinstance(frame, Ended):
+        if isinstance(frame, AttemptEnded):
             attempt.end(Ending.TIMEOUT)
             bench.pool.interrupt(attempt)
         return frame
@@ -229,7 +229,7 @@ def test_a_pool_whose_loop_is_closed_lets_its_child_end():
 WORKER = """
 import asyncio, json, os, signal, sys
 from worker import victims
-from worker.children_bench import Bench
+from worker.process_pool_bench import Bench
 
 async def main(path, then):
     bench = Bench(1)
@@ -307,11 +307,11 @@ async def test_kills_that_race_with_success_give_exactly_one_outcome_each(benche
 def test_a_message_of_any_length_arrives_whole_through_a_pipe_that_takes_little():
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
-    sent = Ended(None, None)
+    sent = AttemptEnded(None, None)
     noise = [packed(sent)] * 20_000
     writer = threading.Thread(target=write, args=(theirs, b"".join(noise)))
     writer.start()
-    reader = Reader(ours, FRAMES)
+    reader = Reader(ours, FROM_CHILD)
     got = [reader.next() for _ in noise]
     writer.join(PATIENCE)
     for pipe in (ours, theirs):

@@ -1,4 +1,4 @@
-"""The window: a handler in a thread is hit while it runs, once, and nothing else ever is."""
+"""The guard: a handler in a thread is hit while it runs, once, and nothing else ever is."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from penstock.context import Interrupted
-from penstock.worker.interrupt import SHUT, Window
+from penstock.worker.interrupt import NEVER, InterruptGuard
 
 
 class Thread:
-    """Calls one handler through a window, and remembers how that ended."""
+    """Calls one handler through a guard, and remembers how that ended."""
 
-    def __init__(self, window: Window, handler: Callable[[], Any]) -> None:
+    def __init__(self, guard: InterruptGuard, handler: Callable[[], Any]) -> None:
         self.value: Any = None
         self.error: BaseException | None = None
         self.was_safe = False
-        self._window = window
+        self._window = guard
         self._handler = handler
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -47,21 +47,26 @@ def spin_until(event: threading.Event) -> None:
 
 
 def test_a_handler_that_runs_is_interrupted():
-    window, started, never = Window(), threading.Event(), threading.Event()
+    guard, started, never = InterruptGuard(), threading.Event(), threading.Event()
 
     def handler() -> None:
         started.set()
         spin_until(never)
 
-    thread = Thread(window, handler)
+    thread = Thread(guard, handler)
     assert started.wait(60)
-    assert window.hit()
+    assert guard.hit()
     assert isinstance(thread.ended().error, Interrupted)
     assert thread.was_safe
 
 
 def test_it_can_be_hit_only_once():
-    window, started, hit, go = Window(), threading.Event(), threading.Event(), threading.Event()
+    guard, started, hit, go = (
+        InterruptGuard(),
+        threading.Event(),
+        threading.Event(),
+        threading.Event(),
+    )
 
     def handler() -> str:
         started.set()
@@ -72,18 +77,18 @@ def test_it_can_be_hit_only_once():
             spin_until(go)
         return "swallowed"
 
-    thread = Thread(window, handler)
+    thread = Thread(guard, handler)
     assert started.wait(60)
-    assert window.hit()
+    assert guard.hit()
     assert hit.wait(60)
-    assert not window.hit()
+    assert not guard.hit()
     go.set()
     assert isinstance(thread.ended().error, Interrupted)
     assert thread.value is None
 
 
 def test_what_it_raises_instead_is_raised_with_the_hit_as_its_context():
-    window, started, never = Window(), threading.Event(), threading.Event()
+    guard, started, never = InterruptGuard(), threading.Event(), threading.Event()
 
     def handler() -> None:
         started.set()
@@ -92,27 +97,27 @@ def test_what_it_raises_instead_is_raised_with_the_hit_as_its_context():
         finally:
             raise OSError("rollback failed")
 
-    thread = Thread(window, handler)
+    thread = Thread(guard, handler)
     assert started.wait(60)
-    assert window.hit()
+    assert guard.hit()
     error = thread.ended().error
     assert isinstance(error, OSError)
     assert isinstance(error.__context__, Interrupted)
 
 
 def test_before_and_after_the_handler_there_is_nobody_to_hit():
-    window = Window()
-    assert not window.hit()
-    assert Thread(window, lambda: "done").ended().value == "done"
-    assert not window.hit()
-    assert not SHUT.hit()
+    guard = InterruptGuard()
+    assert not guard.hit()
+    assert Thread(guard, lambda: "done").ended().value == "done"
+    assert not guard.hit()
+    assert not NEVER.hit()
 
 
 def test_what_the_handler_raises_by_itself_comes_out():
     def handler() -> None:
         raise ValueError("bad")
 
-    assert isinstance(Thread(Window(), handler).ended().error, ValueError)
+    assert isinstance(Thread(InterruptGuard(), handler).ended().error, ValueError)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 20, 300])
@@ -122,7 +127,7 @@ def test_a_hit_at_the_moment_of_the_end_is_a_hit_or_none(steps):
     """
     hits = 0
     for round in range(500):
-        window, started = Window(), threading.Event()
+        guard, started = InterruptGuard(), threading.Event()
 
         def handler(started: threading.Event = started) -> str:
             started.set()
@@ -130,11 +135,11 @@ def test_a_hit_at_the_moment_of_the_end_is_a_hit_or_none(steps):
                 pass
             return "done"
 
-        thread = Thread(window, handler)
+        thread = Thread(guard, handler)
         started.wait(60)
         if round % 2:
             time.sleep(0)
-        was_hit = window.hit()
+        was_hit = guard.hit()
         thread.ended()
         hits += was_hit
         assert thread.was_safe

@@ -1,4 +1,4 @@
-"""Children: attempts run in processes that are reused, stopped, measured and replaced."""
+"""ProcessPool: attempts run in processes that are reused, stopped, measured and replaced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.worker import process_pool as pool_module
 from penstock.worker.child.process import ChildProcess
 from penstock.worker.inflight import Ending
 from worker import victims
-from worker.children_bench import Bench
+from worker.process_pool_bench import Bench
 
 
 async def test_attempts_run_in_a_child_which_is_used_again(bench: Bench):

@@ -13,8 +13,8 @@ import pytest
 from penstock.context import Context
 from penstock.core.job import Hold, State
 from penstock.worker.child import process as child_process
-from penstock.worker.child.find_task import Place
-from penstock.worker.child.messages import Began, Request
+from penstock.worker.child.find_task import TaskLocation
+from penstock.worker.child.messages import AttemptBegan, RunAttempt
 from penstock.worker.child.process import ChildProcess
 from penstock.worker.inflight import Attempt
 from penstock.worker.lone_attempts import IDLE, LoneChild
@@ -104,7 +104,7 @@ async def test_a_suspect_in_its_child_can_see_that_it_is_cancelled(rig):
 
 
 def _latest(worker) -> bool:
-    return any(attempt.context._latest for attempt in worker._shift._tools.hands)
+    return any(attempt.context._latest for attempt in worker._shift._tools.inflight)
 
 
 async def test_the_timeout_of_a_suspect_kills_its_child(rig):
@@ -131,7 +131,7 @@ async def test_suspects_that_find_no_room_wait_under_a_hold_not_in_the_workers_h
     ids = await suspects(rig, *["hangs"] * 4)
     async with rig.working(victims.ALL, children=1) as worker:
         held = [await rig.when(id, lambda job: job.hold is Hold.LIMIT) for id in ids[2:]]
-        assert worker._shift._crew._suspects.load == 2
+        assert worker._shift._dispatcher._suspects.load == 2
 
     assert {(job.state, job.crashes) for job in held} == {(State.READY, 1)}
 
@@ -139,7 +139,7 @@ async def test_suspects_that_find_no_room_wait_under_a_hold_not_in_the_workers_h
 async def test_several_suspects_run_at_once_each_in_its_own_child(rig):
     ids = await suspects(rig, *["hangs"] * 3)
     async with rig.working(victims.ALL, children=3) as worker:
-        await soon(_until(lambda: len(worker._shift._crew._suspects._children) == 3))
+        await soon(_until(lambda: len(worker._shift._dispatcher._suspects._children) == 3))
         for id in ids:
             await rig.engine.cancel([id], "enough")
         await rig.meanwhile(rig.ended(*ids))
@@ -148,9 +148,9 @@ async def test_several_suspects_run_at_once_each_in_its_own_child(rig):
 async def test_a_child_ends_with_its_worker(rig):
     job = await rig.job(await suspect(rig, "hangs"))
     child = ChildProcess()
-    place = Place(victims.__name__, "hangs")
-    child.send(Request(number=1, job=job, place=place, worker="w", ahead=0.0))
-    assert await soon(asyncio.to_thread(child.receive)) == Began()
+    place = TaskLocation(victims.__name__, "hangs")
+    child.send(RunAttempt(number=1, job=job, place=place, worker="w", ahead=0.0))
+    assert await soon(asyncio.to_thread(child.receive)) == AttemptBegan()
     child._close_orders()  # as the death of the worker does
 
     assert await soon(asyncio.to_thread(child.bury)) == -signal.SIGKILL
@@ -162,7 +162,9 @@ async def test_parting_from_a_child_that_died_before_it_listened_is_no_trouble(r
     child.kill()
     assert await soon(asyncio.to_thread(child.receive)) is None
 
-    child.send(Request(number=1, job=job, place=Place("none", "none"), worker="w", ahead=0.0))
+    child.send(
+        RunAttempt(number=1, job=job, place=TaskLocation("none", "none"), worker="w", ahead=0.0)
+    )
     child.stop(1)
     await soon(asyncio.to_thread(child.part))
 
@@ -333,7 +335,7 @@ async def test_two_suspects_that_must_be_alone_run_one_after_the_other(rig):
 def spares(worker: Worker) -> list[ChildProcess]:
     """The children that wait for the next suspect."""
     shift: Any = worker._shift
-    return list(shift._crew._suspects._spares)
+    return list(shift._dispatcher._suspects._spares)
 
 
 async def spare(rig: Rig, worker: Worker) -> ChildProcess:
@@ -385,9 +387,9 @@ async def test_a_worker_that_ends_as_a_child_answers_leaves_none_behind(rig):
     """The answer is on its way to the loop when whoever waits for it is cancelled."""
     job = await rig.job(await suspect(rig, "innocent"))
     attempt = Attempt(job, victims.ALL["innocent"], 1, 0.0)
-    place = Place("worker.victims", "innocent")
+    place = TaskLocation("worker.victims", "innocent")
     lone = LoneChild(attempt, lambda: None)
-    request = Request(number=1, job=job, place=place, worker="worker", ahead=0.0)
+    request = RunAttempt(number=1, job=job, place=place, worker="worker", ahead=0.0)
     run = asyncio.create_task(lone.run(request))
     while lone.left is None:  # noqa: ASYNC110  (its thread makes it so)
         await asyncio.sleep(0)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.worker.child.find_task import Nowhere, Place, is_child, place_of
+from penstock.worker.child.find_task import NotImportable, TaskLocation, is_child, locate
 from worker import victims
-from worker.children_bench import PATIENCE
+from worker.process_pool_bench import PATIENCE
 
 TESTS = Path(__file__).parent.parent
 
@@ -36,7 +36,7 @@ def named() -> str:
 
 RUN = """
 if __name__ == "__main__":
-    from worker.children_bench import Bench
+    from worker.process_pool_bench import Bench
 
     async def main() -> None:
         bench = Bench(1)
@@ -127,15 +127,15 @@ def test_a_script_that_hosts_a_worker_wherever_it_is_run_is_told_to_guard_it(
 
 
 def test_a_function_of_a_module_is_found_by_its_name():
-    assert place_of(victims.pid) == Place("worker.victims", "pid")
+    assert locate(victims.pid) == TaskLocation("worker.victims", "pid")
 
 
 def test_what_no_other_process_can_find_says_what_to_do():
     def closure() -> None: ...
 
-    places = [place_of(closure), place_of(lambda: None), place_of(_Callable())]
+    places = [locate(closure), locate(lambda: None), locate(_Callable())]
 
-    assert [place.why for place in places if isinstance(place, Nowhere)] == [
+    assert [place.why for place in places if isinstance(place, NotImportable)] == [
         "a child process cannot import it from inside another function; "
         "declare it at the top level of a module",
         "a child process cannot import a lambda; declare a function with def",
@@ -145,9 +145,9 @@ def test_what_no_other_process_can_find_says_what_to_do():
 
 def test_what_is_typed_in_says_what_to_do(tmp_path):
     program = (
-        "from penstock.worker.child.find_task import place_of\n"
+        "from penstock.worker.child.find_task import locate\n"
         "def typed(): ...\n"
-        "print(place_of(typed).why)\n"
+        "print(locate(typed).why)\n"
     )
     assert run("-c", program, place=tmp_path) == [
         "a child process cannot import what is typed in or given with -c; "
@@ -159,9 +159,9 @@ def test_a_script_that_has_run_to_its_end_is_still_found(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import atexit\n"
-        "from penstock.worker.child.find_task import place_of\n"
+        "from penstock.worker.child.find_task import locate\n"
         "def task(): ...\n"
-        "atexit.register(lambda: print(place_of(task).script.path))\n"
+        "atexit.register(lambda: print(locate(task).script.path))\n"
     )
     assert run(str(script), place=tmp_path) == [str(script)]
 

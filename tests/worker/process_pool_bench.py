@@ -9,8 +9,8 @@ from typing import Any
 from penstock.clock import SystemClock
 from penstock.core.job import Outcome
 from penstock.worker.inflight import Attempt, Ending
-from penstock.worker.pool import Gate, Means
-from penstock.worker.process_pool import Children, Home
+from penstock.worker.pool import Means, StartGate
+from penstock.worker.process_pool import Home, ProcessPool
 from penstock.worker.runner import Runner
 from penstock.worker.status import StoreTime
 from worker.test_pools import make_job
@@ -25,11 +25,11 @@ class Bench:
 
     def __init__(self, size: int, max_jobs: int | None = None) -> None:
         clock = SystemClock()
-        self.gate = Gate(clock)
+        self.gate = StartGate(clock)
         self.gate.trusted_until = clock.monotonic() + 3600
         self.results: list[tuple[Attempt, Outcome | None]] = []
         self.began: list[Attempt] = []
-        self.pool = Children(
+        self.pool = ProcessPool(
             size,
             Means(
                 Runner(clock.now, lambda: "worker"),

@@ -121,7 +121,7 @@ async def test_a_worker_whose_slots_are_full_does_not_ask_for_more(rig):
         await rig.meanwhile(rig.ended(*ids))
 
 
-async def test_many_outcomes_ride_in_few_exchanges(rig):
+async def test_many_outcomes_ride_in_few_exchanger(rig):
     async with rig.working(specs(work)) as worker:
         ids = [await rig.put("work") for _ in range(500)]
         await rig.ended(*ids)

@@ -1,0 +1,120 @@
+"""What a worker has in its inflight, and how that is compared with what the store says."""
+
+from __future__ import annotations
+
+from penstock.core.job import OutcomeKind, Verdict
+from penstock.worker.inflight import Inflight
+from worker.rig import spec
+from worker.test_pools import make_job
+
+TASK = spec(lambda: None, "work")
+
+
+def take(inflight: Inflight, id: str, **fields):
+    return inflight.take(make_job(id, **fields), TASK, 0.0)
+
+
+def test_a_job_is_an_attempt_until_it_ends_and_an_outcome_until_it_is_settled():
+    inflight = Inflight()
+    attempt = take(inflight, "a")
+    assert attempt in inflight
+    assert not inflight.is_empty
+
+    outcome = attempt.outcome(OutcomeKind.SUCCEEDED)
+    assert inflight.settle(attempt, outcome)
+    assert attempt not in inflight
+    assert inflight.outgoing(10) == (outcome,)
+
+    assert inflight.answered([outcome], [Verdict.DONE]) == 0
+    assert inflight.is_empty
+
+
+def test_an_outcome_whose_row_is_locked_stays_and_a_stale_one_is_counted_and_gone():
+    inflight = Inflight()
+    attempts = [take(inflight, id) for id in "abc"]
+    outcomes = [attempt.outcome(OutcomeKind.SUCCEEDED) for attempt in attempts]
+    for attempt, outcome in zip(attempts, outcomes, strict=True):
+        inflight.settle(attempt, outcome)
+
+    assert inflight.answered(outcomes, [Verdict.DONE, Verdict.LATER, Verdict.STALE]) == 1
+    assert inflight.outgoing(10) == (outcomes[1],)
+    assert inflight.is_waiting_for(outcomes)
+    assert not inflight.is_waiting_for(outcomes[:1])
+
+
+def test_the_oldest_outcomes_go_first_and_no_more_than_fit():
+    inflight = Inflight()
+    for id in "abcde":
+        attempt = take(inflight, id)
+        inflight.settle(attempt, attempt.outcome(OutcomeKind.SUCCEEDED))
+
+    assert [outcome.job for outcome in inflight.outgoing(3)] == ["a", "b", "c"]
+
+
+def test_the_end_of_a_forgotten_attempt_is_nobodys_business():
+    inflight = Inflight()
+    attempt = take(inflight, "a")
+    assert inflight.clear() == [attempt]
+
+    assert not inflight.settle(attempt, attempt.outcome(OutcomeKind.SUCCEEDED))
+    assert inflight.is_empty
+
+
+def test_comparing_finds_what_only_one_side_knows():
+    inflight = Inflight()
+    both, gone, ended = take(inflight, "both"), take(inflight, "gone"), take(inflight, "ended")
+    inflight.settle(ended, ended.outcome(OutcomeKind.SUCCEEDED))
+    again = make_job("both", attempt=2)
+
+    difference = inflight.compare([both.job, ended.job, make_job("new"), again])
+
+    assert [job.id for job in difference.unknown] == ["new", "both"]
+    assert difference.unknown[1].attempt == 2
+    assert difference.gone == [gone]
+
+
+def test_only_what_started_after_its_claim_is_reported_as_begun_and_once():
+    inflight = Inflight()
+    take(inflight, "at-once", started=True).started_at = 1.0
+    later = take(inflight, "later", started=False)
+    take(inflight, "waits", started=False)
+    assert inflight.begun() == ()
+
+    later.started_at = 2.0
+    assert inflight.begun() == (("later", 1),)
+    inflight.reported(inflight.begun())
+    assert inflight.begun() == ()
+
+
+def test_a_cancellation_is_known_as_long_as_the_job_is_here():
+    inflight = Inflight()
+    attempt = take(inflight, "a")
+    inflight.tell("a")
+    assert inflight.told == {"a"}
+    inflight.settle(attempt, attempt.outcome(OutcomeKind.CANCELLED))
+    assert inflight.told == frozenset()
+
+
+def test_an_outcome_can_be_replaced_by_a_plainer_one_or_by_none():
+    inflight = Inflight()
+    attempt = take(inflight, "a")
+    outcome, plainer = (attempt.outcome(kind) for kind in (OutcomeKind.RETRY, OutcomeKind.FAILED))
+    inflight.settle(attempt, outcome)
+    inflight.replace(outcome, plainer)
+    assert inflight.outgoing(10) == (plainer,)
+    inflight.replace(plainer, None)
+    assert inflight.is_empty
+
+
+def test_an_attempt_that_is_announced_is_told_before_it_starts():
+    inflight = Inflight()
+    attempt = take(inflight, "a", started=False)
+    assert inflight.begun() == ()
+
+    inflight.announce(attempt)
+    assert inflight.is_announcing
+    assert inflight.begun() == (attempt.key,)
+
+    assert inflight.reported([attempt.key])
+    assert not inflight.is_announcing
+    assert inflight.begun() == ()
