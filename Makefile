@@ -9,6 +9,11 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python3.14 python
 WORKERS ?= 2
 ARGS    ?=
 
+# What `make chaos` runs on, for how long, and which dice; without SEED it draws one and says so.
+KIND    ?= sqlite
+SECONDS ?= 60
+SEED    ?=
+
 VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -18,7 +23,7 @@ CHECKED := $(wildcard src tests benchmarks examples)
 TYPED   := $(wildcard src tests benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers demo test check bench docs
+.PHONY: help setup servers demo test chaos check bench docs
 
 help: ## List the commands
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -33,6 +38,9 @@ demo: setup ## Show Penstock at work, in one terminal
 
 test: check servers ## Check, then run every test (WORKERS=2, ARGS="-k name")
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+chaos: servers ## Kill everything at random, then judge (KIND=sqlite|postgres SECONDS=60 SEED=7)
+	@cd tests && ../$(BIN)/python -m chaos $(KIND) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 check: setup ## Lint, format, types and import rules, without running anything
 	$(BIN)/ruff check $(CHECKED)

@@ -1,0 +1,1 @@
+"""Kill, stop and restart everything at random while jobs run; then judge that nothing was lost."""
