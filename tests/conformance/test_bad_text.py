@@ -33,7 +33,6 @@ CALLS = {
     "find": lambda engine: engine.find(Filter(queues=(BAD,)), None, 5),
     "find too many": lambda engine: engine.find(Filter(), None, 10**30),
     "purge": lambda engine: engine.purge(Filter(tasks=(BAD,)), 5),
-    "loads": lambda engine: engine.loads([BAD]),
     "rescue": lambda engine: engine.rescue([Sighting(BAD, 0)], 1),
 }
 

@@ -39,7 +39,6 @@ VERBS = {
     "get": lambda engine: engine.get(["a"]),
     "find": lambda engine: engine.find(Filter(), None, 1),
     "counts": lambda engine: engine.counts(),
-    "loads": lambda engine: engine.loads(["q"]),
     "workers": lambda engine: engine.workers(),
     "hands": lambda engine: engine.hands(),
     "line": lambda engine: engine.line("a"),

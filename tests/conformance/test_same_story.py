@@ -21,7 +21,6 @@ async def picture(engine):
         "counts": sorted(counts, key=str),
         "queues": await engine.queues(),
         "workers": await engine.workers(),
-        "loads": await engine.loads(["a", "b", "c"]),
     }
 
 

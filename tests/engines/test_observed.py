@@ -150,7 +150,6 @@ CALLS: dict[str, Callable[[Observed], Awaitable[Any]]] = {
     "schema": lambda engine: engine.schema(),
     "count": lambda engine: engine.count(Filter()),
     "counts": lambda engine: engine.counts(),
-    "loads": lambda engine: engine.loads(["default"]),
     "glance": lambda engine: engine.glance(10, 10),
     "workers": lambda engine: engine.workers(),
     "hands": lambda engine: engine.hands(),

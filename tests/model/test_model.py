@@ -340,7 +340,6 @@ class TwoEngines(RuleBasedStateMachine):
         self.both(lambda engine: engine.queues())
         self.both(_sorted_counts)
         self.both(_glance)
-        self.both(lambda engine: engine.loads(QUEUES))
         self.both(_hands)
         self._check_history({job.id: job for job in jobs})
 

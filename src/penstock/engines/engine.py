@@ -54,7 +54,7 @@ If a process dies
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.clock import Clock
 from penstock.core.finding import Finding
@@ -410,10 +410,6 @@ class Engine(ABC):
     @abstractmethod
     async def counts(self) -> list[Count]:
         """Return how many jobs there are per queue, state and hold."""
-
-    @abstractmethod
-    async def loads(self, queues: Sequence[str]) -> Mapping[str, int]:
-        """Return waiting plus running jobs of each queue, read from the jobs themselves."""
 
     @abstractmethod
     async def glance(self, window: float, limit: int) -> Glance:

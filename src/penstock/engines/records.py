@@ -33,12 +33,6 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     """What messages call the store."""
-    is_durable: bool
-    """A killed process loses nothing."""
-    is_shared: bool
-    """Several processes may use one store."""
-    has_own_clock: bool
-    """The store's clock decides, not the process's."""
     max_batch: int
     """Items a single call should carry at most."""
 

@@ -6,7 +6,7 @@ that is overridden; everything else stays as it is here.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 from penstock.core.finding import Finding
@@ -187,9 +187,6 @@ class EngineWrapper(Engine):
 
     async def counts(self) -> list[Count]:
         return await self._call("counts", self.inner.counts)
-
-    async def loads(self, queues: Sequence[str]) -> Mapping[str, int]:
-        return await self._call("loads", self.inner.loads, queues)
 
     async def glance(self, window: float, limit: int) -> Glance:
         return await self._call("glance", self.inner.glance, window, limit)

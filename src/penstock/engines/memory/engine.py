@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from math import inf
@@ -153,9 +153,7 @@ class MemoryStore:
 class MemoryEngine(Engine):
     """One handle on a ``MemoryStore``."""
 
-    traits = Traits(
-        name=NAME, is_durable=False, is_shared=False, has_own_clock=False, max_batch=1000
-    )
+    traits = Traits(name=NAME, max_batch=1000)
 
     def __init__(self, store: MemoryStore, clock: Clock | None = None) -> None:
         self.store = store
@@ -319,9 +317,6 @@ class MemoryEngine(Engine):
 
     async def counts(self) -> list[Count]:
         return self._step(MemoryJobs.counts)
-
-    async def loads(self, queues: Sequence[str]) -> Mapping[str, int]:
-        return self._step(MemoryJobs.loads, queues)
 
     async def glance(self, window: float, limit: int) -> Glance:
         return self._step(glance, self.clock.now(), window, limit)

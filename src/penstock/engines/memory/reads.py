@@ -135,11 +135,6 @@ class MemoryViews:
             for (queue, state, hold), jobs in numbers.items()
         ]
 
-    def loads(self, queues: Sequence[str]) -> dict[str, int]:
-        """See the contract."""
-        open_jobs = Counter(job.queue for job in self.jobs.values() if not job.state.is_final)
-        return {queue: open_jobs[queue] for queue in queues}
-
     def hands(self) -> list[Hand]:
         """See the contract."""
         found: dict[tuple[str, str, str, int], list[Job]] = defaultdict(list)

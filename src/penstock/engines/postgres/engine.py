@@ -15,7 +15,7 @@ and one commit (see ``sql/postgres/0002_enqueue.sql``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 
 from msgspec.structs import replace
@@ -173,9 +173,6 @@ class PostgresEngine(PostgresExchanging):
 
     async def counts(self) -> list[Count]:
         return await self._read(PostgresViews.counts)
-
-    async def loads(self, queues: Sequence[str]) -> Mapping[str, int]:
-        return await self._seek(PostgresViews.loads, queues)
 
     async def glance(self, window: float, limit: int) -> Glance:
         return await self._read(glance, window, limit)

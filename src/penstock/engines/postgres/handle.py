@@ -78,9 +78,6 @@ class PostgresHandle(Engine):
         self.clock = clock or SystemClock()
         self.traits = Traits(
             name="postgresql",
-            is_durable=True,
-            is_shared=True,
-            has_own_clock=True,
             max_batch=2000,
         )
         self._dsn = dsn

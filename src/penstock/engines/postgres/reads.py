@@ -158,12 +158,6 @@ class PostgresViews:
         """See the contract."""
         return [to_count(*row) for row in await self._rows("counts")]
 
-    async def loads(self, queues: Sequence[str]) -> dict[str, int]:
-        """See the contract."""
-        holds = [hold.value for hold in Hold]
-        found: dict[str, int] = dict(await self._rows("loads", queues=texts(queues), holds=holds))
-        return {queue: found.get(queue, 0) for queue in queues}
-
     async def hands(self) -> list[Hand]:
         """See the contract."""
         return [

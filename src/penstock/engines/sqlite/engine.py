@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from math import inf
 from typing import Concatenate, Literal, ParamSpec, TypeVar
@@ -87,13 +87,7 @@ class SqliteHandle(Engine):
     ) -> None:
         self.path = path
         self.clock = clock or SystemClock()
-        self.traits = Traits(
-            name=f"sqlite file {path!r}",
-            is_durable=True,
-            is_shared=True,
-            has_own_clock=False,
-            max_batch=1000,
-        )
+        self.traits = Traits(name=f"sqlite file {path!r}", max_batch=1000)
         self._synchronous = synchronous
         self._busy_timeout = busy_timeout
         self._entries: dict[str, int] = {}  # of what was claimed here, by id; for its thread only
@@ -426,9 +420,6 @@ class SqliteEngine(SqliteHandle):
 
     async def counts(self) -> list[Count]:
         return await self._read(SqliteViews.counts)
-
-    async def loads(self, queues: Sequence[str]) -> Mapping[str, int]:
-        return await self._read(SqliteViews.loads, queues)
 
     async def glance(self, window: float, limit: int) -> Glance:
         return await self._read(glance, window, limit)

@@ -120,11 +120,6 @@ class SqliteViews:
             for queue, state, hold, jobs in self._run(self._sql["counts"])
         ]
 
-    def loads(self, queues: Sequence[str]) -> dict[str, int]:
-        """See the contract."""
-        found = dict(self._run(self._sql["loads"], (json_names(queues),)).fetchall())
-        return {queue: found.get(queue, 0) for queue in queues}
-
     def hands(self) -> list[Hand]:
         """See the contract."""
         return [

@@ -76,21 +76,6 @@ SELECT queue, state, hold, count(*) FROM penstock.live    GROUP BY queue, state,
 UNION ALL
 SELECT queue, state, hold, count(*) FROM penstock.history GROUP BY queue, state, hold
 
--- name: loads
--- Each part by the index that has it, so that the other queues' backlog is not read: what could start or
--- has, what is held, what is scheduled. Only a ready job has a hold, and all of them are named, as their
--- index begins with it.
-SELECT queue, sum(jobs)::bigint FROM (
-  SELECT queue, count(*) AS jobs FROM penstock.live
-   WHERE in_line AND hold IS NULL AND queue = ANY(%(queues)s::text[]) GROUP BY queue
-  UNION ALL
-  SELECT queue, count(*) FROM penstock.live
-   WHERE hold = ANY(%(holds)s::text[]) AND queue = ANY(%(queues)s::text[]) GROUP BY queue
-  UNION ALL
-  SELECT queue, count(*) FROM penstock.live
-   WHERE NOT in_line AND queue = ANY(%(queues)s::text[]) GROUP BY queue
-) AS part GROUP BY queue
-
 -- name: held_by
 SELECT *, coalesce(claim, 0) FROM penstock.running_of(%(worker)s::text) ORDER BY priority, place, seq
 

@@ -458,8 +458,3 @@ SELECT id FROM job INDEXED BY job_open
         OR (state = 'ready' AND hold IS NULL
             AND (priority, place, seq) < (:priority, :place, :seq)))
  ORDER BY priority, place, seq LIMIT :limit
-
--- name: loads
-SELECT queue, count(*) FROM job
- WHERE state IN ('scheduled', 'ready', 'running') AND queue IN (SELECT value FROM json_each(?))
- GROUP BY queue

@@ -1,4 +1,4 @@
-"""``counts`` and ``loads``: how many jobs there are, read from the jobs themselves."""
+"""``counts``: how many jobs there are, read from the jobs themselves."""
 
 from __future__ import annotations
 
@@ -49,24 +49,3 @@ async def test_deleted_jobs_are_not_counted(engine):
     await enqueue_jobs(engine, 3)
     await engine.purge(Filter(), 2)
     assert await counted(engine) == {("default", State.READY, None): 1}
-
-
-async def test_a_load_is_what_waits_and_what_runs(engine):
-    await enqueue_jobs(engine, 4, queue="a")
-    await put(engine, queue="a", delay=60)
-    jobs = await claim(engine, "a", want=3)
-    await settle(engine, jobs[0], "succeeded")
-    assert await engine.loads(["a"]) == {"a": 4}
-
-
-async def test_held_jobs_are_part_of_the_load(engine):
-    await engine.set_queue("fair", QueueSettings(fair=True))
-    await enqueue_jobs(engine, 2, queue="fair", key="a")
-    assert await engine.loads(["fair"]) == {"fair": 2}
-
-
-async def test_each_queue_asked_for_has_a_load(engine):
-    await put(engine, queue="a")
-    await put(engine, queue="other")
-    assert await engine.loads(["a", "empty"]) == {"a": 1, "empty": 0}
-    assert await engine.loads([]) == {}
