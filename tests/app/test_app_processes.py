@@ -532,11 +532,11 @@ def test_a_time_out_by_signal_is_the_callers_and_not_the_stores(script):
         def slow(*_):
             os.kill(os.getpid(), signal.SIGALRM)
 
-        counter = app._facade._home.opened.inner._counter
-        if hasattr(counter, "_step"):
-            counter._step = slow
+        inner = app._facade._home.opened.inner
+        if hasattr(inner, "_counter"):
+            inner._counter._step = slow
         else:
-            counter._desk.store = slow
+            inner.inlet._store = slow
         try:
             task.enqueue()
         except TimeoutError as error:

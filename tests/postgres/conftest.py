@@ -8,16 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.engines.postgres import counter
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.testing.clock import FakeClock
 from servers.emptied import emptied
-
-
-@pytest.fixture(autouse=True)
-def others_are_soon_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever thread of a pool a test has called from before, the next one serves itself."""
-    monkeypatch.setattr(counter, "APART", 0.0)
 
 
 @pytest.fixture

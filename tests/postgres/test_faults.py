@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from typing import Any
@@ -18,6 +17,7 @@ from penstock.engines.postgres.engine import PostgresEngine
 from penstock.errors import EngineUnavailable
 from penstock.events import Bus
 from penstock.testing.clock import FakeClock
+from postgres.callers import put_blocking
 from postgres.deeds import DEEDS, Deed
 from servers.emptied import emptied
 from servers.messages import runs
@@ -96,7 +96,7 @@ async def test_a_deed_that_is_cut_off_happened_or_did_not_and_ends_right_when_do
     clock: FakeClock,
     proxy: Proxy,
     direct: Engine,
-    frail: Engine,
+    frail: PostgresEngine,
 ) -> None:
     deed = kind()
     await deed.prepare(direct, clock)
@@ -133,13 +133,13 @@ async def test_whoever_is_patient_does_not_even_notice_unless_they_have_to_look(
 
 @each_cut
 async def test_a_job_that_a_thread_stores_by_itself_is_stored_once_though_it_is_cut_off(
-    cut: Cut, proxy: Proxy, direct: Engine, frail: Engine
+    cut: Cut, proxy: Proxy, direct: Engine, frail: PostgresEngine
 ) -> None:
-    """Whoever is not served at the counter goes on to the loop, with the same id."""
-    first = await asyncio.to_thread(frail.enqueue_now, [draft("a")], None)
+    """A caller that could not goes on to ``enqueue``, with the same id."""
+    first = await put_blocking(frail, [draft("a")])
     assert first is not None
     fault = cut(proxy, runs("put_plain"))
-    assert await asyncio.to_thread(frail.enqueue_now, [draft("b")], None) is None
+    assert await put_blocking(frail, [draft("b")]) is None
     assert fault.has_happened
     (receipt,) = await frail.enqueue([draft("b")])
     assert receipt.created is (cut is Proxy.cut_before)
@@ -148,12 +148,12 @@ async def test_a_job_that_a_thread_stores_by_itself_is_stored_once_though_it_is_
 
 @each_cut
 async def test_jobs_that_a_thread_stores_with_one_call_are_stored_once_though_it_is_cut_off(
-    cut: Cut, proxy: Proxy, direct: Engine, frail: Engine
+    cut: Cut, proxy: Proxy, direct: Engine, frail: PostgresEngine
 ) -> None:
-    assert await asyncio.to_thread(frail.enqueue_now, [draft("a")], None) is not None
+    assert await put_blocking(frail, [draft("a")]) is not None
     fault = cut(proxy, runs("put_plain"))
     some = [draft("b"), draft("c")]
-    assert await asyncio.to_thread(frail.enqueue_now, some, None) is None
+    assert await put_blocking(frail, some) is None
     assert fault.has_happened
     receipts = await frail.enqueue(some)
     assert {receipt.created for receipt in receipts} == {cut is Proxy.cut_before}

@@ -32,6 +32,7 @@ from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.postgres.offers import LEASE, Note, Offers
 from penstock.engines.postgres.wakeup import Watch
 from penstock.engines.records import QueueSettings
+from postgres.callers import put_blocking
 from servers.emptied import emptied
 from servers.postgres import Postgres
 
@@ -66,8 +67,8 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 async def enqueue_one(engine: PostgresEngine, **fields: Any) -> str:
     """As a caller does that waits for it, with nobody else about, and an id that is new."""
-    engine._doubted_at = -1.0
-    receipts = await asyncio.to_thread(engine.enqueue_now, [draft(**fields)], 60.0)
+    engine._doubt.since = -1.0
+    receipts = await put_blocking(engine, [draft(**fields)])
     assert receipts is not None
     (receipt,) = receipts
     assert receipt.created

@@ -15,17 +15,16 @@ and one commit (see ``sql/postgres/0002_enqueue.sql``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import inf
 
 from msgspec.structs import replace
 
 from penstock.core.job import Draft, Job, ids_of
-from penstock.engines.engine import Answer
 from penstock.engines.postgres import history
 from penstock.engines.postgres.claim import PostgresExchanging
 from penstock.engines.postgres.control import PostgresJobs
-from penstock.engines.postgres.enqueue import packed, to_json, to_plain, to_receipts
+from penstock.engines.postgres.enqueue import to_json, to_plain, to_receipts
 from penstock.engines.postgres.errors import KNOWN_ID, LOCKED, SAME_ID, named_errors, says
 from penstock.engines.postgres.reads import PostgresViews, glance
 from penstock.engines.postgres.wakeup import ANY, DONE, NEWS, WORK
@@ -49,7 +48,7 @@ from penstock.engines.records import (
     WorkerInfo,
 )
 from penstock.engines.validation import check_drafts
-from penstock.errors import EngineClosed, EngineUnavailable
+from penstock.errors import EngineUnavailable
 
 PUT_PLAIN = "SELECT penstock.put_plain(%s, %s, %s, %s, %s, %s, %s)"
 PUT = "SELECT * FROM penstock.put(%s)"
@@ -67,28 +66,16 @@ class PostgresEngine(PostgresExchanging):
             with named_errors(self.traits.name):
                 return await self._put(drafts)
         except BaseException:
-            self._doubt(drafts)
+            self._doubt.add(drafts)
             raise
 
-    def pack(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        return packed(self.traits.name, drafts)
-
     def enqueue_now(self, drafts: Sequence[Draft], timeout: float | None) -> list[Receipt] | None:
-        counter = self._counter
-        if counter is None:
-            raise EngineClosed(self.traits.name)
-        with named_errors(self.traits.name):
-            return counter.serve(drafts, timeout)
-
-    def enqueue_soon(self, draft: Draft, answer: Answer) -> Callable[[], None] | None:
-        if self._counter is None:
-            raise EngineClosed(self.traits.name)
-        return self._counter.hand_in(draft, answer)
+        return None if self.inlet is None else self.inlet.put(drafts, timeout)
 
     async def _put(self, drafts: Sequence[Draft]) -> list[Receipt]:
         plain = to_plain(self.traits.name, drafts)
         if plain is not None:
-            row = plain.row(self._doubted_at)
+            row = plain.row(self._doubt.since)
             try:
                 await self._call(PUT_PLAIN, row, wakes=WORK, fills=plain.queue)
                 return [Receipt(id, True) for id in ids_of(drafts)]

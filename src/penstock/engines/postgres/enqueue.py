@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import base64
+import threading
 from collections.abc import Sequence
+from math import inf
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from penstock.clock import Clock
 from penstock.core.ids import all_made_at, made_at
 from penstock.core.job import Draft, DraftBatch, ids_of, payloads_of
 from penstock.engines.postgres.rows import Row, json_text
 from penstock.engines.records import Receipt
 from penstock.engines.validation import check_drafts, is_plain
-from penstock.errors import ItemRefused
 
 BETWEEN: Final = "\x1f"
 """Stands between the items of a list: no JSON text and no id that we make has it."""
@@ -23,7 +25,7 @@ kind_of: Final = attrgetter(*(each for each in Draft.__struct_fields__ if each n
 """All that jobs of one kind have in common."""
 
 
-class Plain(NamedTuple):
+class PlainJobs(NamedTuple):
     """Plain jobs of one kind, as ``penstock.put_plain`` takes them."""
 
     ids: str
@@ -40,32 +42,31 @@ class Plain(NamedTuple):
         """There are several."""
         return BETWEEN in self.ids
 
-    def row(self, doubted_at: float) -> Row:
-        """The parameters. ``doubted_at`` is when this handle last sent jobs without knowing what
-        became of them: ids that were made after it are sent for the first time.
-        """
-        return *self[:-1], None if self.made_at > doubted_at else self.made_at
+    def row(self, doubted_since: float) -> Row:
+        """The parameters; for ``doubted_since`` see ``Doubt``."""
+        return *self[:-1], None if self.made_at > doubted_since else self.made_at
 
 
-class Packed(DraftBatch):
-    """Drafts with what was done for them ahead."""
+class Doubt:
+    """Since when every id that this engine sent is known to be stored or not. Any thread may add.
 
-    __slots__ = ("plain",)
+    Ids that were made later are sent for the first time: nobody looks for them in the history.
+    """
 
-    def __init__(self, drafts: DraftBatch, plain: Plain) -> None:
-        super().__init__(drafts.first, drafts.ids, drafts.payloads)
-        self.plain = plain
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.RLock()  # a signal handler may add while its own thread does
+        self.since = inf
 
+    def begin(self) -> None:
+        """The handle is opened: what another one sent before it is in doubt."""
+        self.since = self._clock.now()
 
-def packed(name: str, drafts: Sequence[Draft]) -> Sequence[Draft]:
-    """Drafts, with what is to be sent of them if they are of one kind and plain."""
-    if not drafts or not isinstance(drafts, DraftBatch):
-        return drafts
-    try:
-        plain = to_plain(name, drafts)
-    except ItemRefused:
-        return drafts  # whoever enqueues them will say so
-    return drafts if plain is None else Packed(drafts, plain)
+    def add(self, drafts: Sequence[Draft]) -> None:
+        """These may be stored, also if the clock was set back since their ids were made."""
+        made = max(made_at(draft.id) for draft in drafts)
+        with self._lock:
+            self.since = max(self.since, self._clock.now(), made)
 
 
 def is_list(joined: str, count: int) -> bool:
@@ -75,15 +76,13 @@ def is_list(joined: str, count: int) -> bool:
     return joined.count(BETWEEN) == count - 1 and "\0" not in joined
 
 
-def to_plain(name: str, drafts: Sequence[Draft]) -> Plain | None:
+def to_plain(name: str, drafts: Sequence[Draft]) -> PlainJobs | None:
     """What to send of these jobs; None: they are not plain, or of several kinds.
 
     On failure: ``ItemRefused``, as any job.
     """
     if len(drafts) == 1:
         return _one_plain(name, drafts[0])
-    if isinstance(drafts, Packed):
-        return drafts.plain
     first = drafts[0]
     if not is_plain(first):
         return None
@@ -106,10 +105,10 @@ def to_plain(name: str, drafts: Sequence[Draft]) -> Plain | None:
     ):
         return None
     kind = (first.task, first.queue, first.priority, first.enqueued_by)
-    return Plain(all_ids, all_payloads, *kind, all_made_at(ids))
+    return PlainJobs(all_ids, all_payloads, *kind, all_made_at(ids))
 
 
-def _one_plain(name: str, draft: Draft) -> Plain | None:
+def _one_plain(name: str, draft: Draft) -> PlainJobs | None:
     """The same for one job, whose caller waits."""
     if not is_plain(draft):
         return None
@@ -122,7 +121,7 @@ def _one_plain(name: str, draft: Draft) -> Plain | None:
     if not id or not payload or not is_list(id, 1) or not is_list(payload, 1):
         return None
     kind = (draft.task, draft.queue, draft.priority, draft.enqueued_by)
-    return Plain(id, payload, *kind, made_at(id))
+    return PlainJobs(id, payload, *kind, made_at(id))
 
 
 def to_json(drafts: Sequence[Draft]) -> str:

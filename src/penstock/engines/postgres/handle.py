@@ -14,9 +14,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -24,18 +22,16 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import psycopg
 from psycopg import errors
-from psycopg.conninfo import conninfo_to_dict
 
 from penstock.clock import Clock, SystemClock
 from penstock.core.finding import Finding
-from penstock.core.ids import made_at
-from penstock.core.job import Draft
 from penstock.engines.engine import Engine
 from penstock.engines.postgres import schema as schemas
+from penstock.engines.postgres.blocking import PostgresInlet
 from penstock.engines.postgres.bounds import Bounds
 from penstock.engines.postgres.connection import Link, Statement, Texts, connect
 from penstock.engines.postgres.control import PostgresJobs
-from penstock.engines.postgres.counter import Counter
+from penstock.engines.postgres.enqueue import Doubt
 from penstock.engines.postgres.errors import REPEATED, is_missing_day, named_errors
 from penstock.engines.postgres.history import IN_THE_WAY, Day, Partitions, Tidying
 from penstock.engines.postgres.offers import Offers
@@ -46,7 +42,6 @@ from penstock.engines.postgres.schema import placed
 from penstock.engines.postgres.settle import EXCHANGE_TEXTS
 from penstock.engines.postgres.transaction import READ, SEEK, WRITE, Alone, turn
 from penstock.engines.postgres.wakeup import Watch
-from penstock.engines.postgres.window import Window
 from penstock.engines.records import Schema, Traits
 from penstock.errors import EngineClosed
 
@@ -90,14 +85,13 @@ class PostgresHandle(Engine):
         self._turn = asyncio.Lock()
         self._links: Links | None = None
         self._watch: Watch | None = None
-        self._counter: Counter | None = None
+        self.inlet: PostgresInlet | None = None
         self._bounds = Bounds(self.clock)
         self._places: dict[str, str] = {}
         self._offers = Offers()
         self._tidying = Tidying()
         self._exchange = Statement(b"exchange", placed(EXCHANGE_TEXTS, self._schema))
-        self._doubted_at = math.inf
-        self._doubting = threading.RLock()  # many threads doubt, and signal handlers do
+        self._doubt = Doubt(self.clock)
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -120,19 +114,17 @@ class PostgresHandle(Engine):
                 await links.close()
                 raise
             self._links = links
-            window = Window(
-                self.traits.name,
+            self._doubt.begin()
+            self.inlet = PostgresInlet(
+                self._dsn,
                 self._schema,
-                lambda: self._doubted_at,
-                self._doubt,
-                self._instant,
-            )
-            self._counter = Counter(
-                self._dsn, conninfo_to_dict(self._dsn), self._connect_timeout, window, links.abandon
+                self._connect_timeout,
+                doubt=self._doubt,
+                instant=self._instant,
+                abandon=links.abandon,
             )
             self._bounds.forget()
             self._offers = Offers()
-            self._doubted_at = self.clock.now()
             self._watch = Watch(
                 None if self._listens is False else self._connect_listener,
                 links,
@@ -152,7 +144,7 @@ class PostgresHandle(Engine):
         async with self._turn:
             links, self._links = self._links, None
             watch, self._watch = self._watch, None
-            counter, self._counter = self._counter, None
+            inlet, self.inlet = self.inlet, None
             if self._pid != os.getpid():
                 return
             # Whoever is cancelled here has closed the rest all the same.
@@ -161,8 +153,8 @@ class PostgresHandle(Engine):
                     parts.push_async_callback(links.close)
                 if watch is not None:
                     parts.push_async_callback(watch.close)
-                if counter is not None:
-                    counter.close()
+                if inlet is not None:
+                    inlet.close()
 
     async def migrate(self) -> int:
         with named_errors(self.traits.name):
@@ -215,14 +207,6 @@ class PostgresHandle(Engine):
         return self._watch
 
     # --- how a step runs -----------------------------------------------------------------------
-
-    def _doubt(self, drafts: Sequence[Draft]) -> None:
-        """They may be stored: whoever sends them again has to ask, also if the clock was set back
-        since their ids were made.
-        """
-        made = max(made_at(draft.id) for draft in drafts)
-        with self._doubting:
-            self._doubted_at = max(self._doubted_at, self.clock.now(), made)
 
     def _instant(self) -> float | None:
         return self.clock.now() if self._follows_clock else None
