@@ -8,7 +8,7 @@ Only ``engines.observed`` publishes; engines, workers and the leader know nothin
     bus.subscribe(None, log)              # everything
 
 An event is published after its change is committed, by the process that made the change. If that
-process dies in between, or the store's reply is lost, nobody tells of it: events are for logs,
+process dies in between, or the store's reply is lost, no event is published: events are for logs,
 metrics and alerts; what must not be missed is read from the store.
 """
 
@@ -216,12 +216,12 @@ class _Table:
 
 
 class Bus:
-    """Carries events from whoever publishes to whoever subscribed; safe from any thread.
+    """Carries events from publishers to subscribers; safe from any thread.
 
     A plain listener is called at once, on the thread that publishes, usually the engine's event
     loop: it must not block. An async listener becomes a task on the loop that publishes, started
     in the order of the events and not waited for; without a running loop it is refused. What a
-    listener raises is logged and disturbs nobody.
+    listener raises is logged and goes no further.
     """
 
     def __init__(self) -> None:
@@ -259,7 +259,7 @@ class Bus:
         return unsubscribe
 
     def wants(self, kind: type[Event]) -> bool:
-        """Say whether an event of this kind, or of one below it, would reach anybody."""
+        """Say whether an event of this kind, or of one below it, has a subscriber."""
         table = self._table
         if (known := table.wanted.get(kind)) is not None:
             return known
@@ -271,7 +271,7 @@ class Bus:
         return table.wanted.setdefault(kind, wanted)
 
     def publish(self, event: Event) -> None:
-        """Tell everybody who subscribed to events like this one. Never raises."""
+        """Call every subscriber to events like this one. Never raises."""
         table = self._table
         listeners = table.listeners.get(type(event))
         if listeners is None:

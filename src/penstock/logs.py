@@ -5,7 +5,7 @@
 
     logs.configure("json")             # `penstock worker` does this, once
 
-Inside an attempt every record, whoever writes it, has ``job``, ``task``, ``attempt``, ``queue``,
+Inside an attempt every record, of any library, has ``job``, ``task``, ``attempt``, ``queue``,
 ``correlation_id`` and ``worker``; outside of one they are None. Such a line is a sign of life, too.
 A thread that a handler starts by itself is outside, unless it runs in a copy of the context.
 """
@@ -52,7 +52,7 @@ def say(
     extra = {"event": event, "fields": fields}
     try:
         logger.log(level, "%s", text, exc_info=exc_info, extra=extra, stacklevel=2)
-    except KeyError:  # somebody's record factory has taken one of the two names
+    except KeyError:  # a record factory of the user has taken one of the two names
         logger.log(level, "%s", text, exc_info=exc_info, stacklevel=2)
 
 
@@ -61,9 +61,9 @@ def say(
 
 @contextmanager
 def context() -> Iterator[None]:
-    """Let records know their attempt, as long as anybody in this process is inside.
+    """Let records know their attempt, as long as one block of this kind is open in this process.
 
-    Afterwards the record factory is again what it was, unless somebody has set another meanwhile:
+    Afterwards the record factory is again what it was, unless another was set meanwhile:
     that one stays, and ours, if it is still called, does nothing.
     """
     with _CHANGE:
@@ -238,7 +238,7 @@ def configure(
 
 
 def configured() -> tuple[str, int] | None:
-    """The format and the level that ``configure`` has set; None: nobody has called it."""
+    """The format and the level that ``configure`` has set; None: it was not called."""
     root = logging.getLogger()
     for handler in root.handlers:
         if isinstance(handler, _Handler):
@@ -247,7 +247,7 @@ def configured() -> tuple[str, int] | None:
 
 
 def capture() -> None:
-    """Log what Python would print by itself: warnings, and errors that nobody catches.
+    """Log what Python would print by itself: warnings, and errors that are not caught.
 
     For processes that are all ours: an application has its own ways.
     """

@@ -1,4 +1,4 @@
-"""The parts of the demo: its book, its day, its pictures, its place."""
+"""The parts of the demo: its history, its orders, its pictures, its folder."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 
 from penstock.core.job import ErrorRecord, Job, State
 from penstock.demo import folder
-from penstock.demo.folder import Place
+from penstock.demo.folder import DemoFolder
+from penstock.demo.history import JobHistory, next_commands
 from penstock.demo.picture import Picture
-from penstock.demo.run import ORDERS, opening, orders
-from penstock.demo.view import Book, next_commands
+from penstock.demo.run import ORDERS, opening_jobs, order_jobs
 from penstock.errors import EngineFull, EngineReadOnly, EngineUnavailable
 
 
@@ -41,61 +41,61 @@ def error(attempt: int, kind: str = "ConnectionError", message: str = "no answer
     return ErrorRecord(attempt=attempt, at=100.0 + attempt, kind=kind, message=message)
 
 
-def told(book: Book, *jobs: Job) -> list[tuple[str, str, str]]:
-    return [(entry.kind, entry.what, entry.text) for entry in book.note(jobs)]
+def told(history: JobHistory, *jobs: Job) -> list[tuple[str, str, str]]:
+    return [(entry.kind, entry.what, entry.text) for entry in history.note(jobs)]
 
 
 WHAT = "payment.collect 7 ada"
 
 
 def test_each_bad_attempt_is_told_once() -> None:
-    book = Book()
-    book.add(["j1"])
+    history = JobHistory()
+    history.add(["j1"])
     waiting = job(State.SCHEDULED, errors=(error(1),), failures=1, run_at=102.0)
-    assert told(book, waiting) == [("again", WHAT, "attempt 1: no answer")]
-    assert told(book, waiting) == []
+    assert told(history, waiting) == [("again", WHAT, "attempt 1: no answer")]
+    assert told(history, waiting) == []
     done = job(State.SUCCEEDED, errors=(error(1),), failures=1, attempt=2, result=b'"paid"')
-    assert told(book, done) == [("done", WHAT, "paid at attempt 2")]
-    assert (book.open, book.sums["payment.collect", "retried"]) == ({}, 1)
+    assert told(history, done) == [("done", WHAT, "paid at attempt 2")]
+    assert (history.open, history.sums["payment.collect", "retried"]) == ({}, 1)
 
 
 def test_what_happened_between_two_looks_is_told_in_its_order() -> None:
-    book = Book()
+    history = JobHistory()
     errors = (error(1), error(2, "crash", "the worker died during this attempt"))
-    kinds = [kind for kind, _, _ in told(book, job(errors=errors, failures=1, crashes=1))]
+    kinds = [kind for kind, _, _ in told(history, job(errors=errors, failures=1, crashes=1))]
     assert kinds == ["again", "crash"]
 
 
 def test_a_job_that_has_failed_for_good_is_a_dead_letter() -> None:
-    book = Book()
+    history = JobHistory()
     errors = (error(1), error(2))
     failed = job(State.FAILED, errors=errors, failures=2, attempt=2, reason="no answer\nat all")
-    assert told(book, failed) == [
+    assert told(history, failed) == [
         ("again", WHAT, "attempt 1: no answer"),
         ("failed", WHAT, "for good: no answer"),
     ]
-    assert [dead.id for dead in book.dead] == ["j1"]
-    assert book.sums["payment.collect", "retried"] == 1
-    assert book.queues["payments", State.FAILED] == 1
+    assert [dead.id for dead in history.dead] == ["j1"]
+    assert history.sums["payment.collect", "retried"] == 1
+    assert history.queues["payments", State.FAILED] == 1
 
 
 def test_a_job_for_later_is_told_when_it_is_first_seen() -> None:
-    book = Book()
+    history = JobHistory()
     later = job(State.SCHEDULED, run_at=112.0)
-    assert told(book, later) == [("later", WHAT, "due in 12s")]
-    assert told(book, later) == []
+    assert told(history, later) == [("later", WHAT, "due in 12s")]
+    assert told(history, later) == []
 
 
 def test_workers_that_come_and_go_are_told() -> None:
-    book = Book()
-    assert [entry.kind for entry in book.note_workers({"a": 1, "b": 2}, 0.0)] == ["joined"] * 2
-    changed = [(entry.kind, entry.what) for entry in book.note_workers({"b": 2, "c": 3}, 1.0)]
+    history = JobHistory()
+    assert [entry.kind for entry in history.note_workers({"a": 1, "b": 2}, 0.0)] == ["joined"] * 2
+    changed = [(entry.kind, entry.what) for entry in history.note_workers({"b": 2, "c": 3}, 1.0)]
     assert changed == [("gone", "worker 1"), ("joined", "worker 3")]
-    assert book.note_workers({"b": 2, "c": 3}, 2.0) == []
+    assert history.note_workers({"b": 2, "c": 3}, 2.0) == []
 
 
 def test_a_day_has_everything_that_is_to_be_shown() -> None:
-    day = [*opening(), *(wish for caused in orders(without_end=False) for wish in caused)]
+    day = [*opening_jobs(), *(wish for caused in order_jobs(without_end=False) for wish in caused)]
     tasks = {wish.task for wish in day}
     assert tasks == {
         "mail.send",
@@ -106,7 +106,7 @@ def test_a_day_has_everything_that_is_to_be_shown() -> None:
         "customer.remind",
     }
     assert sum(wish.task == "invoice.render" for wish in day) == 1
-    assert len(list(islice(orders(without_end=True), 3 * ORDERS))) == 3 * ORDERS
+    assert len(list(islice(order_jobs(without_end=True), 3 * ORDERS))) == 3 * ORDERS
 
 
 def test_a_picture_is_a_png_of_its_size() -> None:
@@ -152,8 +152,8 @@ def test_commands_are_written_so_that_a_shell_understands_them(
     monkeypatch.setattr(sys, "executable", str(beside / "python"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/nowhere")
-    book, where = Book(), Place(tmp_path / "a folder")
-    listed, _, last = (shlex.split(line) for line in next_commands(book, where))
+    history, where = JobHistory(), DemoFolder(tmp_path / "a folder")
+    listed, _, last = (shlex.split(line) for line in next_commands(history, where))
     assert listed == ["my python/penstock", "jobs", "list", "--url", where.url]
     assert last[1] == "top"
     monkeypatch.setenv("PATH", str(beside))
@@ -163,10 +163,10 @@ def test_commands_are_written_so_that_a_shell_understands_them(
 
 
 def test_the_commands_to_try_are_about_a_dead_letter_that_can_be_corrected() -> None:
-    book = Book()
-    told(book, job(State.FAILED, id="j0", reason="crashed 3 times", crashes=3))
-    told(book, job(State.FAILED, reason="no answer"))
-    listed, explained, retried = next_commands(book, Place(Path("/tmp/x")))
+    history = JobHistory()
+    told(history, job(State.FAILED, id="j0", reason="crashed 3 times", crashes=3))
+    told(history, job(State.FAILED, reason="no answer"))
+    listed, explained, retried = next_commands(history, DemoFolder(Path("/tmp/x")))
     assert "jobs list --state failed --url sqlite:////tmp/x/jobs.db" in listed
     assert "explain j1 --url" in explained
     assert "jobs retry j1 --url" in retried

@@ -251,7 +251,7 @@ def test_processes_that_cannot_be_started_end_it_with_the_place_of_the_reason(
     script = (
         "import sys; from multiprocessing.spawn import set_executable; "
         "from penstock.cli.program import run; import penstock.demo.run as demo; "
-        "demo.START_PATIENCE = 0.5; set_executable('/nowhere/python'); sys.exit(run(['demo']))"
+        "demo.START_TIMEOUT = 0.5; set_executable('/nowhere/python'); sys.exit(run(['demo']))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],

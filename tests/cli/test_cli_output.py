@@ -9,7 +9,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from penstock.cli.output import Column, Table, print_block, print_json, visible
+from penstock.cli.output import Column, PrintedTable, print_block, print_json, visible
 from penstock.cli.times import iso, moment, relative, rough
 
 COLUMNS = (Column("NAME", shrink=True), Column("JOBS", align="right"), Column("NOTE"))
@@ -18,14 +18,14 @@ COLUMNS = (Column("NAME", shrink=True), Column("JOBS", align="right"), Column("N
 def test_columns_are_as_wide_as_what_is_in_them_on_a_screen(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    Table(COLUMNS).print([("日本", "7", "x"), ("mail", "1000", "")])
+    PrintedTable(COLUMNS).print([("日本", "7", "x"), ("mail", "1000", "")])
     assert capsys.readouterr().out == "NAME  JOBS  NOTE\n日本     7  x\nmail  1000\n"
 
 
 def test_a_table_in_pieces_has_its_titles_once_and_stays_aligned(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    table = Table(COLUMNS)
+    table = PrintedTable(COLUMNS)
     table.print([("a long name", "1", "x")])
     table.print([("b", "2", "y")])
     assert capsys.readouterr().out.splitlines() == [

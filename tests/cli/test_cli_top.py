@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 from cli.terminals import ENTER, Terminal
 from penstock import Penstock
 from penstock.cli.program import app as command
-from penstock.cli.top.live import Beats, pause
-from penstock.cli.top.render import Field, Look, Panel, frame, shares
-from penstock.cli.top.view import View
+from penstock.cli.top.live import pause
+from penstock.cli.top.render import Field, Panel, ScreenState, frame, shares
+from penstock.cli.top.view import BeatAges, View
 from penstock.clock import SystemClock
 from penstock.core.job import ErrorRecord, Job, Outcome, OutcomeKind, State
 from penstock.engines.records import Ask, Count, Glance, QueueSettings, Report, WorkerInfo
@@ -326,7 +326,7 @@ def test_a_slow_look_is_followed_by_a_longer_pause() -> None:
 
 
 def test_a_beat_is_known_once_it_was_seen_to_grow() -> None:
-    beats = Beats()
+    beats = BeatAges()
 
     def still(beat: int, now: float) -> float | None:
         info = WorkerInfo(id="w", beat=beat, lease=15.0)
@@ -340,7 +340,7 @@ def test_a_beat_is_known_once_it_was_seen_to_grow() -> None:
 
 
 def test_a_worker_that_is_silent_for_a_lease_is_told_though_it_never_beat() -> None:
-    beats = Beats()
+    beats = BeatAges()
     info = WorkerInfo(id="w", beat=7, lease=15.0)
     assert beats.note((info,), 100)["w"] is None
     assert beats.note((info,), 115)["w"] is None
@@ -352,7 +352,7 @@ def drawn(view: View, **look: Any) -> str:
     size = {"width": 100, "height": 30, **look}
     console = Console(width=size["width"], height=size["height"], color_system=None)
     with console.capture() as captured:
-        console.print(frame(view, Look(**size)))
+        console.print(frame(view, ScreenState(**size)))
     return captured.get()
 
 

@@ -1,7 +1,4 @@
-"""The command ``penstock``.
-
-Here is only its door: whatever takes time to load is behind it, where Ctrl-C is already heard.
-"""
+"""The command ``penstock``: its entry point, which imports the rest once Ctrl-C is handled."""
 
 from __future__ import annotations
 
@@ -16,20 +13,20 @@ INTERRUPTED: Final = 130
 
 def main() -> NoReturn:
     """Run the command that this process was started for, and exit."""
-    # Else who started it, such as nohup, wants no Ctrl-C.
-    is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if is_heard:
+    # Otherwise the parent, such as nohup, has turned Ctrl-C off.
+    is_handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_handled:
         signal.signal(signal.SIGINT, _leave)
     _open_streams()
     from penstock.cli.program import run
 
     try:
-        if is_heard:
+        if is_handled:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         code = run(sys.argv[1:])
     except KeyboardInterrupt:
         code = INTERRUPTED
-    if is_heard:
+    if is_handled:
         signal.signal(signal.SIGINT, _leave)
     sys.exit(code)
 
@@ -40,7 +37,7 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 
 
 def _open_streams() -> None:
-    """Open the standard streams that somebody has closed: what takes their numbers, such as the
+    """Open the standard streams that were closed: a file that gets their numbers, such as the
     socket of a worker process, would be taken for them. No text is refused by their encoding.
     """
     for number in range(3):

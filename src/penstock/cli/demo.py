@@ -38,21 +38,21 @@ def demo(
     from penstock.demo.folder import make
     from penstock.demo.run import run
 
-    place = make(keep)
+    folder = make(keep)
     try:
-        told = run(place, stays=stay)
+        stopped_by = run(folder, stays=stay)
     except KeyboardInterrupt:
-        told = "Ctrl-C"
+        stopped_by = "Ctrl-C"
     except (PenstockError, OSError) as error:
         if keep is None and not isinstance(error, ProcessFailed):
-            place.remove()
+            folder.remove()
         raise
-    if told is None:
+    if stopped_by is None:
         return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends already
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is already ending
     if stay or keep is not None:
-        say(f"Stopped. What was done stays in {place.folder}")
+        say(f"Stopped. What was done stays in {folder.path}")
     else:
-        place.remove()
+        folder.remove()
         say("Stopped. Nothing is left of it.")
-    raise typer.Exit(INTERRUPTED if told == "Ctrl-C" else TERMINATED)
+    raise typer.Exit(INTERRUPTED if stopped_by == "Ctrl-C" else TERMINATED)

@@ -27,140 +27,6 @@ from penstock.find_app import VARIABLE
 from penstock.handle import Handle
 from penstock.options import Call, EnqueueOptions, word
 
-# --- calls --------------------------------------------------------------------------------------
-#
-# Calls as a person writes them in a shell, or a program on its output, one JSON object a line.
-
-
-BATCH: Final = 1000
-
-_HOW: Final = "give one JSON object, or NAME=TEXT and NAME:=JSON one by one"
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A call, and where it stands in the input."""
-
-    number: int
-    call: Call
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """How far the input is stored: ``line`` is the last of them, ``under_way`` are not certain."""
-
-    jobs: int = 0
-    line: int = 0
-    under_way: int = 0
-
-    def told(self) -> str:
-        """What a person has to know who wants to go on."""
-        some = f"{self.under_way:,}"
-        if not self.jobs:
-            return f"Perhaps the first {some} are stored." if self.under_way else "None is stored."
-        done = f"The {self.jobs:,} up to line {self.line} are stored"
-        if self.under_way:
-            return f"{done}, perhaps also the {some} after."
-        return f"{done}; to go on, leave them out: tail -n +{self.line + 1}"
-
-
-def arguments(task: str, words: Sequence[str]) -> dict[str, Any]:
-    """The arguments that words on a command line mean."""
-    if len(words) == 1 and words[0].lstrip()[:1] in ("{", "["):
-        return _object(task, words[0])
-    found: dict[str, Any] = {}
-    for each in words:
-        said, mark, value = each.partition("=")
-        name = said.removesuffix(":")
-        if not mark or not name:
-            raise BadArguments(task, f"{each!r} is no argument; {_HOW}")
-        if name in found:
-            raise BadArguments(task, f"{name!r} is given twice")
-        found[name] = value if said == name else _json(task, said, value)
-    return found
-
-
-def options_of(given: Mapping[str, Any]) -> EnqueueOptions:
-    """Options whose values are text, as the library takes them."""
-    chosen = {name: value for name, value in given.items() if value is not None}
-    priority = chosen.get("priority")
-    if isinstance(priority, str) and priority.removeprefix("-").isdecimal():
-        chosen["priority"] = int(priority)
-    if isinstance(chosen.get("run_at"), str):
-        chosen["run_at"] = _time(chosen["run_at"])
-    return cast(EnqueueOptions, chosen)
-
-
-def batches(
-    lines: Iterable[str], task: str | None, given: Mapping[str, Any]
-) -> Iterator[list[Line]]:
-    """The calls that lines of JSON mean, some at a time; ``given`` holds where a line says nothing.
-
-    With a ``task``, a line is its arguments; without, it names one. Empty lines mean nothing.
-    """
-    batch: list[Line] = []
-    for number, text in enumerate(lines, 1):
-        if not text.strip():
-            continue
-        with named(number):
-            batch.append(Line(number, _call(text, task, given)))
-        if len(batch) == BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-@contextmanager
-def named(number: int) -> Iterator[None]:
-    """Let an error say which line is wrong."""
-    try:
-        yield
-    except UsageError as error:
-        why = error.error if isinstance(error, BadItem) else error
-        raise UsageError(f"line {number} is wrong: {why}") from error
-
-
-def _call(text: str, task: str | None, given: Mapping[str, Any]) -> Call:
-    said = _object(task or "a line", text)
-    if task is not None:
-        return Call(task, said, options_of(given))
-    named, args = said.pop("task", None), said.pop("args", None)
-    if not isinstance(named, str):
-        why = 'it names no task; write {"task": "shop.send", "args": {...}}'
-        raise BadArguments("a line", why)
-    if not isinstance(args, dict | None):
-        raise BadArguments(named, f"args is no JSON object, but {args!r}")
-    return Call(named, args, options_of({**given, **said}))
-
-
-def _object(task: str, text: str) -> dict[str, Any]:
-    found = _json(task, "", text)
-    if not isinstance(found, dict):
-        raise BadArguments(task, f"{text.strip()!r} is no JSON object; arguments go by their names")
-    return found
-
-
-def _json(task: str, name: str, text: str) -> Any:
-    try:
-        return msgspec.json.decode(text.encode(errors="surrogateescape"))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        at = f"{name}={text}" if name else text.strip()
-        raise BadArguments(task, f"{at!r} is no JSON: {error}; {_HOW}") from None
-
-
-def _time(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        why = "give a date and time, such as 2026-11-16T03:20+00:00"
-        raise BadOption("run_at", text, why) from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-# --- enqueue ------------------------------------------------------------------------------------
-
-
 EPILOG = """\
 Arguments are one JSON object, or NAME=TEXT and NAME:=JSON one by one. With - for the arguments,
 the input has one such object a line. With - for the task, each line is an object with task, args
@@ -183,6 +49,9 @@ Example: penstock enqueue shop.send to=ada@example.com count:=3 --app shop:app -
 """
 
 _WHAT: Final[Mapping[str | None, str]] = MappingProxyType({"id": "id", "unique": "unique key"})
+BATCH: Final = 1000
+"""Lines that are stored at once."""
+_HOW: Final = "give one JSON object, or NAME=TEXT and NAME:=JSON one by one"
 
 
 def enqueue(
@@ -297,8 +166,8 @@ def enqueue(
 def _application(
     target: str | None, url: str | None
 ) -> Iterator[tuple[Penstock, Callable[[str], None]]]:
-    """The application that is named, or one without tasks on the store that is; and what refuses a
-    task that it should have and has not.
+    """The named application, or one without tasks on the named store; and a check that refuses a
+    task that the application does not have.
     """
     if target and url:
         raise UsageError("--app names a store of its own; give --app or --url")
@@ -336,9 +205,9 @@ def _store_lines(
     as_json: bool,
     wait: bool,
 ) -> list[Handle[Any]]:
-    """Store what the input says, batch by batch; return the handles if somebody waits for them."""
+    """Store what the input says, batch by batch; return the handles if they are awaited."""
     kept: list[Handle[Any]] = []
-    stored = Stored()
+    stored = StoredSoFar()
     # A bar among the ids, on the same screen, would be in their way.
     bar = nullcontext(lambda _: None) if sys.stdout.isatty() else progress("Enqueuing", None)
     try:
@@ -347,7 +216,7 @@ def _store_lines(
                 _check_tasks(check, batch)
                 stored = replace(stored, under_way=len(batch))
                 handles = _store_batch(store, batch)
-                stored = Stored(stored.jobs + len(handles), batch[-1].number)
+                stored = StoredSoFar(stored.jobs + len(handles), batch[-1].number)
                 _tell(handles, as_json=as_json, wait=wait, is_one=False)
                 told(len(handles))
                 kept += handles if wait else ()
@@ -365,13 +234,13 @@ def _store_lines(
     return kept
 
 
-def _check_tasks(check: Callable[[str], None], batch: Sequence[Line]) -> None:
+def _check_tasks(check: Callable[[str], None], batch: Sequence[InputLine]) -> None:
     for line in batch:
         with named(line.number):
             check(line.call.task)
 
 
-def _store_batch(store: Penstock, batch: Sequence[Line]) -> list[Handle[Any]]:
+def _store_batch(store: Penstock, batch: Sequence[InputLine]) -> list[Handle[Any]]:
     try:
         return store.enqueue_many(line.call for line in batch)
     except BadItem as error:
@@ -380,7 +249,7 @@ def _store_batch(store: Penstock, batch: Sequence[Line]) -> list[Handle[Any]]:
 
 
 def _tell(handles: Sequence[Handle[Any]], *, as_json: bool, wait: bool, is_one: bool) -> None:
-    """Print the ids, unless what they are awaited for will say them."""
+    """Print the ids, unless the results will be printed with them."""
     for handle in handles:
         if not handle.created and not as_json:
             say(f"Job {handle.id} was there already, with the same {_WHAT[handle.because]}.")
@@ -410,3 +279,127 @@ def _wait(handle: Handle[Any], limit: float | None, *, as_json: bool, is_one: bo
 
 def _record(handle: Handle[Any]) -> dict[str, Any]:
     return {"id": handle.id, "created": handle.created, "because": handle.because}
+
+
+# --- reading calls -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class InputLine:
+    """A call, and where it stands in the input."""
+
+    number: int
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSoFar:
+    """How far the input is stored: up to ``line``; perhaps also ``under_way`` more jobs."""
+
+    jobs: int = 0
+    line: int = 0
+    under_way: int = 0
+
+    def told(self) -> str:
+        """How to go on from here, for a person."""
+        some = f"{self.under_way:,}"
+        if not self.jobs:
+            return f"Perhaps the first {some} are stored." if self.under_way else "None is stored."
+        done = f"The {self.jobs:,} up to line {self.line} are stored"
+        if self.under_way:
+            return f"{done}, perhaps also the {some} after."
+        return f"{done}; to go on, leave them out: tail -n +{self.line + 1}"
+
+
+def arguments(task: str, words: Sequence[str]) -> dict[str, Any]:
+    """The arguments that words on a command line mean."""
+    if len(words) == 1 and words[0].lstrip()[:1] in ("{", "["):
+        return _object(task, words[0])
+    found: dict[str, Any] = {}
+    for each in words:
+        said, mark, value = each.partition("=")
+        name = said.removesuffix(":")
+        if not mark or not name:
+            raise BadArguments(task, f"{each!r} is no argument; {_HOW}")
+        if name in found:
+            raise BadArguments(task, f"{name!r} is given twice")
+        found[name] = value if said == name else _json(task, said, value)
+    return found
+
+
+def options_of(given: Mapping[str, Any]) -> EnqueueOptions:
+    """Options whose values are text, as the library takes them."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    priority = chosen.get("priority")
+    if isinstance(priority, str) and priority.removeprefix("-").isdecimal():
+        chosen["priority"] = int(priority)
+    if isinstance(chosen.get("run_at"), str):
+        chosen["run_at"] = _time(chosen["run_at"])
+    return cast(EnqueueOptions, chosen)
+
+
+def batches(
+    lines: Iterable[str], task: str | None, given: Mapping[str, Any]
+) -> Iterator[list[InputLine]]:
+    """The calls that lines of JSON mean, some at a time; ``given`` holds where a line says nothing.
+
+    With a ``task``, a line is its arguments; without, it names one. Empty lines mean nothing.
+    """
+    batch: list[InputLine] = []
+    for number, text in enumerate(lines, 1):
+        if not text.strip():
+            continue
+        with named(number):
+            batch.append(InputLine(number, _call(text, task, given)))
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+@contextmanager
+def named(number: int) -> Iterator[None]:
+    """Let an error say which line is wrong."""
+    try:
+        yield
+    except UsageError as error:
+        why = error.error if isinstance(error, BadItem) else error
+        raise UsageError(f"line {number} is wrong: {why}") from error
+
+
+def _call(text: str, task: str | None, given: Mapping[str, Any]) -> Call:
+    said = _object(task or "a line", text)
+    if task is not None:
+        return Call(task, said, options_of(given))
+    named, args = said.pop("task", None), said.pop("args", None)
+    if not isinstance(named, str):
+        why = 'it names no task; write {"task": "shop.send", "args": {...}}'
+        raise BadArguments("a line", why)
+    if not isinstance(args, dict | None):
+        raise BadArguments(named, f"args is no JSON object, but {args!r}")
+    return Call(named, args, options_of({**given, **said}))
+
+
+def _object(task: str, text: str) -> dict[str, Any]:
+    found = _json(task, "", text)
+    if not isinstance(found, dict):
+        raise BadArguments(task, f"{text.strip()!r} is no JSON object; arguments go by their names")
+    return found
+
+
+def _json(task: str, name: str, text: str) -> Any:
+    try:
+        return msgspec.json.decode(text.encode(errors="surrogateescape"))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        at = f"{name}={text}" if name else text.strip()
+        raise BadArguments(task, f"{at!r} is no JSON: {error}; {_HOW}") from None
+
+
+def _time(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        why = "give a date and time, such as 2026-11-16T03:20+00:00"
+        raise BadOption("run_at", text, why) from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

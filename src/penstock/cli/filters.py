@@ -99,7 +99,7 @@ def as_options(which: Which) -> str:
 
 
 def _which(given: Mapping[str, Any]) -> Which:
-    # An empty text is not left out: whoever gave it, from a variable, meant to choose.
+    # An empty text is not left out: it came from an empty variable, and was meant to choose.
     chosen: dict[str, Any] = {
         name: value for name, value in given.items() if value is not None and value != []
     }

@@ -1,4 +1,4 @@
-"""A job as commands show it: one record for programs, a row or a page for people."""
+"""A job as commands print it: a record for programs, a row or a page for people."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def row(job: Job, now: float) -> Sequence[str]:
 
 
 def print_page(job: Job, now: float, why: str | None = None) -> None:
-    """Everything about one job; ``why`` it is where it is, if somebody knows."""
+    """Everything about one job; ``why``: its explanation, if there is one."""
     print_facts(_facts(job, now, why))
     print_title("Payload")
     print_block(_pretty(job.payload), indent=2)

@@ -1,4 +1,4 @@
-"""``penstock jobs``: see jobs, page by page or one by one."""
+"""``penstock jobs``: list and show jobs; retry, cancel or purge them by their ids or by options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.cli.job_record import COLUMNS, print_page, record, row
 from penstock.cli.output import (
     AsJson,
     Column,
-    Table,
+    PrintedTable,
     print_json,
     print_json_line,
     print_line,
@@ -31,16 +31,20 @@ from penstock.errors import EngineError, UsageError
 from penstock.handle import BY_A_PERSON
 from penstock.operations import Told, Which
 
-# --- bulk ---------------------------------------------------------------------------------------
-#
-# ``penstock jobs retry``, ``cancel`` and ``purge``: of jobs by their ids, or of all that fit.
+PAGE_OF_ALL: Final = 500
 
+LIST_EPILOG = f"""\
+{HELP}
+Newest first. --json prints one document with jobs and the cursor of the next page; with --all, one
+line for each job.
 
-Ids = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="ID", help="The jobs; - reads ids from the input, one a line."),
-]
-All = Annotated[bool, typer.Option("--all", help="All jobs, if nothing else chooses.")]
+Example: penstock jobs list --state failed --since 2h
+"""
+SHOW_EPILOG = """\
+Exit codes: 0 here it is; 1 the store does not know it.
+
+Example: penstock jobs show 5f2c09a1b3d4e5f60718
+"""
 
 _ASKS: Final = "It asks before it acts on jobs that options choose, and says how many they are."
 
@@ -74,7 +78,76 @@ no; 2 it was called in a wrong way, or nobody could be asked.
 Example: penstock jobs purge --state succeeded --until 30d
 """
 
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ID", help="The jobs; - reads ids from the input, one a line."),
+]
+All = Annotated[bool, typer.Option("--all", help="All jobs, if nothing else chooses.")]
 
+app = group("jobs", "See jobs, send them back to run, cancel or delete them.")
+
+
+@app.command("list", epilog=LIST_EPILOG)
+@filtered
+def list_jobs(
+    which: Which,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Jobs on a page.")] = 50,
+    cursor: Annotated[
+        str | None,
+        typer.Option(metavar="CURSOR", help="Go on where a page ended: it said with which."),
+    ] = None,
+    all_pages: Annotated[bool, typer.Option("--all", help="All pages, as they come.")] = False,
+    as_json: AsJson = False,
+    url: Url = None,
+) -> None:
+    """List the jobs that fit, newest first."""
+    table = PrintedTable(COLUMNS)
+    with opened(url) as store:
+        now = store.now()
+        while True:
+            size = PAGE_OF_ALL if all_pages else limit
+            page = store.find(limit=size, cursor=cursor, **which)
+            if not as_json:
+                table.print(row(job, now) for job in page.jobs)
+            elif all_pages:
+                for job in page.jobs:
+                    print_json_line(record(job))
+            else:
+                print_json({"jobs": [record(job) for job in page.jobs], "cursor": page.cursor})
+            cursor = page.cursor
+            if not all_pages or cursor is None:
+                break
+    if not as_json:
+        _say_more(page, which, limit, url, all_pages)
+
+
+def _say_more(page: Page, which: Which, limit: int, url: str | None, all_pages: bool) -> None:
+    """Say that there is nothing, or how to see the next page."""
+    if not page.jobs:
+        say("No job fits." if which else "There are no jobs.")
+    if page.cursor is not None and not all_pages:
+        place = f"--url {shlex.quote(url)}" if url else ""
+        options = (as_options(which), f"--limit {limit}", f"--cursor {page.cursor}", place)
+        say(f"More: penstock jobs list {' '.join(filter(None, options))}")
+
+
+@app.command("show", epilog=SHOW_EPILOG)
+def show(
+    id: Annotated[str, typer.Argument(metavar="ID", help="The job.")],
+    as_json: AsJson = False,
+    url: Url = None,
+) -> None:
+    """Show everything about one job."""
+    with opened(url) as store:
+        job = store.job(id).status()
+        if as_json:
+            print_json(record(job))
+        else:
+            why = None if job.state.is_final else store.explain(id).verdict
+            print_page(job, store.now(), why)
+
+
+@app.command("retry", epilog=RETRY_EPILOG)
 @filtered
 def retry(
     which: Which,
@@ -92,17 +165,18 @@ def retry(
             can = {State.FAILED, State.CANCELLED}
             with _steps("Retrying", len(named)) as told:
                 answers = (
-                    _rehearsed(store, named, can) if dry_run else store.retry_many(named, told=told)
+                    _dry_run(store, named, can) if dry_run else store.retry_many(named, told=told)
                 )
-            _tell_each(answers, "retried", (), dry_run, as_json)
+            _print_each(answers, "retried", (), dry_run, as_json)
             return
         which.setdefault("state", [State.FAILED])
         count = _asked(store, which, "Retry", "retried", yes, dry_run, as_json)
         with _steps("Retrying", count) as told:
             changed = store.retry_all(told=told, **which)
-    _tell_all(changed, "retried", as_json)
+    _print_count(changed, "retried", as_json)
 
 
+@app.command("cancel", epilog=CANCEL_EPILOG)
 @filtered
 def cancel(
     which: Which,
@@ -123,19 +197,20 @@ def cancel(
             can = set(State) - FINAL
             with _steps("Cancelling", len(named)) as told:
                 answers = (
-                    _rehearsed(store, named, can)
+                    _dry_run(store, named, can)
                     if dry_run
                     else store.cancel_many(named, reason, told=told)
                 )
-            _tell_each(answers, "cancelled", (State.CANCELLED, State.RUNNING), dry_run, as_json)
+            _print_each(answers, "cancelled", (State.CANCELLED, State.RUNNING), dry_run, as_json)
             return
         which.setdefault("state", [State.SCHEDULED, State.READY, State.RUNNING])
         count = _asked(store, which, "Cancel", "cancelled", yes, dry_run, as_json)
         with _steps("Cancelling", count) as told:
             changed = store.cancel_all(reason, told=told, **which)
-    _tell_all(changed, "cancelled", as_json)
+    _print_count(changed, "cancelled", as_json)
 
 
+@app.command("purge", epilog=PURGE_EPILOG)
 @filtered
 def purge(
     which: Which,
@@ -158,13 +233,13 @@ def purge(
         count = _asked(store, which, "Delete", "deleted", yes, dry_run, as_json)
         with _steps("Deleting", count) as told:
             purged = store.purge(told=told, **which)
-    _tell_all(purged, "deleted", as_json)
+    _print_count(purged, "deleted", as_json)
     if purged < len(named):
         say(f"Not deleted: {len(named) - purged} of those named, which run or are not there.")
         raise typer.Exit(1)
 
 
-# --- which --------------------------------------------------------------------------------------
+# --- choosing ----------------------------------------------------------------------------------
 
 
 def _chosen(ids: Sequence[str] | None, which: Which, all_jobs: bool) -> list[str]:
@@ -219,7 +294,7 @@ def _steps(title: str, total: int) -> Iterator[Told]:
         met += more
         told(more)
 
-    def far() -> str:
+    def progress_so_far() -> str:
         return (
             f"It went through {met:,} of {_jobs(total)}, perhaps a step further; repeat to go on."
         )
@@ -228,14 +303,14 @@ def _steps(title: str, total: int) -> Iterator[Told]:
         with progress(title, total) as told:
             yield count
     except KeyboardInterrupt:
-        say(far())
+        say(progress_so_far())
         raise
     except EngineError as error:
-        error.add_note(far())
+        error.add_note(progress_so_far())
         raise
 
 
-def _rehearsed(store: Penstock, ids: Sequence[str], can: set[State]) -> list[Control]:
+def _dry_run(store: Penstock, ids: Sequence[str], can: set[State]) -> list[Control]:
     """What would become of each id, as far as its state decides."""
     found: dict[str, Job] = {}
     for start in range(0, len(ids), 500):
@@ -245,17 +320,17 @@ def _rehearsed(store: Penstock, ids: Sequence[str], can: set[State]) -> list[Con
     return [Control(id, states.get(id) in can, states.get(id)) for id in ids]
 
 
-# --- what became of them ------------------------------------------------------------------------
+# --- printing ----------------------------------------------------------------------------------
 
 
-def _tell_all(changed: int, verb: str, as_json: bool) -> None:
+def _print_count(changed: int, verb: str, as_json: bool) -> None:
     if as_json:
         print_json({"changed": changed})
     else:
         print_line(f"{_jobs(changed)} {verb}.")
 
 
-def _tell_each(
+def _print_each(
     answers: Sequence[Control], verb: str, as_told: Sequence[State], dry_run: bool, as_json: bool
 ) -> None:
     """Say what became of each id; exit 1 unless all are as told, now or since before."""
@@ -290,89 +365,3 @@ def _outcome(answer: Control, verb: str, dry_run: bool) -> str:
 
 def _jobs(count: int) -> str:
     return f"{count:,} job{'' if count == 1 else 's'}"
-
-
-# --- jobs ---------------------------------------------------------------------------------------
-
-
-PAGE_OF_ALL: Final = 500
-
-LIST_EPILOG = f"""\
-{HELP}
-Newest first. --json prints one document with jobs and the cursor of the next page; with --all, one
-line for each job.
-
-Example: penstock jobs list --state failed --since 2h
-"""
-SHOW_EPILOG = """\
-Exit codes: 0 here it is; 1 the store does not know it.
-
-Example: penstock jobs show 5f2c09a1b3d4e5f60718
-"""
-
-app = group("jobs", "See jobs, send them back to run, cancel or delete them.")
-
-
-@app.command("list", epilog=LIST_EPILOG)
-@filtered
-def list_jobs(
-    which: Which,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Jobs on a page.")] = 50,
-    cursor: Annotated[
-        str | None,
-        typer.Option(metavar="CURSOR", help="Go on where a page ended: it said with which."),
-    ] = None,
-    all_pages: Annotated[bool, typer.Option("--all", help="All pages, as they come.")] = False,
-    as_json: AsJson = False,
-    url: Url = None,
-) -> None:
-    """List the jobs that fit, newest first."""
-    table = Table(COLUMNS)
-    with opened(url) as store:
-        now = store.now()
-        while True:
-            size = PAGE_OF_ALL if all_pages else limit
-            page = store.find(limit=size, cursor=cursor, **which)
-            if not as_json:
-                table.print(row(job, now) for job in page.jobs)
-            elif all_pages:
-                for job in page.jobs:
-                    print_json_line(record(job))
-            else:
-                print_json({"jobs": [record(job) for job in page.jobs], "cursor": page.cursor})
-            cursor = page.cursor
-            if not all_pages or cursor is None:
-                break
-    if not as_json:
-        _say_the_rest(page, which, limit, url, all_pages)
-
-
-def _say_the_rest(page: Page, which: Which, limit: int, url: str | None, all_pages: bool) -> None:
-    """That there is nothing, or how to see what comes next."""
-    if not page.jobs:
-        say("No job fits." if which else "There are no jobs.")
-    if page.cursor is not None and not all_pages:
-        place = f"--url {shlex.quote(url)}" if url else ""
-        options = (as_options(which), f"--limit {limit}", f"--cursor {page.cursor}", place)
-        say(f"More: penstock jobs list {' '.join(filter(None, options))}")
-
-
-@app.command("show", epilog=SHOW_EPILOG)
-def show(
-    id: Annotated[str, typer.Argument(metavar="ID", help="The job.")],
-    as_json: AsJson = False,
-    url: Url = None,
-) -> None:
-    """Show everything about one job."""
-    with opened(url) as store:
-        job = store.job(id).status()
-        if as_json:
-            print_json(record(job))
-        else:
-            why = None if job.state.is_final else store.explain(id).verdict
-            print_page(job, store.now(), why)
-
-
-app.command("retry", epilog=RETRY_EPILOG)(retry)
-app.command("cancel", epilog=CANCEL_EPILOG)(cancel)
-app.command("purge", epilog=PURGE_EPILOG)(purge)

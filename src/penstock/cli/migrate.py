@@ -71,7 +71,7 @@ async def _schema(store: Penstock, *, check: bool) -> Schema:
 
 
 async def _sql(store: Penstock) -> str:
-    """What would be run on the store, or on a new one if nobody knows what is there."""
+    """What would be run on the store, or on a new one if the store cannot be reached."""
     every = migration(store.url)
     try:
         found = (await connect(store.settings.url, SystemClock()).schema()).found

@@ -1,4 +1,4 @@
-"""Next steps, made ready to be copied: each command looks at the store that this one looked at."""
+"""Next steps made ready to be copied: ``--url`` is added to the commands that need it."""
 
 from __future__ import annotations
 

@@ -84,10 +84,10 @@ def _encoded(value: object, indent: int) -> str:
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
     """Print rows under their titles."""
-    Table(columns).print(rows)
+    PrintedTable(columns).print(rows)
 
 
-class Table:
+class PrintedTable:
     """A table that is printed piece by piece: its titles once, its columns never narrower."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
@@ -119,13 +119,13 @@ class Table:
 
     def _print_fitted(self, rows: Sequence[Sequence[str]]) -> None:
         from rich.console import Console
-        from rich.table import Table as Grid
+        from rich.table import Table
         from rich.text import Text
 
         console = Console()
         if self._shown is None:
             self._shown = self._fitting(rows, console.width)
-        grid = Grid(box=None, pad_edge=False, header_style="bold", show_header=not self._is_titled)
+        grid = Table(box=None, pad_edge=False, header_style="bold", show_header=not self._is_titled)
         grid.padding = (0, len(_GAP), 0, 0)
         for index in self._shown:
             column = self._columns[index]

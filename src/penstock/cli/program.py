@@ -1,7 +1,7 @@
 """The command as a whole: the words behind ``penstock``, and how each of them ends.
 
 Exit codes, of every command: 0 it went as told; 1 it did not; 2 it was called in a wrong way;
-130 Ctrl-C; 141 nobody reads its output any more, as a shell shows SIGPIPE.
+130 Ctrl-C; 141 its output is not read any more, as a shell shows SIGPIPE.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from types import MappingProxyType
 from typing import Annotated, Any, Final
@@ -21,34 +21,6 @@ from typer.main import get_command
 from penstock.cli import INTERRUPTED
 from penstock.cli.prompts import fail
 from penstock.errors import PenstockError, UsageError
-
-# --- groups -------------------------------------------------------------------------------------
-#
-# Commands that belong together under one word.
-
-
-def group(name: str, help: str) -> typer.Typer:
-    """A word with commands behind it; alone, it says which."""
-    return typer.Typer(
-        name=name,
-        help=help,
-        callback=show_help,
-        invoke_without_command=True,
-        add_completion=False,
-        rich_markup_mode=None,
-    )
-
-
-def show_help(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
-# --- commands -----------------------------------------------------------------------------------
-#
-# The commands by name, each loaded when it is called: a person who asks for help, or presses the
-# tab key, waits for none of them.
-
 
 SUMMARIES: Final = MappingProxyType(
     {
@@ -66,8 +38,14 @@ SUMMARIES: Final = MappingProxyType(
 """What each command does, in the order a newcomer meets them.
 
 Each is a module of this package with an ``EPILOG`` and a function of its own name, or with an
-``app`` of several commands.
+``app`` of several commands. It is imported when it is called: ``--help`` and the tab key import
+none of them.
 """
+
+NAME: Final = "penstock"
+FAILED: Final = 1
+MISUSED: Final = 2
+UNREAD: Final = 141
 
 
 def load(name: str) -> Any:
@@ -80,38 +58,17 @@ def load(name: str) -> Any:
     return get_command(alone)
 
 
-class Commands(MutableMapping[str, Any]):
-    """Those that were called so far, and the names of all."""
-
-    def __init__(self) -> None:
-        self._loaded: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in SUMMARIES:
-            raise KeyError(name)
-        if name not in self._loaded:
-            self._loaded[name] = load(name)
-        return self._loaded[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._loaded[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._loaded[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(SUMMARIES)
-
-    def __len__(self) -> int:
-        return len(SUMMARIES)
-
-
 class LazyGroup(TyperGroup):
     """The word ``penstock`` with all its commands behind it."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = Commands()
+        self.commands: dict[str, Any] = dict.fromkeys(SUMMARIES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if self.commands.get(cmd_name) is None and cmd_name in SUMMARIES:
+            self.commands[cmd_name] = load(cmd_name)
+        return self.commands.get(cmd_name)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(SUMMARIES)
@@ -121,13 +78,22 @@ class LazyGroup(TyperGroup):
             formatter.write_dl(list(SUMMARIES.items()))
 
 
-# --- program ------------------------------------------------------------------------------------
+def group(name: str, help: str) -> typer.Typer:
+    """A word with commands behind it; alone, it prints its help."""
+    return typer.Typer(
+        name=name,
+        help=help,
+        callback=_show_help,
+        invoke_without_command=True,
+        add_completion=False,
+        rich_markup_mode=None,
+    )
 
 
-NAME: Final = "penstock"
-FAILED: Final = 1
-MISUSED: Final = 2
-UNREAD: Final = 141
+def _show_help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
 
 app = typer.Typer(name=NAME, cls=LazyGroup, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -156,8 +122,7 @@ def penstock(
     ] = False,
 ) -> None:
     """Penstock: a task queue and job scheduler. Nothing lost, nobody starved."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+    _show_help(context)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -184,7 +149,7 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         app(list(arguments), prog_name=NAME)
     except SystemExit as stop:
-        # Typer and rich end the process themselves when nobody reads, each with a code of its own.
+        # Typer and rich end the process themselves on a broken pipe, each with a code of its own.
         if isinstance(stop.__context__, BrokenPipeError):
             return UNREAD
         return stop.code if isinstance(stop.code, int) else FAILED if stop.code else 0

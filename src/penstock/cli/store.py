@@ -1,4 +1,4 @@
-"""The way of a command to its store: by ``--url``, or as the settings say."""
+"""How a command opens its store: by ``--url``, or as the settings say."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_shared(app: Penstock) -> None:
 
 
 async def check_made(app: Penstock, url: str | None) -> None:
-    """Opening would make the store: whoever only looks must not."""
+    """Refuse a store that does not exist: opening it would make it."""
     match app.url.scheme:
         case "sqlite":
             _check_file(app.url.location, url)

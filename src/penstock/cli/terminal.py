@@ -112,7 +112,7 @@ class Screen:
     def _suspend(self, heard: Callable[[str], None]) -> None:
         self._give_back()
         os.kill(os.getpid(), signal.SIGSTOP)
-        self._take()  # somebody has let it go on
+        self._take()  # after SIGCONT
         heard("resize")
 
     def _take(self) -> None:
@@ -137,7 +137,7 @@ class Screen:
         try:
             self._write(LEAVE)
         except OSError:
-            pass  # nobody looks any more
+            pass  # the terminal is gone
         if self._before is not None:
             import termios
 

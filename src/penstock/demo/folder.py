@@ -16,34 +16,34 @@ from penstock.errors import BadOption, EngineFull, EngineReadOnly, EngineUnavail
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A folder of the demo's own."""
+class DemoFolder:
+    """The demo's own folder."""
 
-    folder: Path
+    path: Path
 
     @property
     def url(self) -> str:
         """The store."""
-        return f"sqlite:///{quote(str(self.folder / 'jobs.db'))}"
+        return f"sqlite:///{quote(str(self.path / 'jobs.db'))}"
 
     @property
     def log(self) -> Path:
-        """What the workers say."""
-        return self.folder / "workers.log"
+        """The log of the worker processes."""
+        return self.path / "workers.log"
 
     def remove(self) -> None:
-        """Let nothing be left of it."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Delete it with all it holds."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
 
-def make(keep: str | None) -> Place:
+def make(keep: str | None) -> DemoFolder:
     """Make a new folder: the one that ``keep`` names, else a temporary one.
 
     On failure: ``BadOption`` if the name is not free, ``EngineFull``, ``EngineReadOnly``.
     """
     if keep is None:
         try:
-            return Place(Path(tempfile.mkdtemp(prefix="penstock-demo-")).resolve())
+            return DemoFolder(Path(tempfile.mkdtemp(prefix="penstock-demo-")).resolve())
         except OSError as error:
             raise _named("the temporary directory", error) from error
     folder = Path(keep).absolute()
@@ -56,7 +56,7 @@ def make(keep: str | None) -> Place:
         raise BadOption("--keep", keep, "this is a file; name a new folder") from error
     except OSError as error:
         raise _named(f"folder {keep!r}", error) from error
-    return Place(folder)
+    return DemoFolder(folder)
 
 
 def _named(what: str, error: OSError) -> PenstockError:

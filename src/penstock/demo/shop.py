@@ -63,7 +63,7 @@ async def collect(order: int, customer: str, ctx: Context) -> str:
 
 @app.task(name="order.ship", queue="orders", retries=[1, 2])
 async def ship(order: int) -> None:
-    """Fail whenever it is tried: somebody has to correct the order."""
+    """Fail whenever it is tried: a person has to correct the order."""
     await asyncio.sleep(0.3)
     raise ValueError(f"order {order} has no address")
 
@@ -77,5 +77,5 @@ def render(order: int) -> None:
 
 @app.task(name="customer.remind", queue="mail")
 async def remind(customer: str) -> str:
-    """Remind somebody of a full basket, later."""
+    """Remind a customer of a full basket, later."""
     return "reminded"

@@ -1,4 +1,4 @@
-"""Checks of the clocks: whoever writes an instant into the store must agree with all others."""
+"""Checks of the clocks: all processes that write an instant into the store must agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the jobs: what stands still, what nobody knows, what has ended and stays."""
+"""Checks of the jobs: those that stand still, of unknown tasks, or that have ended and stay."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def _workers(chart: Chart) -> Finding:
 
 
 def _silent(chart: Chart) -> Iterator[Finding]:
-    """Leases of workers that may be dead: their jobs are stuck until somebody proves it."""
+    """Leases of workers that may be dead: their jobs are stuck until that is proven."""
     if not chart.workers or not chart.watched:
         return
     silent = chart.silent

@@ -38,7 +38,7 @@ class Code(StrEnum):
     OVERLAP = "overlap"
     UNKNOWN_TASK = "unknown_task"
     NO_CAUSE = "no_cause"
-    # nobody is there to run it
+    # no worker is there to run it
     PAUSED = "paused"
     NO_WORKER = "no_worker"
     NOT_SERVED = "not_served"
@@ -123,7 +123,7 @@ class Scene:
     hands: tuple[Hand, ...] = ()
     leader: Term | None = None
     silent: Mapping[str, float] | None = None
-    """Workers that gave no sign of life, and for how many seconds; None: nobody watched."""
+    """Workers that gave no sign of life, and for how many seconds; None: they were not watched."""
 
     @property
     def now(self) -> float:

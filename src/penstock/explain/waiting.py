@@ -12,7 +12,7 @@ from penstock.explain import workers
 from penstock.explain.reasons import Code, Reason, Scene, argument, listed, moment, number, span
 
 PATIENCE: Final = 5.0
-"""Seconds that a job may be next before one wonders why nobody takes it."""
+"""Seconds that a job may be next before it counts as overlooked."""
 
 _HOLDS: Final = {
     Hold.LIMIT: "a limit on what may run at once",
@@ -42,7 +42,7 @@ def reasons(scene: Scene) -> list[Reason]:
 
 
 def _is_in_line(scene: Scene) -> bool:
-    """It could start as soon as its turn comes, or will be made ready by whoever looks next."""
+    """It could start as soon as its turn comes, or will be made ready by the next claim."""
     job = scene.job
     if job.state is State.SCHEDULED:
         return (job.run_at or 0.0) <= scene.now

@@ -1,4 +1,6 @@
-"""The frame of ``penstock top``: queues, what runs, workers, what failed, in the size there is."""
+"""The frame of ``penstock top``: panels of queues, running jobs, workers and failed jobs, each with
+as many rows as there is room for.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,6 @@ from penstock.cli.output import visible
 from penstock.cli.times import rough
 from penstock.cli.top.view import View, WorkerRow, why_failed
 from penstock.core.job import Job
-
-# --- panels -------------------------------------------------------------------------------------
-#
-# Tables that share a screen: each shows as many of its rows as there is room for.
-
 
 LEAST: Final = 3
 """Lines below which a panel is not worth its room, unless it has less to show."""
@@ -114,13 +111,13 @@ def page(
 
 
 def shares(panels: Sequence[Panel], lines: int) -> list[int]:
-    """Lines for each: a few at first, then in turns to whoever wants more."""
+    """Lines for each: a few at first, then one by one to those that want more."""
     given = [min(LEAST, panel.wanted) for panel in panels]
     while sum(given) < lines:
-        hungry = [index for index, panel in enumerate(panels) if given[index] < panel.wanted]
-        if not hungry:
+        wanting = [index for index, panel in enumerate(panels) if given[index] < panel.wanted]
+        if not wanting:
             break
-        for index in hungry[: lines - sum(given)]:
+        for index in wanting[: lines - sum(given)]:
             given[index] += 1
     return given
 
@@ -158,8 +155,7 @@ def age(seconds: float) -> Text:
     return Text(rough(seconds) if seconds >= 1 else "0s")
 
 
-# --- paint --------------------------------------------------------------------------------------
-
+# --- the frame ----------------------------------------------------------------------------------
 
 Part = Literal["all", "queues", "running", "workers", "failed"]
 PARTS: Final[tuple[Part, ...]] = ("all", "queues", "running", "workers", "failed")
@@ -180,8 +176,8 @@ LONGEST_PAUSED: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """How the person wants to see it."""
+class ScreenState:
+    """The size of the screen, and what the keys have chosen."""
 
     width: int
     height: int
@@ -193,20 +189,20 @@ class Look:
     """Why what is shown is old."""
 
 
-def frame(view: View, look: Look) -> RenderableType:
+def frame(view: View, state: ScreenState) -> RenderableType:
     """The whole screen."""
     panels: dict[Part, Panel] = {
         "queues": queues(view),
-        "running": running(view, look.width, is_plain=look.is_plain),
-        "workers": workers(view, is_plain=look.is_plain),
+        "running": running(view, state.width, is_plain=state.is_plain),
+        "workers": workers(view, is_plain=state.is_plain),
         "failed": failed(view),
     }
-    chosen = list(panels.values()) if look.part == "all" else [panels[look.part]]
-    top: list[RenderableType] = [header(view, look.width)]
-    if look.trouble is not None:
-        lines = wrap(visible(look.trouble), look.width, max_lines=3, placeholder=" …")
+    chosen = list(panels.values()) if state.part == "all" else [panels[state.part]]
+    top: list[RenderableType] = [header(view, state.width)]
+    if state.trouble is not None:
+        lines = wrap(visible(state.trouble), state.width, max_lines=3, placeholder=" …")
         top += [Text(line, "bold red") for line in lines]
-    return page(top, chosen, footer(look), Size(look.width, look.height))
+    return page(top, chosen, footer(state), Size(state.width, state.height))
 
 
 def header(view: View, width: int) -> RenderableType:
@@ -233,19 +229,19 @@ def sides(left: Text, right: Text, width: int) -> RenderableType:
     return line
 
 
-def footer(look: Look) -> RenderableType:
+def footer(state: ScreenState) -> RenderableType:
     """The keys, and what the numbers mean."""
-    if not look.has_keys:
+    if not state.has_keys:
         return Text("Ctrl-C ends it", "dim")
     keys = Text.assemble(("q", "bold"), " quit  ", ("p", "bold"))
-    keys.append(" go on  " if look.is_paused else " pause  ")
+    keys.append(" go on  " if state.is_paused else " pause  ")
     keys.append("tab", "bold")
-    keys.append(f" shows {TITLES[look.part]}")
-    if look.is_paused:
+    keys.append(f" shows {TITLES[state.part]}")
+    if state.is_paused:
         note = Text("PAUSED", "bold yellow")
     else:
-        note = Text("rates of the last 10 s" if look.width >= 70 else "", "dim")
-    return sides(keys, note, look.width)
+        note = Text("rates of the last 10 s" if state.width >= 70 else "", "dim")
+    return sides(keys, note, state.width)
 
 
 # --- the panels ---------------------------------------------------------------------------------
@@ -314,7 +310,7 @@ def running(view: View, width: int, *, is_plain: bool) -> Panel:
 
 
 def _has_begun(job: Job) -> bool:
-    """Of a job that was in a crash the store hears of its start a little later."""
+    """Its progress may be stored before its start, if an earlier attempt crashed."""
     return job.started or job.progress is not None
 
 

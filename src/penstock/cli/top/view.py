@@ -1,13 +1,25 @@
-"""What a live screen shows of a store: one glance, put in rows."""
+"""What a live screen shows of a store: its rows, and reading them again and again."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
+from penstock.cli.store import check_made, shared
+from penstock.clock import Clock
 from penstock.core.job import Job, State
+from penstock.engines.engine import Engine
 from penstock.engines.records import Glance, QueueSettings, Traffic, WorkerInfo
+from penstock.stores import connect
+
+WINDOW: Final = 10.0
+"""Seconds that rates are taken over."""
+LIMIT: Final = 100
+"""Running jobs, and failed ones, that are read."""
+USUAL_LEASE: Final = 15.0
+"""Seconds, for a worker that does not say its lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +113,6 @@ class WorkerRow:
         return self.still is not None and self.still > (self.info.lease or USUAL_LEASE)
 
 
-USUAL_LEASE = 15.0
-
-
 def why_failed(job: Job) -> str:
     """Why a job has failed, on one line."""
     last = job.errors[-1] if job.errors else None
@@ -112,6 +121,76 @@ def why_failed(job: Job) -> str:
     return lines[0] if lines else ""
 
 
-def seen(known: Iterable[str], view: View) -> tuple[str, ...]:
-    """The queues that were seen by now."""
-    return tuple(sorted({*known, *(row.name for row in view.queues)}))
+class BeatAges:
+    """When each worker's beat was seen to grow, by this process's clock."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[int, float, bool]] = {}
+
+    def note(self, workers: tuple[WorkerInfo, ...], now: float) -> dict[str, float | None]:
+        """Take in the beats as they are ``now``; return for how many seconds each stood still.
+
+        None: it has not grown since it was first seen, and that was less than a lease ago.
+        """
+        before, self._seen = self._seen, {}
+        still: dict[str, float | None] = {}
+        for info in workers:
+            beat, at, has_grown = before.get(info.id, (info.beat, now, False))
+            if info.beat != beat:
+                at, has_grown = now, True
+            self._seen[info.id] = (info.beat, at, has_grown)
+            still[info.id] = (
+                now - at if has_grown or now - at > (info.lease or USUAL_LEASE) else None
+            )
+        return still
+
+
+class StoreWatcher:
+    """Reads the store that ``url`` names again and again, also after it was away."""
+
+    def __init__(self, url: str | None, clock: Clock) -> None:
+        self._url = url
+        self._clock = clock
+        self._engine: Engine | None = None
+        self._store = ""
+        self._beats = BeatAges()
+        self._known: tuple[str, ...] = ()
+
+    async def read(self) -> View:
+        """Read how the store does.
+
+        On failure: a ``PenstockError``; the next call opens the store anew.
+        """
+        try:
+            engine = await self._opened()
+            glance = await engine.glance(WINDOW, LIMIT)
+            term = await engine.leader()
+        except BaseException:
+            await self.close()
+            raise
+        view = View(
+            store=self._store,
+            glance=glance,
+            window=WINDOW,
+            leader=None if term is None else term.holder,
+            stillness=self._beats.note(glance.workers, self._clock.monotonic()),
+            known=self._known,
+        )
+        self._known = tuple(sorted({*self._known, *(row.name for row in view.queues)}))
+        return view
+
+    async def close(self) -> None:
+        """Close the handle."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.close()
+
+    async def _opened(self) -> Engine:
+        if self._engine is None:
+            with shared(self._url) as app:
+                await check_made(app, self._url)
+                self._store = str(app.url)
+                engine = connect(app.url.text, self._clock)
+            await engine.open()
+            self._engine = engine
+        return self._engine
