@@ -60,7 +60,7 @@ OPTIONS: Final = {
 
 
 class DemoSupervisor(Supervisor):
-    """The supervisor of ``penstock worker``, in the demo's process; what its processes print is logged.
+    """The supervisor of ``penstock worker``, in the demo's own process; its output goes to a log.
 
     If the demo is killed, its worker processes end by themselves.
     """
@@ -257,7 +257,7 @@ class Demo:
             raise ProcessFailed(said)
 
     async def _take_orders(self, app: Penstock, engine: Engine) -> None:
-        """Enqueue the orders; then write to the store now and then, to see that it can be written."""
+        """Enqueue the orders; then write now and then, to see that the store can be written."""
         for caused in order_jobs(without_end=self._stays):
             await self._clock.sleep(EVERY)
             await self._enqueue(app, caused)
