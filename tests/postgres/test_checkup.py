@@ -115,7 +115,7 @@ async def test_a_healthy_store_has_nothing_wrong(store: Store) -> None:
     assert {each.check: each.level for each in found} == dict.fromkeys(
         [
             *("server", "schema", "permissions", "durability", "isolation", "connections"),
-            *("wraparound", "vacuum", "horizon", "indexes", "days", "wake_up"),
+            *("vacuum", "horizon", "indexes", "days", "wake_up"),
         ],
         Level.OK,
     )
@@ -199,25 +199,6 @@ async def test_a_schema_that_is_older_or_newer(store: Store) -> None:
     assert await store.told("schema") == [("error", text, step)]
 
 
-@pytest.mark.parametrize(
-    ("drop", "part"),
-    [
-        ("FUNCTION penstock.days", "function days"),
-        ("FUNCTION penstock.put_plain", "function put_plain"),
-        ("TABLE penstock.cell", "table cell"),
-        ("TABLE penstock.history", "table history"),
-        ("SEQUENCE penstock.lowered", "sequence lowered"),
-        ("TRIGGER insert_job ON penstock.job", "trigger insert_job"),
-    ],
-)
-async def test_a_store_that_lacks_a_part(store: Store, drop: str, part: str) -> None:
-    store.run(f"DROP {drop} CASCADE")
-    told = await store.told("schema")
-    text = f"{part} is missing in schema penstock, though its version has it"
-    step = "restore it from a backup, or move the jobs that matter to a new schema"
-    assert ("error", text, step) in told
-
-
 # --- who may ------------------------------------------------------------------------------------
 
 
@@ -293,15 +274,6 @@ async def test_a_database_that_lets_nobody_else_in(store: Store) -> None:
     ((level, text, step),) = await store.told("connections")
     assert (level, text) == ("warning", f"1 of 1 connections of database {store.name} are in use")
     assert (step or "").startswith("raise the limit")
-
-
-@pytest.mark.parametrize(
-    ("age", "level"), [(50_000_000, "ok"), (1_200_000_000, "warning"), (2_000_000_000, "error")]
-)
-def test_numbers_of_transactions_that_run_out(age: int, level: str) -> None:
-    found = checkup.numbers(age)
-    assert found.level == level
-    assert f"{age:,} behind" in found.text
 
 
 async def test_polling_on_purpose_is_worth_a_note(store: Store) -> None:

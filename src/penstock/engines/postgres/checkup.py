@@ -7,9 +7,7 @@ in ``soundness``.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import cache
 from typing import Final
 
 import psycopg
@@ -21,49 +19,7 @@ from penstock.engines.postgres import table_checks
 from penstock.engines.postgres.connection import ISOLATION, Link
 from penstock.engines.postgres.errors import line
 from penstock.engines.postgres.probe import Probe
-from penstock.engines.sql_files import migrations
 from penstock.errors import EngineCorrupt, EngineError, SchemaMismatch
-
-# --- parts --------------------------------------------------------------------------------------
-#
-# What a PostgreSQL store is made of, and whether all of it is there.
-#
-# A version says what was made once. What somebody has dropped since, by hand or with an extension
-# or
-# a restore that was cut short, is told here before anything stumbles over it.
-
-
-_MADE: Final = re.compile(
-    r"^CREATE (?:OR REPLACE )?(?:UNLOGGED )?(TABLE|SEQUENCE|TYPE|VIEW|FUNCTION|TRIGGER)"
-    r" (?:penstock\.)?(\w+)",
-    re.MULTILINE,
-)
-
-
-@cache
-def made() -> frozenset[str]:
-    """All that the migrations make, by kind and name; indexes have a check of their own."""
-    return frozenset(
-        f"{kind.lower()} {name}"
-        for script in migrations("postgres")
-        for kind, name in _MADE.findall(script)
-    )
-
-
-async def missing(probe: Probe) -> Sequence[Finding]:
-    """Nothing works for long in a store that lacks a part."""
-    there = {f"{kind} {name}" for kind, name in await probe.rows("parts")}
-    return [
-        Finding(
-            check="schema",
-            level=Level.ERROR,
-            text=f"{part} is missing in schema {probe.schema}, though its version has it",
-            next_step="restore it from a backup, or move the jobs that matter to a new schema",
-            facts={"missing": part},
-        )
-        for part in sorted(made() - there)
-    ]
-
 
 # --- vitals -------------------------------------------------------------------------------------
 #
@@ -72,10 +28,6 @@ async def missing(probe: Probe) -> Sequence[Finding]:
 
 LITTLE_ROOM: Final = 0.1
 """The part of all connections that should be left."""
-OLD_NUMBERS: Final = 1_000_000_000
-"""Transactions since the oldest that is still in use; PostgreSQL begins to see to it at a fifth."""
-OLDEST_NUMBERS: Final = 1_800_000_000
-"""The server stops at 2.1 thousand million."""
 PATIENCE: Final = 2.0
 """Seconds to wait for a notification."""
 
@@ -135,28 +87,7 @@ async def connections(probe: Probe) -> Sequence[Finding]:
     ]
 
 
-async def wraparound(probe: Probe) -> Sequence[Finding]:
-    """Numbers of transactions are used again: the old ones have to be cleared away before."""
-    ((age, group_age),) = await probe.rows("wraparound")
-    return [numbers(max(age, group_age))]
-
-
-def numbers(age: int) -> Finding:
-    """What is said of a database with a transaction of this age."""
-    facts = {"age": age}
-    if age < OLD_NUMBERS:
-        text = f"the oldest transaction number is {age:,} behind"
-        return Finding(check="wraparound", text=text, facts=facts)
-    return Finding(
-        check="wraparound",
-        level=Level.ERROR if age >= OLDEST_NUMBERS else Level.WARNING,
-        text=f"the oldest transaction number is {age:,} behind: at 2,100,000,000 the server stops",
-        next_step="run VACUUM FREEZE in this database, and end what holds it back",
-        facts=facts,
-    )
-
-
-CHECKS: Final = (durability, isolation, connections, wraparound)
+CHECKS: Final = (durability, isolation, connections)
 
 
 async def listening(
@@ -295,8 +226,6 @@ async def _store(probe: Probe) -> list[Finding]:
         text = f"there is no schema {schema!r} with a store in this database"
         step = "correct the URL; penstock migrate makes a new store"
         return [Finding(check="store", level=Level.ERROR, text=text, next_step=step)]
-    if found == newest and (lacking := await missing(probe)):
-        return list(lacking)
     return [_schema(found, newest), *(await _rights(probe) if found == newest else ())]
 
 

@@ -28,19 +28,6 @@ SELECT 'EXECUTE on ' || this.proname FROM pg_proc AS this
                         'wake', 'doze', 'offer', 'make_day', 'make_days', 'days', 'prune_day')
    AND NOT has_function_privilege(this.oid, 'EXECUTE')
 
--- name: parts
--- All that has a name of its own in the schema, as the migrations call it.
-SELECT CASE relkind WHEN 'S' THEN 'sequence' WHEN 'v' THEN 'view' WHEN 'c' THEN 'type' ELSE 'table' END,
-       relname::text
-  FROM pg_class WHERE relkind IN ('r', 'p', 'S', 'v', 'c')
-   AND relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'penstock.live'::regclass)
-UNION ALL
-SELECT 'function', proname::text FROM pg_proc
- WHERE pronamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'penstock.live'::regclass)
-UNION ALL
-SELECT 'trigger', tgname::text FROM pg_trigger JOIN pg_class AS its ON its.oid = tgrelid
- WHERE its.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'penstock.live'::regclass)
-
 -- name: owner
 SELECT pg_get_userbyid(relowner)::text, pg_has_role(relowner, 'USAGE') FROM pg_class
  WHERE oid = 'penstock.history'::regclass
@@ -57,11 +44,6 @@ SELECT 'database ' || datname, (SELECT numbackends FROM pg_stat_database WHERE d
 UNION ALL
 SELECT 'role ' || rolname, (SELECT count(*) FROM pg_stat_activity WHERE usename = current_user), rolconnlimit
   FROM pg_roles WHERE rolname = current_user AND rolconnlimit >= 0
-
--- name: wraparound
--- How old the oldest number of a transaction is that is still in use in this database.
-SELECT age(datfrozenxid)::bigint, mxid_age(datminmxid)::bigint FROM pg_database
- WHERE datname = current_database()
 
 -- name: vacuum
 SELECT this.relname::text, coalesce(seen.n_live_tup, 0), coalesce(seen.n_dead_tup, 0),
