@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.core.finding import Finding, Level
-from penstock.doctor.snapshot import Chart
+from penstock.doctor.snapshot import StoreSnapshot
 from penstock.explain.reasons import span
 
 TOLERANCE: Final = 1.0
@@ -15,36 +15,36 @@ TOLERANCE: Final = 1.0
 _STEP: Final = "let NTP set the clocks of all machines (timedatectl), or correct this one by hand"
 
 
-def checks(chart: Chart) -> Iterator[Finding]:
+def checks(snapshot: StoreSnapshot) -> Iterator[Finding]:
     """Everything about time."""
-    found = [*_server(chart), *_future(chart)]
+    found = [*_server(snapshot), *_future(snapshot)]
     yield from found or [Finding(check="clock", text="the clocks agree")]
 
 
-def _server(chart: Chart) -> Iterator[Finding]:
+def _server(snapshot: StoreSnapshot) -> Iterator[Finding]:
     """The store has a clock of its own."""
-    if abs(chart.skew) > TOLERANCE:
-        way = "ahead of" if chart.skew > 0 else "behind"
+    if abs(snapshot.skew) > TOLERANCE:
+        way = "ahead of" if snapshot.skew > 0 else "behind"
         yield Finding(
             check="clock",
             level=Level.WARNING,
-            text=f"the store's clock is {span(abs(chart.skew))} {way} the one here",
+            text=f"the store's clock is {span(abs(snapshot.skew))} {way} the one here",
             next_step=_STEP,
-            facts={"skew": chart.skew},
+            facts={"skew": snapshot.skew},
         )
 
 
-def _future(chart: Chart) -> Iterator[Finding]:
+def _future(snapshot: StoreSnapshot) -> Iterator[Finding]:
     """Something was written at an instant that is yet to come."""
     latest = 0.0
     who = ""
-    if chart.newest is not None and chart.newest.enqueued_at > latest:
-        latest = chart.newest.enqueued_at
-        who = f"job {chart.newest.id} was enqueued"
-    for worker in chart.workers:
+    if snapshot.newest is not None and snapshot.newest.enqueued_at > latest:
+        latest = snapshot.newest.enqueued_at
+        who = f"job {snapshot.newest.id} was enqueued"
+    for worker in snapshot.workers:
         if worker.joined_at > latest:
             latest, who = worker.joined_at, f"worker {worker.id} joined"
-    ahead = latest - chart.now
+    ahead = latest - snapshot.now
     if ahead > TOLERANCE:
         yield Finding(
             check="clock",

@@ -1,4 +1,4 @@
-"""Examine a store: from outside, then from inside, and again after a while."""
+"""Examine a store: without opening it, then its contents, before and after beats were watched."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from penstock.core.finding import Finding, Level
 from penstock.doctor import clocks, queues, workers
-from penstock.doctor.snapshot import Expected, Reading, chart, read
+from penstock.doctor.snapshot import Expected, Reading, read, take
 from penstock.engines.engine import Engine
 from penstock.errors import EngineError
 
@@ -55,12 +55,14 @@ async def _inside(
 ) -> list[Finding]:
     reach = await _reach(engine)
     before = await read(engine)
-    watched = await _watch(engine, before, _patience(before, expected) if watch is None else watch)
-    seen = await chart(engine, before, watched, expected, mend=mend)
+    watched = await _watch(
+        engine, before, _default_watch(before, expected) if watch is None else watch
+    )
+    snapshot = await take(engine, before, watched, expected, mend=mend)
     checks: Iterable[Iterable[Finding]] = (
-        clocks.checks(seen),
-        workers.checks(seen),
-        queues.checks(seen),
+        clocks.checks(snapshot),
+        workers.checks(snapshot),
+        queues.checks(snapshot),
     )
     return [reach, *(finding for each in checks for finding in each)]
 
@@ -78,7 +80,7 @@ async def _reach(engine: Engine) -> Finding:
     return Finding(check="reach", level=Level.WARNING, text=text, next_step=step, facts=facts)
 
 
-def _patience(before: Reading, expected: Expected) -> float:
+def _default_watch(before: Reading, expected: Expected) -> float:
     """Beats come each fifth of a lease."""
     leases = [worker.lease or expected.lease for worker in before.workers]
     return min(max(leases, default=0.0) * 0.3, LONGEST_WATCH)

@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.core.finding import Finding, Level
 from penstock.core.job import FINAL, Hold, Job, State
-from penstock.doctor.snapshot import SAMPLE, Chart
+from penstock.doctor.snapshot import SAMPLE, StoreSnapshot
 from penstock.explain.reasons import argument, listed, moment, near, number, span
 
 OVERDUE: Final = 10.0
@@ -18,25 +18,25 @@ LATE_PRUNING: Final = 25 * 3600.0
 MUCH_HISTORY: Final = 1_000_000
 
 
-def checks(chart: Chart) -> Iterator[Finding]:
+def checks(snapshot: StoreSnapshot) -> Iterator[Finding]:
     """Everything about jobs and queues."""
-    yield from _paused(chart)
-    yield from _overdue(chart)
-    yield from _unknown(chart)
-    yield from _undeclared(chart)
-    yield from _old_code(chart)
-    yield from _holds(chart)
-    yield from _failed(chart)
-    yield _history(chart)
+    yield from _paused(snapshot)
+    yield from _overdue(snapshot)
+    yield from _unknown(snapshot)
+    yield from _undeclared(snapshot)
+    yield from _old_code(snapshot)
+    yield from _holds(snapshot)
+    yield from _failed(snapshot)
+    yield _history(snapshot)
 
 
-def _paused(chart: Chart) -> Iterator[Finding]:
-    waiting = chart.total(State.READY, State.SCHEDULED)
-    for queue, settings in sorted(chart.queues.items()):
+def _paused(snapshot: StoreSnapshot) -> Iterator[Finding]:
+    waiting = snapshot.total(State.READY, State.SCHEDULED)
+    for queue, settings in sorted(snapshot.queues.items()):
         if settings.paused:
             jobs = waiting[queue]
             note = f" ({settings.note})" if settings.note else ""
-            oldest = [job.enqueued_at for job in chart.waiting if job.queue == queue]
+            oldest = [job.enqueued_at for job in snapshot.waiting if job.queue == queue]
             since = f", the first known since {moment(min(oldest))}" if oldest else ""
             yield Finding(
                 check="paused",
@@ -48,19 +48,19 @@ def _paused(chart: Chart) -> Iterator[Finding]:
             )
 
 
-def _overdue(chart: Chart) -> Iterator[Finding]:
-    """Whoever claims promotes what is due, and the leader does at least each 5 s."""
+def _overdue(snapshot: StoreSnapshot) -> Iterator[Finding]:
+    """Every claim promotes due jobs, and the leader does at least each 5 s."""
     late = [
-        chart.now - job.run_at
-        for job in chart.scheduled
-        if job.run_at is not None and chart.now - job.run_at > OVERDUE
+        snapshot.now - job.run_at
+        for job in snapshot.scheduled
+        if job.run_at is not None and snapshot.now - job.run_at > OVERDUE
     ]
     if not late:
         return
-    some = "at least " if len(chart.scheduled) >= SAMPLE else ""
+    some = "at least " if len(snapshot.scheduled) >= SAMPLE else ""
     step = "start a worker that leads (without --no-leads)"
-    if chart.after.leader is not None:
-        step = f"the leader ({chart.after.leader.holder}) does not promote: restart that worker"
+    if snapshot.after.leader is not None:
+        step = f"the leader ({snapshot.after.leader.holder}) does not promote: restart that worker"
     yield Finding(
         check="overdue",
         level=Level.WARNING,
@@ -74,13 +74,13 @@ def _overdue(chart: Chart) -> Iterator[Finding]:
 # --- tasks --------------------------------------------------------------------------------------
 
 
-def _unknown(chart: Chart) -> Iterator[Finding]:
+def _unknown(snapshot: StoreSnapshot) -> Iterator[Finding]:
     """Tasks of jobs that wait, and that no worker knows: held already, or about to be."""
-    known = {task for worker in chart.workers for task in worker.tasks}
-    held = chart.total(State.READY, hold=Hold.UNKNOWN_TASK).total()
-    tasks = Counter(job.task for job in chart.unknown)
-    if chart.workers:
-        others = (job for job in chart.waiting if job.hold is not Hold.UNKNOWN_TASK)
+    known = {task for worker in snapshot.workers for task in worker.tasks}
+    held = snapshot.total(State.READY, hold=Hold.UNKNOWN_TASK).total()
+    tasks = Counter(job.task for job in snapshot.unknown)
+    if snapshot.workers:
+        others = (job for job in snapshot.waiting if job.hold is not Hold.UNKNOWN_TASK)
         tasks += Counter(job.task for job in others if job.task not in known)
     for task, jobs in sorted(tasks.items()):
         meant = near(task, sorted(known))
@@ -88,19 +88,19 @@ def _unknown(chart: Chart) -> Iterator[Finding]:
         yield Finding(
             check="unknown_task",
             level=Level.WARNING,
-            text=f"no worker knows task {task!r}: {_waiting(jobs, chart.unknown, chart.waiting)}",
+            text=f"no worker knows task {task!r}: {_waiting(jobs, snapshot.unknown, snapshot.waiting)}",
             next_step=f"start a worker whose code declares it{hint}",
             facts={"task": task, "jobs": jobs, "held": held},
         )
 
 
-def _undeclared(chart: Chart) -> Iterator[Finding]:
+def _undeclared(snapshot: StoreSnapshot) -> Iterator[Finding]:
     """Tasks of jobs that wait, and that the application that was given does not have."""
-    declared = chart.expected.tasks
-    known = {task for worker in chart.workers for task in worker.tasks}
-    tasks = Counter(job.task for job in chart.waiting) if declared else Counter[str]()
+    declared = snapshot.expected.tasks
+    known = {task for worker in snapshot.workers for task in worker.tasks}
+    tasks = Counter(job.task for job in snapshot.waiting) if declared else Counter[str]()
     for task, jobs in sorted(tasks.items()):
-        if task in declared or (chart.workers and task not in known):
+        if task in declared or (snapshot.workers and task not in known):
             continue
         meant = near(task, sorted(declared))
         hint = f"; it has {meant!r}: was that meant?" if meant else ""
@@ -108,7 +108,7 @@ def _undeclared(chart: Chart) -> Iterator[Finding]:
             check="undeclared",
             level=Level.WARNING,
             text=f"this application does not declare task {task!r}: "
-            f"{_waiting(jobs, chart.waiting)}",
+            f"{_waiting(jobs, snapshot.waiting)}",
             next_step="keep it under its old name until they are done, or see that its module is "
             f"imported{hint}",
             facts={"task": task, "jobs": jobs},
@@ -121,12 +121,12 @@ def _waiting(jobs: int, *samples: Sequence[Job]) -> str:
     return f"{least}{number(jobs, 'job waits', 'jobs wait')}"
 
 
-def _old_code(chart: Chart) -> Iterator[Finding]:
+def _old_code(snapshot: StoreSnapshot) -> Iterator[Finding]:
     """Workers that serve a queue of the application and do not know a task of it."""
-    for worker in chart.workers:
+    for worker in snapshot.workers:
         lacks = [
             task
-            for task, queue in chart.expected.tasks.items()
+            for task, queue in snapshot.expected.tasks.items()
             if queue in worker.queues and task not in worker.tasks
         ]
         if lacks:
@@ -142,8 +142,8 @@ def _old_code(chart: Chart) -> Iterator[Finding]:
 # --- what is left -------------------------------------------------------------------------------
 
 
-def _holds(chart: Chart) -> Iterator[Finding]:
-    mended = chart.mended
+def _holds(snapshot: StoreSnapshot) -> Iterator[Finding]:
+    mended = snapshot.mended
     facts = {"holds": mended.unheld, "keys": mended.keys}
     if not mended.unheld and not mended.keys:
         yield Finding(check="mend", text="every hold has a cause", facts=facts)
@@ -156,7 +156,7 @@ def _holds(chart: Chart) -> Iterator[Finding]:
             number(mended.keys, "unique key that no job needs", "unique keys that no job needs")
         )
     what = " and ".join(parts)
-    if chart.has_mended:
+    if snapshot.has_mended:
         yield Finding(check="mend", level=Level.NOTE, text=f"mended {what}", facts=facts)
         return
     step = "penstock doctor --mend; the leader does so each minute, so look at it, too"
@@ -165,8 +165,8 @@ def _holds(chart: Chart) -> Iterator[Finding]:
     )
 
 
-def _failed(chart: Chart) -> Iterator[Finding]:
-    failed = chart.total(State.FAILED)
+def _failed(snapshot: StoreSnapshot) -> Iterator[Finding]:
+    failed = snapshot.total(State.FAILED)
     if failed.total():
         have = number(failed.total(), "job has failed and waits", "jobs have failed and wait")
         by = ", ".join(f"{queue} {jobs:,}" for queue, jobs in failed.most_common(5))
@@ -179,14 +179,14 @@ def _failed(chart: Chart) -> Iterator[Finding]:
         )
 
 
-def _history(chart: Chart) -> Finding:
-    keep, ended = chart.expected.keep_finished, chart.total(*FINAL).total()
-    limit = chart.now - keep - LATE_PRUNING
-    late = [job for job in chart.old if job.finished_at is not None and job.finished_at < limit]
+def _history(snapshot: StoreSnapshot) -> Finding:
+    keep, ended = snapshot.expected.keep_finished, snapshot.total(*FINAL).total()
+    limit = snapshot.now - keep - LATE_PRUNING
+    late = [job for job in snapshot.old if job.finished_at is not None and job.finished_at < limit]
     kept = f"{number(ended, 'finished job is', 'finished jobs are')} kept"
     facts = {"finished": ended, "keep_finished": keep, "late": len(late)}
     if late:
-        some = "at least " if len(chart.old) >= SAMPLE else ""
+        some = "at least " if len(snapshot.old) >= SAMPLE else ""
         return Finding(
             check="history",
             level=Level.WARNING,

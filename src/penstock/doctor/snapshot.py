@@ -1,4 +1,4 @@
-"""The chart: what was read of a store, once before a while passed and once after."""
+"""What the doctor reads of a store: once before beats are watched, and once after."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What this application goes by; its tasks are known if its code was given."""
+    """The settings of this application, and its tasks if its code was given."""
 
     lease: float
     keep_finished: float
@@ -50,7 +50,7 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
+class StoreSnapshot:
     """Everything that the checks look at."""
 
     before: Reading
@@ -99,7 +99,7 @@ class Chart:
 
 
 async def read(engine: Engine) -> Reading:
-    """Read what a while may change."""
+    """Read what may change while beats are watched."""
     return Reading(
         await engine.now(),
         tuple(await engine.workers()),
@@ -108,10 +108,10 @@ async def read(engine: Engine) -> Reading:
     )
 
 
-async def chart(
+async def take(
     engine: Engine, before: Reading, watched: float, expected: Expected, *, mend: bool
-) -> Chart:
-    """Read the rest, after the while has passed."""
+) -> StoreSnapshot:
+    """Read it again, and the rest, after beats were watched."""
     skew = await _skew(engine)
     after = await read(engine)
 
@@ -120,7 +120,7 @@ async def chart(
 
     kept_since = after.now - expected.keep_finished
     newest = await engine.find(Filter(), None, 1)
-    return Chart(
+    return StoreSnapshot(
         before=before,
         after=after,
         watched=watched,

@@ -6,28 +6,28 @@ from collections.abc import Iterator
 
 from penstock.core.finding import Fact, Finding, Level
 from penstock.core.job import State
-from penstock.doctor.snapshot import Chart
+from penstock.doctor.snapshot import StoreSnapshot
 from penstock.explain.reasons import listed, near, number, span
 
 START = "start a worker: penstock worker MODULE:APP"
 
 
-def checks(chart: Chart) -> Iterator[Finding]:
+def checks(snapshot: StoreSnapshot) -> Iterator[Finding]:
     """Everything about workers."""
-    yield _workers(chart)
-    yield from _silent(chart)
-    yield from _orphans(chart)
-    yield from _leader(chart)
-    yield from _unserved(chart)
-    yield from _leases(chart)
+    yield _workers(snapshot)
+    yield from _silent(snapshot)
+    yield from _orphans(snapshot)
+    yield from _leader(snapshot)
+    yield from _unserved(snapshot)
+    yield from _leases(snapshot)
 
 
-def _workers(chart: Chart) -> Finding:
-    waiting = chart.total(State.READY, State.SCHEDULED).total()
-    facts = {"workers": len(chart.workers), "waiting": waiting}
-    if chart.workers:
-        slots = number(sum(worker.slots for worker in chart.workers), "slot")
-        have = number(len(chart.workers), "worker has", "workers have")
+def _workers(snapshot: StoreSnapshot) -> Finding:
+    waiting = snapshot.total(State.READY, State.SCHEDULED).total()
+    facts = {"workers": len(snapshot.workers), "waiting": waiting}
+    if snapshot.workers:
+        slots = number(sum(worker.slots for worker in snapshot.workers), "slot")
+        have = number(len(snapshot.workers), "worker has", "workers have")
         return Finding(check="workers", text=f"{have} a lease, with {slots}", facts=facts)
     if waiting == 0:
         text = "no worker is there, and no job waits"
@@ -36,26 +36,26 @@ def _workers(chart: Chart) -> Finding:
     return Finding(check="workers", level=Level.ERROR, text=text, next_step=START, facts=facts)
 
 
-def _silent(chart: Chart) -> Iterator[Finding]:
+def _silent(snapshot: StoreSnapshot) -> Iterator[Finding]:
     """Leases of workers that may be dead: their jobs are stuck until that is proven."""
-    if not chart.workers or not chart.watched:
+    if not snapshot.workers or not snapshot.watched:
         return
-    silent = chart.silent
+    silent = snapshot.silent
     if not silent:
-        text = f"every worker gave a sign of life within {span(chart.watched)}"
+        text = f"every worker gave a sign of life within {span(snapshot.watched)}"
         yield Finding(check="leases", text=text)
         return
     ids = {worker.id for worker in silent}
-    jobs = sum(hand.jobs for hand in chart.after.hands if hand.worker in ids)
-    text = f"no sign of life for {span(chart.watched)} from {listed(ids)}"
+    jobs = sum(hand.jobs for hand in snapshot.after.hands if hand.worker in ids)
+    text = f"no sign of life for {span(snapshot.watched)} from {listed(ids)}"
     if jobs:
         text += f", with {number(jobs, 'running job')}"
     facts = {"workers": len(silent), "jobs": jobs}
-    if chart.after.leader is None or chart.after.leader.holder in ids:
+    if snapshot.after.leader is None or snapshot.after.leader.holder in ids:
         step = f"nobody alive leads, so their jobs stay with them: {START}, and it rescues them"
         yield Finding(check="leases", level=Level.ERROR, text=text, next_step=step, facts=facts)
         return
-    lease = max(worker.lease or chart.expected.lease for worker in silent)
+    lease = max(worker.lease or snapshot.expected.lease for worker in silent)
     step = (
         f"after {span(lease)} without one the leader gives their jobs to others; find out whether "
         "these processes are dead, stopped or cut off from the store"
@@ -63,12 +63,12 @@ def _silent(chart: Chart) -> Iterator[Finding]:
     yield Finding(check="leases", level=Level.WARNING, text=text, next_step=step, facts=facts)
 
 
-def _orphans(chart: Chart) -> Iterator[Finding]:
+def _orphans(snapshot: StoreSnapshot) -> Iterator[Finding]:
     """Running jobs of workers without a lease, if the leader left them there all the while."""
-    leased = set(chart.after.beats)
-    seen = {hand.first for hand in chart.before.hands}
+    leased = set(snapshot.after.beats)
+    seen = {hand.first for hand in snapshot.before.hands}
     orphans = [
-        hand for hand in chart.after.hands if hand.worker not in leased and hand.first in seen
+        hand for hand in snapshot.after.hands if hand.worker not in leased and hand.first in seen
     ]
     if not orphans:
         return
@@ -76,8 +76,10 @@ def _orphans(chart: Chart) -> Iterator[Finding]:
     owners = listed(hand.worker for hand in orphans)
     text = f"{number(jobs, 'job runs', 'jobs run')} with no lease: {owners} went without them"
     step = f"nobody leads: {START}, and it rescues them"
-    if chart.after.leader is not None:
-        step = f"the leader ({chart.after.leader.holder}) should rescue them: restart that worker"
+    if snapshot.after.leader is not None:
+        step = (
+            f"the leader ({snapshot.after.leader.holder}) should rescue them: restart that worker"
+        )
     yield Finding(
         check="orphans",
         level=Level.ERROR,
@@ -87,16 +89,16 @@ def _orphans(chart: Chart) -> Iterator[Finding]:
     )
 
 
-def _leader(chart: Chart) -> Iterator[Finding]:
-    term = chart.after.leader
+def _leader(snapshot: StoreSnapshot) -> Iterator[Finding]:
+    term = snapshot.after.leader
     if term is None:
-        if chart.workers:
+        if snapshot.workers:
             text = "nobody leads: dead workers keep their jobs, and nothing is pruned"
             step = f"{START}, without --no-leads; those that are there may be dead"
             yield Finding(check="leader", level=Level.ERROR, text=text, next_step=step)
         return
     facts: dict[str, Fact] = {"leader": term.holder, "epoch": term.epoch, "left": term.left}
-    if term.holder in chart.after.beats:
+    if term.holder in snapshot.after.beats:
         yield Finding(check="leader", text=f"{term.holder} leads", facts=facts)
         return
     text = f"{term.holder} leads and has no lease; its term ends in {span(term.left)}"
@@ -104,12 +106,12 @@ def _leader(chart: Chart) -> Iterator[Finding]:
     yield Finding(check="leader", level=Level.NOTE, text=text, next_step=step, facts=facts)
 
 
-def _unserved(chart: Chart) -> Iterator[Finding]:
+def _unserved(snapshot: StoreSnapshot) -> Iterator[Finding]:
     """Queues with jobs that no worker serves. If there is none at all, that was said."""
-    if not chart.workers:
+    if not snapshot.workers:
         return
-    served = {queue for worker in chart.workers for queue in worker.queues}
-    for queue, jobs in sorted(chart.total(State.READY, State.SCHEDULED).items()):
+    served = {queue for worker in snapshot.workers for queue in worker.queues}
+    for queue, jobs in sorted(snapshot.total(State.READY, State.SCHEDULED).items()):
         if queue not in served:
             meant = near(queue, sorted(served))
             hint = f"; or was queue {meant!r} meant?" if meant else ""
@@ -122,9 +124,9 @@ def _unserved(chart: Chart) -> Iterator[Finding]:
             )
 
 
-def _leases(chart: Chart) -> Iterator[Finding]:
+def _leases(snapshot: StoreSnapshot) -> Iterator[Finding]:
     """The leader measures all workers by its own lease: they have to agree."""
-    leases = {worker.id: worker.lease for worker in chart.workers if worker.lease}
+    leases = {worker.id: worker.lease for worker in snapshot.workers if worker.lease}
     found = sorted({*leases.values()})
     if len(found) > 1:
         told = "; ".join(
@@ -137,12 +139,12 @@ def _leases(chart: Chart) -> Iterator[Finding]:
             text=f"workers have different leases: {told}",
             next_step="give all the same lease: the leader takes jobs away by its own",
         )
-    elif chart.expected.tasks and found and found != [chart.expected.lease]:
+    elif snapshot.expected.tasks and found and found != [snapshot.expected.lease]:
         yield Finding(
             check="settings",
             level=Level.WARNING,
             text=f"workers have a lease of {span(found[0])}, and this application "
-            f"{span(chart.expected.lease)}",
+            f"{span(snapshot.expected.lease)}",
             next_step="restart the workers with the settings that this application has, or run "
             "this command with theirs",
         )

@@ -1,4 +1,4 @@
-"""Take a look at the store, and say why a job is where it is."""
+"""Read the store, and say why a job is where it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.core.job import State
 from penstock.engines.engine import Engine
 from penstock.engines.records import Standing, WorkerInfo
 from penstock.explain import ended, running, waiting
-from penstock.explain.reasons import REMARKS, Code, Explanation, Reason, Scene
+from penstock.explain.reasons import REMARKS, Code, Explanation, JobSnapshot, Reason
 
 LOOK_EVERY: Final = 0.2
 """Seconds between two looks at the beats of workers."""
@@ -19,7 +19,7 @@ LOOK_EVERY: Final = 0.2
 _UNSURE: Final = frozenset(
     {Code.NEXT, Code.DUE, Code.UNPLACED, Code.OVERLOOKED, Code.LINE, Code.NO_LEADER, Code.BUSY}
 )
-"""What a job may be told while its workers are dead; a watch tells."""
+"""Reasons that hold only if the workers live, which a watch tells."""
 
 
 async def explain(engine: Engine, id: str, watch: float = 0.0) -> Explanation:
@@ -28,38 +28,42 @@ async def explain(engine: Engine, id: str, watch: float = 0.0) -> Explanation:
     If that depends on whether its workers live, their beats are watched until one moves, at most
     ``watch`` seconds.
     """
-    scene = await _scene(engine, id)
-    if isinstance(scene, Standing):
-        reason = ended.gone(scene)
-        return Explanation(id=id, verdict=reason.text, reasons=(reason,), asked_at=scene.now)
-    reasons = _reasons(scene)
-    if watch > 0 and (scene.job.state is State.RUNNING or reasons[0].code in _UNSURE):
-        whom = [scene.worker(scene.job.worker)] if scene.job.state is State.RUNNING else scene.able
+    snapshot = await _snapshot(engine, id)
+    if isinstance(snapshot, Standing):
+        reason = ended.gone(snapshot)
+        return Explanation(id=id, verdict=reason.text, reasons=(reason,), asked_at=snapshot.now)
+    reasons = _reasons(snapshot)
+    if watch > 0 and (snapshot.job.state is State.RUNNING or reasons[0].code in _UNSURE):
+        whom = (
+            [snapshot.worker(snapshot.job.worker)]
+            if snapshot.job.state is State.RUNNING
+            else snapshot.able
+        )
         silent = await _silent(engine, [each for each in whom if each is not None], watch)
-        scene = await _scene(engine, id, silent)
-        if isinstance(scene, Standing):
+        snapshot = await _snapshot(engine, id, silent)
+        if isinstance(snapshot, Standing):
             return await explain(engine, id)
-        reasons = _reasons(scene)
+        reasons = _reasons(snapshot)
     return Explanation(
         id=id,
-        verdict=_verdict(scene, reasons),
+        verdict=_verdict(snapshot, reasons),
         reasons=tuple(reasons),
-        asked_at=scene.now,
-        job=scene.job,
+        asked_at=snapshot.now,
+        job=snapshot.job,
     )
 
 
-async def _scene(
+async def _snapshot(
     engine: Engine, id: str, silent: dict[str, float] | None = None
-) -> Scene | Standing:
-    """What there is to know; only where it stands if the job is not there."""
+) -> JobSnapshot | Standing:
+    """What there is to know; only the standing if the job is not in the store."""
     standing = await engine.line(id)
     job = standing.job
     if job is None:
         return standing
     if job.state.is_final:
-        return Scene(job, standing)
-    return Scene(
+        return JobSnapshot(job, standing)
+    return JobSnapshot(
         job,
         replace(standing, job=None),
         tuple(await engine.workers()),
@@ -70,9 +74,7 @@ async def _scene(
 
 
 async def _silent(engine: Engine, workers: Iterable[WorkerInfo], watch: float) -> dict[str, float]:
-    """Watch until one of these workers beats; if none does, all are silent. One that has gone or
-    come back is neither.
-    """
+    """Watch until one of these workers beats, leaves or joins again; else all are silent."""
     clock = engine.clock
     beats = {worker.id: worker.beat for worker in workers}
     began = clock.monotonic()
@@ -87,23 +89,23 @@ async def _silent(engine: Engine, workers: Iterable[WorkerInfo], watch: float) -
     return {}
 
 
-def _reasons(scene: Scene) -> list[Reason]:
-    job = scene.job
+def _reasons(snapshot: JobSnapshot) -> list[Reason]:
+    job = snapshot.job
     match job.state:
         case State.RUNNING:
-            found = running.reasons(scene)
+            found = running.reasons(snapshot)
         case State.SCHEDULED | State.READY:
-            found = waiting.reasons(scene)
+            found = waiting.reasons(snapshot)
         case State.SUCCEEDED | State.FAILED | State.CANCELLED:
-            return ended.reasons(job, scene.now)
+            return ended.reasons(job, snapshot.now)
     found.sort(key=lambda reason: reason.code.weight)
-    return [*found, *waiting.remarks(job, scene.now)]
+    return [*found, *waiting.remarks(job, snapshot.now)]
 
 
-def _verdict(scene: Scene, reasons: list[Reason]) -> str:
+def _verdict(snapshot: JobSnapshot, reasons: list[Reason]) -> str:
     """The first reason, and how many more there are."""
     others = [reason for reason in reasons[1:] if reason.code not in REMARKS]
     more = ""
-    if scene.job.state.is_waiting and others:
+    if snapshot.job.state.is_waiting and others:
         more = f" (and {len(others)} more)" if len(others) > 1 else " (and one more reason)"
-    return f"{scene.job.state}: {reasons[0].text}{more}"
+    return f"{snapshot.job.state}: {reasons[0].text}{more}"

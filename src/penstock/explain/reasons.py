@@ -1,4 +1,4 @@
-"""What an explanation is made of: the reasons, and the scene they are read from."""
+"""What an explanation is made of: the reasons, what they are read from, and their wording."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """What was seen of the store, around one job that is there."""
+class JobSnapshot:
+    """What was read of the store around one job."""
 
     job: Job
     standing: Standing
@@ -152,7 +152,7 @@ class Scene:
 
     @property
     def is_leaderless(self) -> bool:
-        """Nobody leads, and no worker has shown that it lives all the same."""
+        """No worker leads, and none has shown that it lives all the same."""
         return self.leader is None and (self.silent is None or bool(self.silent))
 
     def worker(self, id: str | None) -> WorkerInfo | None:
@@ -160,9 +160,7 @@ class Scene:
         return next((worker for worker in self.workers if worker.id == id), None)
 
 
-# --- words --------------------------------------------------------------------------------------
-#
-# How reasons and findings write instants, durations and lists.
+# --- wording of reasons and findings ------------------------------------------------------------
 
 
 _LATEST: Final = 253_402_300_799.0
@@ -195,7 +193,7 @@ def listed(names: Iterable[str], most: int = 5) -> str:
 
 
 def argument(name: str) -> str:
-    """A name in a command, so that a shell that is given a copy of it takes it for just that."""
+    """A name as one word of a command line, quoted for a shell."""
     word = quote(name)
     if not name.isprintable():
         letters = (c if c.isprintable() and c not in "\\'" else _code(c) for c in name)
@@ -208,7 +206,7 @@ def _code(letter: str) -> str:
 
 
 def near(name: str, known: Sequence[str]) -> str | None:
-    """What was probably meant: the same name in another module, or one that is spelt alike."""
+    """The known name that was probably meant: the same in another module, or one spelt alike."""
     last = name.rpartition(".")[2].lower()
     for each in known:
         if each != name and each.rpartition(".")[2].lower() == last:

@@ -3,51 +3,53 @@
 from __future__ import annotations
 
 from penstock.engines.records import WorkerInfo
-from penstock.explain.reasons import Code, Reason, Scene, span
+from penstock.explain.reasons import Code, JobSnapshot, Reason, span
 from penstock.explain.workers import no_leader, silence
 
 
-def reasons(scene: Scene) -> list[Reason]:
+def reasons(snapshot: JobSnapshot) -> list[Reason]:
     """What keeps it from ending, and where it is."""
-    job, found = scene.job, []
-    worker = scene.worker(job.worker)
+    job, found = snapshot.job, []
+    worker = snapshot.worker(job.worker)
     if worker is None:
-        found.append(_no_lease(scene))
-    elif scene.is_silent([worker]):
-        found.append(silence(scene, [worker]))
+        found.append(_no_lease(snapshot))
+    elif snapshot.is_silent([worker]):
+        found.append(silence(snapshot, [worker]))
     if job.cancel_reason is not None:
         text = f"somebody wants it cancelled ({job.cancel_reason}), and its attempt has not ended"
         step = "its worker hears of it within a second; a handler that blocks ends by its time-out"
         found.append(Reason(code=Code.CANCELLING, text=text, next_step=step))
     if worker is not None:
-        found.append(_running(scene, worker) if job.started else _claimed(scene, worker))
-    if scene.is_leaderless:
-        found.append(no_leader(scene))
+        found.append(_running(snapshot, worker) if job.started else _claimed(snapshot, worker))
+    if snapshot.is_leaderless:
+        found.append(no_leader(snapshot))
     return found
 
 
-def _running(scene: Scene, worker: WorkerInfo) -> Reason:
-    job = scene.job
+def _running(snapshot: JobSnapshot, worker: WorkerInfo) -> Reason:
+    job = snapshot.job
     far = "" if job.progress is None else f", {job.progress:.0%} done"
     note = "" if job.note is None else f" ({job.note})"
-    text = f"attempt {job.attempt} has been running {_time(scene)} on {_named(worker)}{far}{note}"
+    text = (
+        f"attempt {job.attempt} has been running {_time(snapshot)} on {_named(worker)}{far}{note}"
+    )
     return Reason(code=Code.RUNNING, text=text, since_at=job.claimed_at)
 
 
-def _claimed(scene: Scene, worker: WorkerInfo) -> Reason:
-    text = f"{_named(worker)} has had it {_time(scene)} and starts it when a slot is free"
-    if scene.job.crashes:
+def _claimed(snapshot: JobSnapshot, worker: WorkerInfo) -> Reason:
+    text = f"{_named(worker)} has had it {_time(snapshot)} and starts it when a slot is free"
+    if snapshot.job.crashes:
         text += ": after a crash a job runs apart from all others"
-    return Reason(code=Code.CLAIMED, text=text, since_at=scene.job.claimed_at)
+    return Reason(code=Code.CLAIMED, text=text, since_at=snapshot.job.claimed_at)
 
 
-def _no_lease(scene: Scene) -> Reason:
-    job = scene.job
-    text = f"worker {job.worker} has had it {_time(scene)} and has no lease any more"
-    if scene.leader is None:
+def _no_lease(snapshot: JobSnapshot) -> Reason:
+    job = snapshot.job
+    text = f"worker {job.worker} has had it {_time(snapshot)} and has no lease any more"
+    if snapshot.leader is None:
         step = "nobody is there to rescue it: start a worker, and it does"
     else:
-        step = f"the leader ({scene.leader.holder}) gives it to another worker within seconds"
+        step = f"the leader ({snapshot.leader.holder}) gives it to another worker within seconds"
     return Reason(code=Code.NO_LEASE, text=text, next_step=step, since_at=job.claimed_at)
 
 
@@ -56,5 +58,5 @@ def _named(worker: WorkerInfo) -> str:
     return f"worker {worker.id}{place}"
 
 
-def _time(scene: Scene) -> str:
-    return f"for {span(max(0.0, scene.now - (scene.job.claimed_at or scene.now)))}"
+def _time(snapshot: JobSnapshot) -> str:
+    return f"for {span(max(0.0, snapshot.now - (snapshot.job.claimed_at or snapshot.now)))}"

@@ -9,7 +9,16 @@ from msgspec.structs import replace
 from penstock.core.job import Hold, Job, State
 from penstock.engines.records import LINE_LIMIT
 from penstock.explain import workers
-from penstock.explain.reasons import Code, Reason, Scene, argument, listed, moment, number, span
+from penstock.explain.reasons import (
+    Code,
+    JobSnapshot,
+    Reason,
+    argument,
+    listed,
+    moment,
+    number,
+    span,
+)
 
 PATIENCE: Final = 5.0
 """Seconds that a job may be next before it counts as overlooked."""
@@ -23,50 +32,50 @@ _HOLDS: Final = {
 }
 
 
-def reasons(scene: Scene) -> list[Reason]:
+def reasons(snapshot: JobSnapshot) -> list[Reason]:
     """Everything that keeps it from starting."""
-    job = scene.job
-    if job.expires_at is not None and job.expires_at <= scene.now:
-        return [_expired(scene, job.expires_at)]
-    found = [*_own(scene), *_paused(scene), *workers.reasons(scene)]
+    job = snapshot.job
+    if job.expires_at is not None and job.expires_at <= snapshot.now:
+        return [_expired(snapshot, job.expires_at)]
+    found = [*_own(snapshot), *_paused(snapshot), *workers.reasons(snapshot)]
     if job.hold is Hold.UNKNOWN_TASK:
         found = [reason for reason in found if reason.code is not Code.NOT_KNOWN]
-    if not _is_in_line(scene):
+    if not _is_in_line(snapshot):
         return found
-    found += [*_queue(scene), *workers.busy(scene), *_line(scene)]
-    if scene.able and scene.is_silent(scene.able):
-        found.append(workers.silence(scene, scene.able))
-    if scene.able and scene.is_leaderless:
-        found.append(workers.no_leader(scene))
-    return found or [_next(scene)]
+    found += [*_queue(snapshot), *workers.busy(snapshot), *_line(snapshot)]
+    if snapshot.able and snapshot.is_silent(snapshot.able):
+        found.append(workers.silence(snapshot, snapshot.able))
+    if snapshot.able and snapshot.is_leaderless:
+        found.append(workers.no_leader(snapshot))
+    return found or [_next(snapshot)]
 
 
-def _is_in_line(scene: Scene) -> bool:
+def _is_in_line(snapshot: JobSnapshot) -> bool:
     """It could start as soon as its turn comes, or will be made ready by the next claim."""
-    job = scene.job
+    job = snapshot.job
     if job.state is State.SCHEDULED:
-        return (job.run_at or 0.0) <= scene.now
+        return (job.run_at or 0.0) <= snapshot.now
     return job.hold in (None, Hold.UNPLACED)
 
 
 # --- its own instant or hold --------------------------------------------------------------------
 
 
-def _expired(scene: Scene, at: float) -> Reason:
-    text = f"it expired {span(scene.now - at)} ago and does not start any more"
+def _expired(snapshot: JobSnapshot, at: float) -> Reason:
+    text = f"it expired {span(snapshot.now - at)} ago and does not start any more"
     step = "it ends as cancelled when a worker or the leader next looks"
-    if not scene.workers:
+    if not snapshot.workers:
         step = "it ends as cancelled when a worker is there: none has a lease now"
     return Reason(code=Code.EXPIRED, text=text, next_step=step, since_at=at)
 
 
-def _own(scene: Scene) -> list[Reason]:
-    job = scene.job
-    if job.state is State.SCHEDULED and (job.run_at or 0.0) > scene.now:
-        return [_scheduled(job, job.run_at or 0.0, scene.now)]
+def _own(snapshot: JobSnapshot) -> list[Reason]:
+    job = snapshot.job
+    if job.state is State.SCHEDULED and (job.run_at or 0.0) > snapshot.now:
+        return [_scheduled(job, job.run_at or 0.0, snapshot.now)]
     if job.hold is None or job.hold is Hold.UNPLACED:
         return []
-    return [_held(scene, job.hold)]
+    return [_held(snapshot, job.hold)]
 
 
 def _scheduled(job: Job, at: float, now: float) -> Reason:
@@ -84,51 +93,51 @@ def _scheduled(job: Job, at: float, now: float) -> Reason:
     return Reason(code=code, text=text, until_at=at)
 
 
-def _held(scene: Scene, hold: Hold) -> Reason:
-    job = scene.job
+def _held(snapshot: JobSnapshot, hold: Hold) -> Reason:
+    job = snapshot.job
     if hold is Hold.UNKNOWN_TASK:
-        return _unknown(scene)
+        return _unknown(snapshot)
     cause = f": {job.hold_cause}" if job.hold_cause else ""
     if job.hold_until is None:
         text = f"it is held by {_HOLDS[hold]}{cause}, and nothing will end that"
         step = "lift what has no cause: penstock doctor --mend; the leader does so each minute"
         return Reason(code=Code.NO_CAUSE, text=text, next_step=step)
-    left = max(0.0, job.hold_until - scene.now)
+    left = max(0.0, job.hold_until - snapshot.now)
     text = f"it is held by {_HOLDS[hold]}{cause}; for another {span(left)}"
     return Reason(code=Code(hold), text=text, until_at=job.hold_until)
 
 
-def _unknown(scene: Scene) -> Reason:
+def _unknown(snapshot: JobSnapshot) -> Reason:
     """It was held because a worker that took it does not know its task."""
-    task = scene.job.task
-    if any(task in worker.tasks for worker in scene.workers):
+    task = snapshot.job.task
+    if any(task in worker.tasks for worker in snapshot.workers):
         text = f"it is held because no worker knew task {task!r}, and one does now"
         step = "lift what has no cause: penstock doctor --mend; the leader does so each minute"
         return Reason(code=Code.NO_CAUSE, text=text, next_step=step)
-    known = {each for worker in scene.workers for each in worker.tasks}
+    known = {each for worker in snapshot.workers for each in worker.tasks}
     text = f"it is held until a worker joins that knows task {task!r}: none does now"
-    return replace(workers.unknown(scene, known), code=Code.UNKNOWN_TASK, text=text)
+    return replace(workers.unknown(snapshot, known), code=Code.UNKNOWN_TASK, text=text)
 
 
 # --- its queue ----------------------------------------------------------------------------------
 
 
-def _paused(scene: Scene) -> list[Reason]:
-    if not scene.settings.paused:
+def _paused(snapshot: JobSnapshot) -> list[Reason]:
+    if not snapshot.settings.paused:
         return []
-    queue, note = scene.job.queue, scene.settings.note
+    queue, note = snapshot.job.queue, snapshot.settings.note
     text = f"queue {queue!r} is paused" + (f": {note}" if note else "")
     step = f"when that is over: penstock queues resume {argument(queue)}"
     return [Reason(code=Code.PAUSED, text=text, next_step=step)]
 
 
-def _queue(scene: Scene) -> list[Reason]:
+def _queue(snapshot: JobSnapshot) -> list[Reason]:
     """Its queue has all running that it may, or has to keep its order."""
-    queue, settings, found = scene.job.queue, scene.settings, []
-    here = [hand for hand in scene.hands if hand.queue == queue]
+    queue, settings, found = snapshot.job.queue, snapshot.settings, []
+    here = [hand for hand in snapshot.hands if hand.queue == queue]
     running, most = sum(hand.jobs for hand in here), settings.most
-    if settings.ordered and (scene.standing.blockers or running):
-        first = [*(hand.first for hand in here), *scene.standing.blockers]
+    if settings.ordered and (snapshot.standing.blockers or running):
+        first = [*(hand.first for hand in here), *snapshot.standing.blockers]
         text = f"queue {queue!r} runs one job after the other, and {listed(first)} has not ended"
         step = f"look at that one: penstock explain {argument(first[0])}"
         found.append(Reason(code=Code.ORDERED, text=text, next_step=step))
@@ -145,32 +154,32 @@ def _queue(scene: Scene) -> list[Reason]:
 # --- its place in line --------------------------------------------------------------------------
 
 
-def _line(scene: Scene) -> list[Reason]:
-    standing = scene.standing
+def _line(snapshot: JobSnapshot) -> list[Reason]:
+    standing = snapshot.standing
     if not standing.ahead:
         return []
     ahead = number(standing.ahead, "job")
     if standing.ahead > LINE_LIMIT:
         ahead = f"more than {number(LINE_LIMIT, 'job')}"
-    text = f"{ahead} of queue {scene.job.queue!r} come before it"
+    text = f"{ahead} of queue {snapshot.job.queue!r} come before it"
     if standing.ahead == 1:
-        text = f"1 job of queue {scene.job.queue!r} comes before it"
+        text = f"1 job of queue {snapshot.job.queue!r} comes before it"
         text += ", a more urgent one" if standing.more_urgent else ""
     elif standing.more_urgent:
         text += f", {standing.more_urgent:,} of them more urgent"
-    if scene.settings.fair:
+    if snapshot.settings.fair:
         keys = (f"{key or 'no key'} {jobs:,}" for key, jobs in standing.keys)
         text += f"; by key: {', '.join(keys)}"
     step = "start more workers if that is too long; penstock top shows how fast the queue moves"
     return [Reason(code=Code.LINE, text=text, next_step=step)]
 
 
-def _next(scene: Scene) -> Reason:
+def _next(snapshot: JobSnapshot) -> Reason:
     """Nothing is in its way."""
-    job = scene.job
+    job = snapshot.job
     since = ready_at(job)
-    waited = max(0.0, scene.now - since)
-    room = number(len(scene.able), "worker has", "workers have")
+    waited = max(0.0, snapshot.now - since)
+    room = number(len(snapshot.able), "worker has", "workers have")
     if job.crashes:
         return Reason(code=Code.NEXT, text="it is about to run, apart from all others")
     if waited > PATIENCE:

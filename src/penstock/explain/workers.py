@@ -1,4 +1,4 @@
-"""Reasons that lie with the workers: none is there, none fits, none has room, none is heard of."""
+"""Reasons that lie with the workers: none is there, knows the task, has room, or gives signs of life."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.engines.records import WorkerInfo
-from penstock.explain.reasons import Code, Reason, Scene, argument, listed, near, number, span
+from penstock.explain.reasons import Code, JobSnapshot, Reason, argument, listed, near, number, span
 from penstock.worker.reserve import free_for
 
-WITHOUT_LEASE: Final = 15.0
-"""What is taken for the lease of a worker that does not say."""
+USUAL_LEASE: Final = 15.0
+"""Seconds, for a worker that does not say its lease."""
 
 _OPTIONS: Final = {"async": "--concurrency", "sync": "--threads", "process": "--children"}
 
 
-def reasons(scene: Scene) -> list[Reason]:
+def reasons(snapshot: JobSnapshot) -> list[Reason]:
     """Why no worker takes the job."""
-    queue = scene.job.queue
+    queue = snapshot.job.queue
     start = (
         f"start a worker: penstock worker MODULE:APP --queues {argument(queue).removeprefix('-- ')}"
     )
-    if not scene.workers:
+    if not snapshot.workers:
         text = "no worker is there: none has a lease"
         return [Reason(code=Code.NO_WORKER, text=text, next_step=start)]
-    if not scene.serving:
-        served = {each for worker in scene.workers for each in worker.queues}
-        there = number(len(scene.workers), "worker is there", "workers are there")
+    if not snapshot.serving:
+        served = {each for worker in snapshot.workers for each in worker.queues}
+        there = number(len(snapshot.workers), "worker is there", "workers are there")
         text = f"no worker serves queue {queue!r}: {there}, for {listed(served) or 'no queue'}"
         meant = near(queue, sorted(served))
         hint = f"; or was queue {meant!r} meant?" if meant else ""
         return [Reason(code=Code.NOT_SERVED, text=text, next_step=start + hint)]
-    if not scene.able:
-        known = {each for worker in scene.serving for each in worker.tasks}
-        return [unknown(scene, known)]
+    if not snapshot.able:
+        known = {each for worker in snapshot.serving for each in worker.tasks}
+        return [unknown(snapshot, known)]
     return []
 
 
-def busy(scene: Scene) -> list[Reason]:
+def busy(snapshot: JobSnapshot) -> list[Reason]:
     """Why none of the workers that could run it starts it now."""
     if (
-        not scene.able
-        or scene.job.crashes
-        or any(_has_room(scene, worker) for worker in scene.able)
+        not snapshot.able
+        or snapshot.job.crashes
+        or any(_has_room(snapshot, worker) for worker in snapshot.able)
     ):
         return []
-    return [_busy(scene)]
+    return [_busy(snapshot)]
 
 
-def unknown(scene: Scene, known: set[str]) -> Reason:
+def unknown(snapshot: JobSnapshot, known: set[str]) -> Reason:
     """None of those that serve its queue knows its task."""
-    task = scene.job.task
-    served = f"none of {number(len(scene.serving), 'worker')} that serve its queue"
-    if len(scene.serving) == 1:
-        served = f"worker {scene.serving[0].id}, the only one that serves its queue, does not"
-    text = f"{served} {'know' if len(scene.serving) == 1 else 'knows'} task {task!r}"
+    task = snapshot.job.task
+    served = f"none of {number(len(snapshot.serving), 'worker')} that serve its queue"
+    if len(snapshot.serving) == 1:
+        served = f"worker {snapshot.serving[0].id}, the only one that serves its queue, does not"
+    text = f"{served} {'know' if len(snapshot.serving) == 1 else 'knows'} task {task!r}"
     meant = near(task, sorted(known))
     if meant is not None:
         step = (
@@ -66,10 +66,10 @@ def unknown(scene: Scene, known: set[str]) -> Reason:
     return Reason(code=Code.NOT_KNOWN, text=text, next_step=step)
 
 
-def _has_room(scene: Scene, worker: WorkerInfo) -> bool:
+def _has_room(snapshot: JobSnapshot, worker: WorkerInfo) -> bool:
     """One more job like this could start there now."""
-    kind = worker.kinds.get(scene.job.task)
-    has = [hand for hand in scene.hands if hand.worker == worker.id]
+    kind = worker.kinds.get(snapshot.job.task)
+    has = [hand for hand in snapshot.hands if hand.worker == worker.id]
     if kind is None or kind not in worker.rooms:
         return worker.slots <= 0 or sum(hand.jobs for hand in has) < worker.slots
     there = [
@@ -78,14 +78,14 @@ def _has_room(scene: Scene, worker: WorkerInfo) -> bool:
         for _ in range(hand.jobs)
         if worker.kinds.get(hand.task) == kind
     ]
-    return free_for(scene.job.priority, worker.rooms[kind], worker.reserve, there) > 0
+    return free_for(snapshot.job.priority, worker.rooms[kind], worker.reserve, there) > 0
 
 
-def _busy(scene: Scene) -> Reason:
-    able = {worker.id: worker for worker in scene.able}
-    kind = scene.able[0].kinds.get(scene.job.task)
+def _busy(snapshot: JobSnapshot) -> Reason:
+    able = {worker.id: worker for worker in snapshot.able}
+    kind = snapshot.able[0].kinds.get(snapshot.job.task)
     taken = Counter[str]()
-    for hand in scene.hands:
+    for hand in snapshot.hands:
         worker = able.get(hand.worker)
         if worker is not None and (kind is None or worker.kinds.get(hand.task) == kind):
             taken[hand.task] += hand.jobs
@@ -103,24 +103,24 @@ def _busy(scene: Scene) -> Reason:
     return Reason(code=Code.BUSY, text=text, next_step=step)
 
 
-def silence(scene: Scene, workers: Sequence[WorkerInfo]) -> Reason:
+def silence(snapshot: JobSnapshot, workers: Sequence[WorkerInfo]) -> Reason:
     """All that could run it, or the one that does, gave no sign of life while they were watched."""
-    watched = min((scene.silent or {}).values())
-    lease = max(worker.lease or WITHOUT_LEASE for worker in workers)
+    watched = min((snapshot.silent or {}).values())
+    lease = max(worker.lease or USUAL_LEASE for worker in workers)
     names = listed(worker.id for worker in workers)
     text = f"no sign of life from {names} for {span(watched)}: stopped, dead or cut off"
-    if scene.leader is None or scene.leader.holder in (scene.silent or {}):
+    if snapshot.leader is None or snapshot.leader.holder in (snapshot.silent or {}):
         step = "nobody alive leads, so nobody takes their jobs: start a worker, and it does"
     else:
         step = f"after a lease ({span(lease)}) the leader gives their jobs to others"
     return Reason(code=Code.SILENT, text=text, next_step=step)
 
 
-def no_leader(scene: Scene) -> Reason:
-    """Nobody does the chores."""
-    there = number(len(scene.workers), "worker has a lease", "workers have a lease")
+def no_leader(snapshot: JobSnapshot) -> Reason:
+    """No worker does the chores of the leader."""
+    there = number(len(snapshot.workers), "worker has a lease", "workers have a lease")
     text = f"nobody leads, though workers stand for election: {there} and may be dead"
-    if not scene.workers:
+    if not snapshot.workers:
         text = "nobody leads: nobody rescues jobs, and nobody makes due ones ready"
     step = "start a worker (without --no-leads); penstock doctor watches whether the others live"
     return Reason(code=Code.NO_LEADER, text=text, next_step=step)
