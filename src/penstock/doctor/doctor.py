@@ -55,9 +55,8 @@ async def _inside(
 ) -> list[Finding]:
     reach = await _reach(engine)
     before = await read(engine)
-    watched = await _watch(
-        engine, before, _default_watch(before, expected) if watch is None else watch
-    )
+    limit = _default_watch(before, expected) if watch is None else watch
+    watched = await _watch(engine, before, limit)
     snapshot = await take(engine, before, watched, expected, mend=mend)
     checks: Iterable[Iterable[Finding]] = (
         clocks.checks(snapshot),

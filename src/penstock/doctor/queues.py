@@ -88,7 +88,8 @@ def _unknown(snapshot: StoreSnapshot) -> Iterator[Finding]:
         yield Finding(
             check="unknown_task",
             level=Level.WARNING,
-            text=f"no worker knows task {task!r}: {_waiting(jobs, snapshot.unknown, snapshot.waiting)}",
+            text=f"no worker knows task {task!r}: "
+            f"{_waiting(jobs, snapshot.unknown, snapshot.waiting)}",
             next_step=f"start a worker whose code declares it{hint}",
             facts={"task": task, "jobs": jobs, "held": held},
         )

@@ -33,12 +33,9 @@ async def explain(engine: Engine, id: str, watch: float = 0.0) -> Explanation:
         reason = ended.gone(snapshot)
         return Explanation(id=id, verdict=reason.text, reasons=(reason,), asked_at=snapshot.now)
     reasons = _reasons(snapshot)
-    if watch > 0 and (snapshot.job.state is State.RUNNING or reasons[0].code in _UNSURE):
-        whom = (
-            [snapshot.worker(snapshot.job.worker)]
-            if snapshot.job.state is State.RUNNING
-            else snapshot.able
-        )
+    is_running = snapshot.job.state is State.RUNNING
+    if watch > 0 and (is_running or reasons[0].code in _UNSURE):
+        whom = [snapshot.worker(snapshot.job.worker)] if is_running else snapshot.able
         silent = await _silent(engine, [each for each in whom if each is not None], watch)
         snapshot = await _snapshot(engine, id, silent)
         if isinstance(snapshot, Standing):

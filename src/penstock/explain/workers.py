@@ -1,4 +1,4 @@
-"""Reasons that lie with the workers: none is there, knows the task, has room, or gives signs of life."""
+"""Reasons that lie with the workers: none is there, knows the task, has room, or is alive."""
 
 from __future__ import annotations
 
