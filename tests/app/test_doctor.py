@@ -479,7 +479,7 @@ def test_a_real_worker_is_seen_to_live(app):
     assert told(found, "leader")[0] == "ok"
 
 
-def test_levels_say_whether_somebody_should_act():
+def test_levels_say_whether_a_person_should_act():
     assert [level for level in Level if level.is_bad] == [Level.WARNING, Level.ERROR]
 
 
@@ -492,6 +492,7 @@ def test_every_check_is_in_the_guide():
     checks = {
         check for module in modules for check in re.findall(r'check="(\w+)"', module.read_text())
     }
-    guide = (root / "docs/how-to/find-out-why.md").read_text()
+    pages = ("find-out-why.md", "postgresql-operations.md")
+    guide = "".join((root / "docs/how-to" / page).read_text() for page in pages)
     assert len(checks) > 20
     assert checks <= set(re.findall(r"`(\w+)`", guide))
