@@ -41,7 +41,7 @@ from penstock.events import Bus, Event
 from penstock.handle import BY_A_PERSON, Handle, Origin
 from penstock.operations import Operations
 from penstock.options import Call, EnqueueOptions, Options, draft, merged, word
-from penstock.stores import Place, Source, borrowed, borrower, connector, effects, observed, parse
+from penstock.stores import StoreOpener, StoreSource, connector, effects, lender, observed, parse
 from penstock.sync import Facade, blocking
 from penstock.task import AsyncTask, Sender, Task, TaskOptions, declared, refuse_duplicate
 
@@ -89,13 +89,8 @@ class Penstock(Operations):
         clock = clock or SystemClock()
         wait = self.settings.wait_for_store
         connect = partial(observed, connector(self.url, clock), self.bus, wait)
-        self._source = Source(Place(connect, clock))
-        self._facade = Facade(
-            self._source.connect,
-            str(self.url),
-            partial(borrowed, self._source, borrower(self.url)),
-            wait,
-        )
+        self._source = StoreSource(StoreOpener(connect, clock), lender(self.url))
+        self._facade = Facade(self._source, str(self.url), wait)
         self._tasks: dict[str, Sender[..., Any]] = {}
         self._specs: dict[str, Spec] = {}
         self.hooks = Hooks()
@@ -106,7 +101,7 @@ class Penstock(Operations):
     @property
     def clock(self) -> Clock:
         """The clock that the app was made with; in a test's sandbox, the virtual one."""
-        return self._source.place.clock
+        return self._source.opener.clock
 
     # --- tasks ---------------------------------------------------------------------------------
 
@@ -323,13 +318,13 @@ class Penstock(Operations):
         """
         from penstock.hosting import beside
 
-        return beside(self._worker(options))
+        return beside(self._worker(options), self._facade.loop_client)
 
     def worker_thread(self, **options: Unpack[WorkerOptions]) -> WorkerThread:
         """A worker in a thread of this process: ``start`` it, or use it with ``with``."""
         from penstock.hosting import WorkerThread
 
-        return WorkerThread(self._worker(options))
+        return WorkerThread(self._worker(options), self._facade.loop_client)
 
     def run_worker(self, *, until_empty: bool = False, **options: Unpack[WorkerOptions]) -> None:
         """Be a worker until SIGTERM or Ctrl-C, which drains it; the second one does not wait, and
@@ -341,7 +336,8 @@ class Penstock(Operations):
         """
         from penstock.hosting import run_process
 
-        run_process(self._worker(options), until_empty=until_empty)
+        worker = self._worker(options)
+        run_process(worker, self._facade.loop_client, until_empty=until_empty)
 
     def _worker(self, options: WorkerOptions, parent: Parent | None = None) -> Worker:
         from penstock.hosting import worker_settings
@@ -349,12 +345,12 @@ class Penstock(Operations):
 
         queues = ("default", *(task.options.queue for task in self._tasks.values()))
         settings = worker_settings(options, self.settings, queues)
-        place = self._source.place
+        opener = self._source.opener
         return Worker(
-            place.connect,
+            opener.connect,
             MappingProxyType(self._specs),
             settings,
-            clock=place.clock,
+            clock=opener.clock,
             parent=parent,
         )
 
@@ -375,7 +371,10 @@ class Penstock(Operations):
         self.close()
 
     async def __aenter__(self) -> Self:
+        """Give the running loop a way of its own to the store, until the block ends."""
+        self._facade.join_loop()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._facade.leave_loop()
         await self.aclose()

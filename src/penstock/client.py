@@ -1,6 +1,7 @@
-"""What all callers of one process share: one engine handle, its batcher and its watcher.
+"""One engine handle, its Batcher and its result watcher: what all callers on one loop share.
 
-It lives on the façade's loop and nowhere else.
+The façade has one on its own loop; ``async with app:`` gives the caller's loop another. A client
+belongs to one loop.
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ from penstock.errors import (
     JobGone,
     ResultTimeout,
 )
-from penstock.watch import Watcher
 
 PAUSE: Final = 0.2
 """Seconds before something is tried again: jobs of which one is contested, or to open the store."""
+NAP: Final = 60.0
+"""Seconds that one call for results may sleep."""
+PATIENCE: Final = 30.0
+"""Seconds that the store may be away before callers that wait for results get the error."""
+_PAUSES: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class Client:
     """One handle on the store, opened by its first use."""
 
-    def __init__(
-        self, connect: Callable[[], Engine], tasks: asyncio.TaskGroup, wait: float = 0.0
-    ) -> None:
+    def __init__(self, connect: Callable[[], Engine], wait: float = 0.0) -> None:
         """``wait`` is how long to try to open a store that is away."""
         self._connect = connect
-        self._tasks = tasks
         self._wait = wait
         self._engine: Engine | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -54,9 +56,9 @@ class Client:
         return self._engine
 
     async def open(self) -> None:
-        """Open the handle, once for everyone who asks meanwhile.
+        """Open the handle, once for all callers that ask meanwhile.
 
-        On failure: all of them get the error; whoever asks next tries again.
+        On failure: all of them get the error; the next caller tries again.
         """
         if self._engine is not None:
             return
@@ -70,7 +72,15 @@ class Client:
 
     async def _open(self) -> None:
         engine = self._connect()
-        await self._opened_at_last(engine)
+        deadline = engine.clock.monotonic() + self._wait
+        while True:
+            try:
+                await engine.open()
+                break
+            except EngineUnavailable:
+                if engine.clock.monotonic() >= deadline:
+                    raise
+            await engine.clock.sleep(PAUSE)
         self._batcher: Batcher[Draft, Receipt] = Batcher(
             engine.enqueue,
             max_items=engine.traits.max_batch,
@@ -79,18 +89,8 @@ class Client:
             name=engine.traits.name,
             clock=engine.clock,
         )
-        self._watcher = Watcher(engine, self._tasks)
+        self._results = ResultWatcher(engine)
         self._engine = engine
-
-    async def _opened_at_last(self, engine: Engine) -> None:
-        deadline = engine.clock.monotonic() + self._wait
-        while True:
-            try:
-                return await engine.open()
-            except EngineUnavailable:
-                if engine.clock.monotonic() >= deadline:
-                    raise
-            await engine.clock.sleep(PAUSE)
 
     def _opened(self, opening: asyncio.Task[None]) -> None:
         self._opening = None
@@ -98,7 +98,7 @@ class Client:
             opening.exception()
 
     async def close(self) -> None:
-        """Send what was handed over, tell those who wait for results, let the handle go."""
+        """Send what was handed over, fail the calls that wait for results, close the handle."""
         self._is_closed = True
         if self._opening is not None:
             self._opening.cancel()
@@ -106,52 +106,39 @@ class Client:
             await asyncio.wait((self._opening,))
         engine, self._engine = self._engine, None
         if engine is not None:
-            self._watcher.close()
+            await self._results.close()
             await self._batcher.close()
             await engine.close()
 
     async def enqueue(self, draft: Draft) -> Receipt:
-        """Store one job, in one commit with whatever else arrives meanwhile."""
+        """Store one job, in one commit with what other callers hand over meanwhile."""
         return await self._batcher.put(draft)
 
-    async def enqueue_all(
+    async def enqueue_batch(
         self, drafts: Sequence[Draft], timeout: float, spent: float = 0.0
     ) -> list[Receipt]:
-        """Store many jobs, as many in a commit as the store takes, each within ``timeout``; of the
-        first one's, some seconds may be ``spent`` already.
+        """Store jobs in one commit within ``timeout`` seconds, some of which may be ``spent``.
 
-        Atomic per commit. On failure: ``ItemContested`` if an open transaction has an id or a
-        unique key of theirs for all that time; a note on the error says how many are stored.
+        On failure: ``ItemContested`` if an open transaction has an id or a unique key of theirs
+        for all that time; else ``EngineTimeout``.
         """
-        engine = self.engine
-        receipts: list[Receipt] = []
-        step = engine.traits.max_batch
-        some = drafts[:step]
-        for start in range(0, len(drafts), step):
-            limit = asyncio.timeout(timeout - spent)
-            spent = 0.0
-            refusals: list[ItemContested] = []
-            sending = asyncio.create_task(_patiently(engine, some, refusals))
-            try:
-                async with limit:
-                    await asyncio.sleep(0)
-                    # It is on its way: there is time for the next ones.
-                    some = engine.pack(drafts[start + step : start + 2 * step])
-                    receipts += await sending
-            except BaseException as caught:
-                sending.cancel()
-                if not isinstance(caught, Exception):
-                    raise
-                error = caught
-                if limit.expired() and refusals:
-                    error = refusals[-1]
-                elif limit.expired():
-                    count = min(step, len(drafts) - start)
-                    why = f"{count} jobs took longer than {timeout:g} s"
-                    error = EngineTimeout(engine.traits.name, why)
-                error.add_note(stored_before(start, len(drafts)))
-                raise error from error.__cause__
-        return receipts
+        engine, refusal = self.engine, None
+        limit = asyncio.timeout(timeout - spent)
+        try:
+            async with limit:
+                while True:
+                    try:
+                        return await engine.enqueue(drafts)
+                    except ItemContested as error:
+                        refusal = error
+                    await engine.clock.sleep(PAUSE)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            if refusal is not None:
+                raise refusal from refusal.__cause__
+            why = f"{len(drafts)} jobs took longer than {timeout:g} s"
+            raise EngineTimeout(engine.traits.name, why) from error
 
     async def result(self, id: str, timeout: float | None) -> Job:
         """Return the job when it has ended.
@@ -160,7 +147,7 @@ class Client:
         """
         try:
             async with asyncio.timeout(timeout):
-                job = await self._watcher.ended(id)
+                job = await self._results.ended(id)
         except TimeoutError:
             (job,) = await self.engine.get([id])
             if timeout is not None and job is not None and not job.state.is_final:
@@ -170,25 +157,119 @@ class Client:
         return job
 
 
-def stored_before(count: int, total: int) -> str:
-    """What is noted on an error that ends an ``enqueue_many``."""
-    return f"{count} of {total} jobs were stored before this"
-
-
-async def _patiently(
-    engine: Engine, drafts: Sequence[Draft], refusals: list[ItemContested]
-) -> list[Receipt]:
-    """Store jobs as soon as no open transaction keeps one of them from it; its callers wait."""
-    while True:
-        try:
-            return await engine.enqueue(drafts)
-        except ItemContested as refusal:
-            refusals.append(refusal)
-        await engine.clock.sleep(PAUSE)
-
-
 def _marks(draft: Draft) -> Iterator[tuple[str, str]]:
     """What no two jobs can have."""
     yield "id", draft.id
     if draft.unique is not None:
         yield "unique", draft.unique
+
+
+Waiter = asyncio.Future[Job | None]
+
+
+class ResultWatcher:
+    """Tells callers on one loop when their jobs have ended, with one store call for all of them.
+
+    A caller that joins is looked for at once: the call that sleeps is cut short and made again
+    with the new id. A look that does not sleep is never cut short, so callers that join cannot
+    starve those that wait.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._waiting: dict[str, set[Waiter]] = {}
+        self._joined = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self._nap: asyncio.Task[dict[str, Job | None]] | None = None
+        self._is_closed = False
+
+    async def ended(self, id: str) -> Job | None:
+        """Wait until the job has ended, and return it; None if the store does not know it.
+
+        On failure: ``EngineUnavailable`` once the store has been away for ``PATIENCE`` seconds.
+        """
+        if self._is_closed:
+            raise EngineClosed(self._engine.traits.name)
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(id, set()).add(waiter)
+        self._joined.set()
+        if self._nap is not None:
+            self._nap.cancel()
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch(), name="penstock results")
+        try:
+            return await waiter
+        finally:
+            self._leave(id, waiter)
+
+    async def close(self) -> None:
+        """Tell every caller that waits that no answer will come."""
+        self._is_closed = True
+        self._fail(EngineClosed(self._engine.traits.name))
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait((self._watching,))
+
+    def _leave(self, id: str, waiter: Waiter) -> None:
+        waiters = self._waiting.get(id, set())
+        waiters.discard(waiter)
+        if not waiters:
+            self._waiting.pop(id, None)
+        if not self._waiting and self._nap is not None:
+            self._nap.cancel()
+
+    async def _watch(self) -> None:
+        """Look until no caller waits."""
+        failures, away_since = 0, 0.0
+        try:
+            while self._waiting:
+                try:
+                    ended = await self._look()
+                except EngineUnavailable as error:
+                    now = self._engine.clock.monotonic()
+                    away_since = away_since if failures else now
+                    if now - away_since >= PATIENCE:
+                        self._fail(error)
+                    await self._pause(failures)
+                    failures += 1
+                    continue
+                except Exception as error:
+                    self._fail(error)
+                    continue
+                failures = 0
+                for id, job in ended.items():
+                    self._answer(id, job)
+        finally:
+            self._watching = None
+
+    async def _look(self) -> dict[str, Job | None]:
+        """Ask for all awaited jobs: at once if a caller joined, else until one has ended."""
+        if self._joined.is_set():
+            self._joined.clear()
+            return await self._engine.results(tuple(self._waiting), 0.0)
+        self._nap = asyncio.create_task(self._engine.results(tuple(self._waiting), NAP))
+        try:
+            return await self._nap
+        except asyncio.CancelledError:
+            me = asyncio.current_task()
+            if me is None or me.cancelling():
+                raise
+            return {}
+        finally:
+            self._nap = None
+
+    async def _pause(self, failures: int) -> None:
+        await self._engine.clock.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
+        self._joined.set()
+
+    def _answer(self, id: str, job: Job | None) -> None:
+        for waiter in self._waiting.pop(id, ()):
+            if not waiter.done():
+                waiter.set_result(job)
+
+    def _fail(self, error: Exception) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for waiters in waiting.values():
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(error)

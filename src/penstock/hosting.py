@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Final, Self, TypedDict
 
 from penstock.config import Settings
@@ -29,6 +29,10 @@ from penstock.worker.worker import Worker
 EXIT_PATIENCE: Final = 5.0
 BLOCKED: Final = 1.0
 """Seconds after which a loop that has not heard a signal counts as blocked."""
+
+
+LoopClient = Callable[[], AbstractAsyncContextManager[None]]
+"""Gives the worker's loop a client of its own, for the jobs that its tasks enqueue."""
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -142,28 +146,29 @@ def _refuse_while_loading(call: str) -> None:
 
 
 @asynccontextmanager
-async def beside(worker: Worker) -> AsyncIterator[Worker]:
+async def beside(worker: Worker, loop_client: LoopClient) -> AsyncIterator[Worker]:
     """Run the worker on this loop from its first lease until the block ends, then drain it.
 
     A block that ends in an exception does not wait: what runs is given back. What ends the worker
     before the block does is logged then, and raised when the block ends.
     """
     _refuse_in_child("worker")
-    running = asyncio.create_task(worker.run(), name="penstock worker")
-    ready = asyncio.create_task(worker.ready.wait())
-    try:
-        await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            running.result()
-        running.add_done_callback(_notice)
-        yield worker
-    except BaseException:
-        worker.stop(0)
-        raise
-    finally:
-        ready.cancel()
-        worker.stop()
-        await running
+    async with loop_client():
+        running = asyncio.create_task(worker.run(), name="penstock worker")
+        ready = asyncio.create_task(worker.ready.wait())
+        try:
+            await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                running.result()
+            running.add_done_callback(_notice)
+            yield worker
+        except BaseException:
+            worker.stop(0)
+            raise
+        finally:
+            ready.cancel()
+            worker.stop()
+            await running
 
 
 def _notice(running: asyncio.Task[None]) -> None:
@@ -185,8 +190,9 @@ class WorkerThread:
     It does not keep the interpreter from exiting: what still runs then is given back.
     """
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, loop_client: LoopClient) -> None:
         self.worker = worker
+        self._loop_client = loop_client
         self._pid = 0
         self._error: BaseException | None = None
         # Made when it starts: one that was made before a fork counts as ended after it.
@@ -246,12 +252,16 @@ class WorkerThread:
     def _run(self, factory: Callable[[], asyncio.AbstractEventLoop] | None) -> None:
         try:
             with asyncio.Runner(loop_factory=factory) as runner:
-                runner.run(self.worker.run())
+                runner.run(self._work())
         except BaseException as error:
             self._error = error
             _log_end(error)
         finally:
             atexit.unregister(self._stop_at_exit)
+
+    async def _work(self) -> None:
+        async with self._loop_client():
+            await self.worker.run()
 
     def _stop_at_exit(self) -> None:
         if self._pid == os.getpid() and self._thread is not None:
@@ -262,7 +272,7 @@ class WorkerThread:
 # --- as the whole process -----------------------------------------------------------------------
 
 
-def run_process(worker: Worker, *, until_empty: bool = False) -> None:
+def run_process(worker: Worker, loop_client: LoopClient, *, until_empty: bool = False) -> None:
     """Run the worker until SIGTERM or Ctrl-C, then drain it; a second one gives back what runs."""
     if is_on_a_loop():
         why = "a loop runs here; use `async with app.worker()`, or app.worker_thread()"
@@ -270,16 +280,21 @@ def run_process(worker: Worker, *, until_empty: bool = False) -> None:
     _refuse_in_child("run_worker")
     _refuse_while_loading("run_worker")
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(until_signal(worker, worker.stop, until_empty=until_empty))
+        runner.run(until_signal(worker, worker.stop, loop_client, until_empty=until_empty))
 
 
 async def until_signal(
-    worker: Worker, stop: Callable[[float | None], None], *, until_empty: bool
+    worker: Worker,
+    stop: Callable[[float | None], None],
+    loop_client: LoopClient,
+    *,
+    until_empty: bool,
 ) -> None:
     """Run the worker in a process that has nothing else to do; each signal calls ``stop``."""
     drains: Iterator[float | None] = iter((None, 0.0))
     with spared(), signals(lambda: stop(next(drains, 0.0))):
-        await worker.run(until_empty=until_empty)
+        async with loop_client():
+            await worker.run(until_empty=until_empty)
 
 
 @contextmanager

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.config import Settings
     from penstock.core.finding import Finding
     from penstock.explain import Explanation
-    from penstock.stores import Source
+    from penstock.stores import StoreSource
     from penstock.task import Sender
 
 Names = str | Iterable[str]
@@ -80,7 +80,7 @@ class Operations:
 
     settings: Settings
     _facade: Facade
-    _source: Source
+    _source: StoreSource
     _tasks: dict[str, Sender[..., Any]]
 
     async def aset_queue(self, queue: str, **changes: Unpack[QueueChanges]) -> QueueSettings:

@@ -1,4 +1,7 @@
-"""Which engine a URL names: the one place that picks a concrete one, when it is asked for."""
+"""Where the jobs live: URLs, the engines they name, and which store an app uses now.
+
+The one place that picks a concrete engine, and only when it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,7 @@ from penstock.errors import (
 )
 from penstock.events import Bus
 
-# --- url ----------------------------------------------------------------------------------------
-#
-# Where the jobs live, as a URL: its parts, and how to show it without its secrets.
-
+# --- URLs ---------------------------------------------------------------------------------------
 
 KNOWN: Final = ("memory://", "sqlite:///", "postgresql://", "redis://")
 """What a URL may start with, for messages."""
@@ -57,7 +57,7 @@ class Url:
     """A store's address.
 
     ``location`` is the absolute path of a file, the name of a memory store ("" has no name and is
-    nobody else's), or the URL of a server as its driver reads it, secrets included.
+    not shared), or the URL of a server as its driver reads it, secrets included.
     """
 
     scheme: str
@@ -131,63 +131,10 @@ def hidden(text: str) -> str:
     return f"{scheme}{found}{user}{':***' if colon else ''}@{rest}"
 
 
-# --- source -------------------------------------------------------------------------------------
-#
-# Where an app finds its store: the one it was made with, unless a test has put another before it.
-#
-# An app's façade and its workers ask here each time they open a handle. A worker keeps the answer
-# it
-# had when it was made: one of the real store goes on there, whatever a test does meanwhile.
+# --- the store of one app -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Place:
-    """One store: what makes a handle on it, and the clock that goes with it."""
-
-    connect: Callable[[], Engine]
-    clock: Clock
-
-
-class Source:
-    """The places of one app; the latest counts. Those that were put may be taken in any order."""
-
-    def __init__(self, place: Place) -> None:
-        # Replaced, never changed: readers need no lock.
-        self._places: tuple[Place, ...] = (place,)
-
-    @property
-    def place(self) -> Place:
-        """Where the store is now."""
-        return self._places[-1]
-
-    @property
-    def is_own(self) -> bool:
-        """No test has put another place before the app's own."""
-        return len(self._places) == 1
-
-    def connect(self) -> Engine:
-        """A new, unopened handle on it."""
-        return self.place.connect()
-
-    def put(self, place: Place) -> None:
-        """Let this be the store from the next handle on."""
-        self._places = (*self._places, place)
-
-    def take(self, place: Place) -> None:
-        """Let it be no more. Idempotent."""
-        self._places = tuple(each for each in self._places if each is not place)
-
-
-# --- borrowed -----------------------------------------------------------------------------------
-#
-# Enqueue on a connection of the caller's, as a part of the caller's own transaction.
-#
-# In a test's sandbox the jobs go where all others go, at once: what the test has put before the
-# store
-# is in no database.
-
-
-class Borrowed(Protocol):
+class CallerConnection(Protocol):
     """A connection that belongs to the caller, as a way into the store in its database."""
 
     def put(self, drafts: Sequence[Draft]) -> list[Receipt]:
@@ -197,20 +144,61 @@ class Borrowed(Protocol):
         """The same, awaited."""
 
 
-Borrow = Callable[[object], Borrowed | None]
-"""What makes a way in of the caller's connection; None: there is none, and jobs go the usual way.
+@dataclass(frozen=True, slots=True, eq=False)
+class StoreOpener:
+    """What makes handles on one store, and the clock that goes with it."""
 
-On failure: ``WrongConnection``."""
-
-
-def borrowed(
-    source: Source, borrow: Callable[[object], Borrowed], connection: object
-) -> Borrowed | None:
-    """The caller's connection as a way into the app's own store."""
-    return borrow(connection) if source.is_own else None
+    connect: Callable[[], Engine]
+    clock: Clock
 
 
-# --- stores -------------------------------------------------------------------------------------
+class StoreSource:
+    """Where an app finds its store: the one it was made with, unless a test put another before it.
+
+    The façade and the workers ask here each time they open a handle. A worker keeps the answer it
+    had when it was made: one of the real store goes on there, whatever a test does meanwhile.
+    """
+
+    def __init__(
+        self, opener: StoreOpener, lend: Callable[[object], CallerConnection] | None = None
+    ) -> None:
+        """``lend`` makes a way in of a caller's connection; see ``lender``."""
+        # Replaced, never changed: readers need no lock.
+        self._openers: tuple[StoreOpener, ...] = (opener,)
+        self._lend = lend
+
+    @property
+    def opener(self) -> StoreOpener:
+        """The latest one that was put."""
+        return self._openers[-1]
+
+    @property
+    def is_own(self) -> bool:
+        """No test has put another store before the app's own."""
+        return len(self._openers) == 1
+
+    def connect(self) -> Engine:
+        """A new, unopened handle."""
+        return self.opener.connect()
+
+    def lent(self, connection: object) -> CallerConnection | None:
+        """The caller's connection as a way into the app's own store; None: jobs go the usual way,
+        for what a test has put before the store is in no database.
+
+        On failure: ``WrongConnection``.
+        """
+        return self._lend(connection) if self.is_own and self._lend is not None else None
+
+    def put(self, opener: StoreOpener) -> None:
+        """Let this be the store from the next handle on."""
+        self._openers = (*self._openers, opener)
+
+    def take(self, opener: StoreOpener) -> None:
+        """Let it be no more. Idempotent, in any order."""
+        self._openers = tuple(each for each in self._openers if each is not opener)
+
+
+# --- engines by URL -----------------------------------------------------------------------------
 
 
 PRESENT = ("memory://", "sqlite:///", "postgresql://")
@@ -226,7 +214,7 @@ def connect(url: str, clock: Clock) -> Engine:
 
 
 def observed(connect: Callable[[], Engine], bus: Bus, outlast: float = 0.0) -> Engine:
-    """A new handle that tells ``bus`` what happens, and has patience."""
+    """A new handle that repeats what may be repeated, and tells ``bus`` what happens."""
     return Observed(connect(), bus, outlast=outlast)
 
 
@@ -299,14 +287,14 @@ def migration(url: Url, found: int = 0) -> str:
     return printed(check_name(url.options.get("schema", "penstock")), found)
 
 
-def borrower(url: Url) -> Callable[[object], Borrowed]:
+def lender(url: Url) -> Callable[[object], CallerConnection]:
     """What makes connections of the callers' a way into the store that ``url`` names."""
     if url.scheme == "postgresql":
         from penstock.engines.postgres.caller_connection import Borrowed as OnPostgres
 
         return partial(OnPostgres, schema=url.options.get("schema", "penstock"))
 
-    def refuse(connection: object) -> Borrowed:
+    def refuse(connection: object) -> CallerConnection:
         kind = type(connection)
         why = (
             f"the jobs are kept in {url}, not in a PostgreSQL database; leave connection=... out, "

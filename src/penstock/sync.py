@@ -1,10 +1,16 @@
-"""The façade: one loop in one thread of this process does everything for callers of every kind.
+"""The façade: the ways of one app into its store, for any thread and any loop of any process.
 
-Blocking callers hand their work over and wait; async callers on whatever loop hand it over and
-await. So a process has one handle on the store however many threads and loops it has, their single
-enqueues share commits, and ``asyncio.run`` may be called again and again.
+There are three, and the Batcher of a client is the only group commit:
 
-The loop and its thread are of one process. A forked child has neither: it forgets them, with every
+- A **blocking caller** stores jobs on its own thread, over the one blocking connection of the
+  process (the engine's ``inlet``). If that is in use, or the engine has none, the call goes to
+  the façade's loop, which runs in a thread of its own (see ``loop_thread``).
+- A **coroutine inside** ``async with app:`` uses the client of its own loop. Any other coroutine
+  hands its call to the façade's loop and awaits it, so ``asyncio.run`` may be called again and
+  again, and single enqueues of many loops share commits.
+- ``using(connection=...)`` writes in the **caller's own transaction**.
+
+All of it is of one process. A forked child has no such thread: it forgets thread, clients and every
 lock that may have been held at that moment, and opens its own at first use. It closes nothing that
 it inherited, for the parent still uses the other ends, and keeps it all so that nothing is
 finalised either.
@@ -17,94 +23,65 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from penstock.client import stored_before
+from penstock.client import Client
 from penstock.clock import SystemClock
 from penstock.core.job import Draft
-from penstock.engines.engine import Engine
 from penstock.engines.observed import ours
 from penstock.engines.records import Receipt
-from penstock.errors import EngineClosed, EngineTimeout, WrongThread
-from penstock.home import CLOSE_PATIENCE, EXIT_PATIENCE, Errand, Home, Work
-from penstock.mailbox import Mailbox
-from penstock.stores import Borrow, Borrowed
+from penstock.errors import (
+    EngineClosed,
+    EngineReentered,
+    EngineTimeout,
+    EngineUnavailable,
+    WrongThread,
+)
+from penstock.loop_thread import CLOSE_PATIENCE, EXIT_PATIENCE, LoopThread, Submission, Work
+from penstock.stores import CallerConnection, StoreSource
 
-AT_ONCE: Final = 1000
-"""Jobs that a caller's own thread stores with one call. More are on their way to the store while
-the next ones are made ready, which takes two.
-"""
+BATCH: Final = 1000
+"""Jobs of an ``enqueue_many`` that are stored in one commit."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Facade:
-    """The way of one app to its store, for any thread and any loop of any process."""
+    """The ways of one app into its store."""
 
-    _home: Home | None = None
+    _thread: LoopThread | None = None
     _is_exiting = False
     _lock: threading.RLock  # a signal handler may come while its own thread holds it
-    _mailboxes: dict[asyncio.AbstractEventLoop, Mailbox]
+    _clients: dict[asyncio.AbstractEventLoop, tuple[Client, int]]
+    """Of loops inside ``async with app:``, and how many times they are."""
 
-    def __init__(
-        self,
-        connect: Callable[[], Engine],
-        name: str,
-        borrow: Borrow = lambda _: None,
-        wait: float = 0.0,
-    ) -> None:
+    def __init__(self, source: StoreSource, name: str, wait: float = 0.0) -> None:
         """``wait`` is how long to try to open a store that is away."""
-        self._connect = connect
+        self._source = source
         self._wait = wait
         self._name = name
-        self._borrow = borrow
         self.forget()
         here: weakref.ref[Facade] = weakref.ref(self)
         atexit.register(_exit, here)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=partial(_fork, here))
 
-    def call(
-        self,
-        work: Work[R],
-        timeout: float | None = None,
-        *,
-        what: str = "a call",
-        spent: float = 0.0,
-    ) -> R:
-        """Do ``work`` on the loop while this thread waits.
-
-        On failure: ``EngineTimeout`` after ``timeout`` seconds, of which some may be ``spent``
-        already, ``WrongThread`` on the loop itself, or whatever the work raises.
-        """
-        home = self._home or self._move_in()
-        if home.is_here():
-            raise WrongThread(what)
-        answered = threading.Lock()
-        answered.acquire()
-        errand = Errand(home, work, answered.release)
-        try:
-            home.begin(errand)
-            if answered.acquire(timeout=-1 if timeout is None else max(0.0, timeout - spent)):
-                return errand.value()
-            raise self._too_late(what, timeout)
-        finally:
-            errand.abandon()
+    # --- enqueue -------------------------------------------------------------------------------
 
     def enqueue(
         self, draft: Draft, timeout: float | None, connection: object | None = None
     ) -> Receipt:
-        """Store one job while this thread waits: on this thread itself, where the store knows how,
-        and on the caller's ``connection``, where one is given.
+        """Store one job while this thread waits.
 
         On failure: as ``call``, and what the store says.
         """
         if (lent := self._lent(connection)) is not None:
             return lent.put([draft])[0]
-        receipts, spent = self._put_now((draft,), timeout)
+        receipts, spent = self._put_here((draft,), timeout)
         if receipts is not None:
             return receipts[0]
         receipt = self.call(
@@ -116,61 +93,31 @@ class Facade:
     async def aenqueue(
         self, draft: Draft, timeout: float | None, connection: object | None = None
     ) -> Receipt:
-        """Store one job while this coroutine waits; the loop is not asked where the store needs
-        none.
+        """Store one job while this coroutine waits.
 
         On failure: as ``ask``, and what the store says.
         """
         if (lent := self._lent(connection)) is not None:
             return (await lent.aput([draft]))[0]
-        home, spent = self._home or self._move_in(), 0.0
-        if not home.is_here() and (engine := home.opened) is not None:
-            began_at = SystemClock.monotonic()
-            receipt = await self._hand_in(engine, draft, timeout)
-            if receipt is not None:
-                return receipt
-            spent = SystemClock.monotonic() - began_at
-        receipt = await self.ask(
-            lambda client: client.enqueue(draft), timeout, what="aenqueue", spent=spent
-        )
-        return ours([draft], [receipt])[0] if spent else receipt
+        return await self.ask(lambda client: client.enqueue(draft), timeout, what="aenqueue")
 
     def enqueue_many(
         self, drafts: Sequence[Draft], timeout: float, connection: object | None = None
     ) -> list[Receipt]:
-        """Store many jobs while this thread waits; ``timeout`` is for each commit.
+        """Store many jobs while this thread waits; ``timeout`` is for each commit of ``BATCH``.
 
-        On failure: as ``call``, and what the store says.
+        On failure: as ``call``, and what the store says; a note says how many are stored.
         """
         if (lent := self._lent(connection)) is not None:
             return lent.put(drafts)
-        try:
-            receipts, spent = self._put_now(drafts, timeout)
-            if spent >= timeout and receipts is None:
-                raise self._too_late(f"{len(drafts)} jobs", timeout)
-        except Exception as error:
-            error.add_note(stored_before(0, len(drafts)))
-            raise
-        if receipts is not None:
-            return receipts
-        receipts = self.call(
-            lambda client: client.enqueue_all(drafts, timeout, spent), what="enqueue_many"
-        )
-        return ours(drafts, receipts) if spent else receipts
-
-    def _put_now(
-        self, drafts: Sequence[Draft], timeout: float | None
-    ) -> tuple[list[Receipt] | None, float]:
-        """Store jobs on this thread itself, where the store knows how; None: it did not. It tells
-        for how many seconds it tried: then they may be stored all the same.
-        """
-        home = self._home or self._move_in()
-        engine = None if home.is_here() else home.opened
-        if engine is None or not 0 < len(drafts) <= min(AT_ONCE, engine.traits.max_batch):
-            return None, 0.0
-        began_at = SystemClock.monotonic()
-        receipts = engine.enqueue_now(drafts, timeout)
-        return receipts, SystemClock.monotonic() - began_at
+        receipts: list[Receipt] = []
+        for batch in _batches(drafts):
+            try:
+                receipts += self._put_batch(batch, timeout)
+            except Exception as error:
+                error.add_note(_stored_before(receipts, drafts))
+                raise
+        return receipts
 
     async def aenqueue_many(
         self, drafts: Sequence[Draft], timeout: float, connection: object | None = None
@@ -178,33 +125,50 @@ class Facade:
         """The same, awaited."""
         if (lent := self._lent(connection)) is not None:
             return await lent.aput(drafts)
-        return await self.ask(lambda client: client.enqueue_all(drafts, timeout))
+        receipts: list[Receipt] = []
+        for batch in _batches(drafts):
+            try:
+                receipts += await self.ask(partial(_enqueue_batch, batch, timeout, 0.0))
+            except Exception as error:
+                error.add_note(_stored_before(receipts, drafts))
+                raise
+        return receipts
 
-    def _lent(self, connection: object | None) -> Borrowed | None:
-        return None if connection is None else self._borrow(connection)
+    def _put_batch(self, batch: Sequence[Draft], timeout: float) -> list[Receipt]:
+        receipts, spent = self._put_here(batch, timeout)
+        if receipts is not None:
+            return receipts
+        if spent >= timeout:
+            raise self._too_late(f"{len(batch)} jobs", timeout)
+        receipts = self.call(partial(_enqueue_batch, batch, timeout, spent), what="enqueue_many")
+        return ours(batch, receipts) if spent else receipts
 
-    async def _hand_in(self, engine: Engine, draft: Draft, timeout: float | None) -> Receipt | None:
-        loop = asyncio.get_running_loop()
-        stored: asyncio.Future[Receipt | None] = loop.create_future()
-        leave, timer = _nothing, None
+    def _put_here(
+        self, drafts: Sequence[Draft], timeout: float | None
+    ) -> tuple[list[Receipt] | None, float]:
+        """Store jobs on this thread, and say how many seconds that took; None: they may be stored
+        if it took any time, and the façade's loop has to be asked.
+        """
+        thread = self._thread or self._start()
+        engine = None if thread.is_here() else thread.engine
+        inlet = None if engine is None else engine.inlet
+        if inlet is None:
+            return None, 0.0
+        began_at = SystemClock.monotonic()
         try:
-            left = engine.enqueue_soon(draft, partial(_stored, self._mailbox(loop), stored))
-            if left is None:
-                return None
-            leave = left
-            if timeout is not None:
-                timer = loop.call_later(timeout, self._expire, stored, timeout)
-            return await stored
-        finally:
-            leave()
-            if timer is not None:
-                timer.cancel()
+            receipts = inlet.put(drafts, timeout)
+        except (EngineTimeout, EngineReentered, EngineClosed):
+            raise
+        except EngineUnavailable:
+            receipts = None  # the loop has the patience for it
+        return receipts, SystemClock.monotonic() - began_at
 
-    def _expire(self, stored: asyncio.Future[Receipt | None], timeout: float) -> None:
-        if not stored.done():
-            stored.set_exception(self._too_late("aenqueue", timeout))
+    def _lent(self, connection: object | None) -> CallerConnection | None:
+        return None if connection is None else self._source.lent(connection)
 
-    async def ask(
+    # --- any call ------------------------------------------------------------------------------
+
+    def call(
         self,
         work: Work[R],
         timeout: float | None = None,
@@ -212,100 +176,154 @@ class Facade:
         what: str = "a call",
         spent: float = 0.0,
     ) -> R:
-        """Do ``work`` on the loop while this coroutine waits, on its own loop or on this one."""
-        home = self._home or self._move_in()
-        if home.is_here():
-            await home.client.open()
-            return await work(home.client)
-        loop = asyncio.get_running_loop()
-        answered = loop.create_future()
-        errand = Errand(home, work, partial(_answer, self._mailbox(loop), answered))
-        limit = asyncio.timeout(None if timeout is None else max(0.0, timeout - spent))
+        """Do ``work`` on the façade's loop while this thread waits.
+
+        On failure: ``EngineTimeout`` after ``timeout`` seconds, of which some may be ``spent``
+        already, ``WrongThread`` on the loop itself, or whatever the work raises.
+        """
+        thread = self._thread or self._start()
+        if thread.is_here():
+            raise WrongThread(what)
+        answered = threading.Lock()
+        answered.acquire()
+        submission = Submission(thread, work, answered.release)
         try:
-            home.begin(errand)
+            submission.submit()
+            if answered.acquire(timeout=-1 if timeout is None else max(0.0, timeout - spent)):
+                return submission.value()
+            raise self._too_late(what, timeout)
+        finally:
+            submission.abandon()
+
+    async def ask(self, work: Work[R], timeout: float | None = None, *, what: str = "a call") -> R:
+        """Do ``work`` while this coroutine waits: on its own loop if that has a client, else on
+        the façade's.
+        """
+        limit = asyncio.timeout(timeout)
+        try:
             async with limit:
-                await answered
-            return errand.value()
+                client = self._client_here()
+                if client is None:
+                    return await self._submitted(work)
+                await client.open()
+                return await work(client)
         except TimeoutError as error:
             if not limit.expired():
                 raise
             raise self._too_late(what, timeout) from error
+
+    def _client_here(self) -> Client | None:
+        # In a test's sandbox the store is not the one that the loop's client has open.
+        if self._clients and self._source.is_own:
+            client, _ = self._clients.get(asyncio.get_running_loop(), (None, 0))
+            if client is not None:
+                return client
+        thread = self._thread
+        return thread.client if thread is not None and thread.is_here() else None
+
+    async def _submitted(self, work: Work[R]) -> R:
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[None] = loop.create_future()
+        thread = self._thread or self._start()
+        submission = Submission(thread, work, partial(_wake, loop, answered))
+        try:
+            submission.submit()
+            await answered
+            return submission.value()
         finally:
-            errand.abandon()
-
-    def close(self) -> None:
-        """Let the store go and end the thread. Idempotent; the next use opens anew."""
-        home = self._home
-        if home is not None and home.is_here():
-            raise WrongThread("close")
-        home = self._move_out()
-        if home is not None:
-            home.thread.join(CLOSE_PATIENCE)
-
-    async def aclose(self) -> None:
-        """The same, without blocking the caller's loop."""
-        home = self._move_out()
-        if home is not None and not home.is_here():
-            async with asyncio.timeout(CLOSE_PATIENCE):
-                await asyncio.wrap_future(home.gone)
-            home.thread.join(CLOSE_PATIENCE)
-
-    def forget(self) -> Home | None:
-        """Be as new: nothing is open, nobody waits, no lock is held. Returns what was open."""
-        home, self._home = self._home, None
-        self._lock = threading.RLock()
-        self._mailboxes = {}
-        return home
-
-    def _move_in(self) -> Home:
-        if self._is_exiting and threading.current_thread().daemon:
-            threading.Event().wait()  # the process ends, and this thread with it
-        with self._lock:
-            if self._home is None:
-                try:
-                    home = Home(self._connect, self._wait)
-                except RuntimeError as error:  # no thread can be started any more
-                    raise EngineClosed(self._name) from error
-                if self._home is None:
-                    self._farewell = weakref.finalize(self, home.leave)
-                    self._farewell.atexit = False
-                    self._home = home
-                else:  # a signal handler was here meanwhile
-                    home.leave()
-            return self._home
-
-    def _move_out(self) -> Home | None:
-        with self._lock:
-            home, self._home = self._home, None
-        if home is not None:
-            self._farewell.detach()
-            home.leave()
-        return home
-
-    def exit(self) -> None:
-        """The interpreter exits: of those who wait only daemon threads are left."""
-        self._is_exiting = True
-        if self._home is not None:
-            self._home.is_silent = True
-        home = self._move_out()
-        if home is not None:
-            home.thread.join(EXIT_PATIENCE)
-
-    def _mailbox(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
-        """Where answers to the callers on ``loop`` go."""
-        found = self._mailboxes.get(loop)
-        if found is None:
-            for other in [each for each in list(self._mailboxes) if each.is_closed()]:
-                self._mailboxes.pop(other, None)
-            found = self._mailboxes[loop] = Mailbox(loop)
-        return found
+            submission.abandon()
 
     def _too_late(self, what: str, timeout: float | None) -> EngineTimeout:
         return EngineTimeout(self._name, f"{what} took longer than {timeout:g} s")
 
+    # --- life ----------------------------------------------------------------------------------
+
+    def join_loop(self) -> None:
+        """Give the running loop a client of its own, opened by its first use."""
+        loop = asyncio.get_running_loop()
+        client, uses = self._clients.get(loop) or (Client(self._source.connect, self._wait), 0)
+        self._clients[loop] = client, uses + 1
+
+    async def leave_loop(self) -> None:
+        """Close the client of the running loop once it was left as often as joined."""
+        loop = asyncio.get_running_loop()
+        client, uses = self._clients.pop(loop, (None, 0))
+        if client is not None and uses > 1:
+            self._clients[loop] = client, uses - 1
+        elif client is not None:
+            await client.close()
+
+    @asynccontextmanager
+    async def loop_client(self) -> AsyncIterator[None]:
+        """Let the running loop have a client of its own meanwhile."""
+        self.join_loop()
+        try:
+            yield
+        finally:
+            await self.leave_loop()
+
+    def close(self) -> None:
+        """Let the store go and end the thread. Idempotent; the next use opens anew."""
+        thread = self._thread
+        if thread is not None and thread.is_here():
+            raise WrongThread("close")
+        thread = self._stop()
+        if thread is not None:
+            thread.thread.join(CLOSE_PATIENCE)
+
+    async def aclose(self) -> None:
+        """The same, without blocking the caller's loop."""
+        thread = self._stop()
+        if thread is not None and not thread.is_here():
+            async with asyncio.timeout(CLOSE_PATIENCE):
+                await asyncio.wrap_future(thread.gone)
+            thread.thread.join(CLOSE_PATIENCE)
+
+    def forget(self) -> tuple[object, ...]:
+        """Be as new: nothing is open, no caller waits, no lock is held. Returns what was open."""
+        inherited = (self._thread, vars(self).get("_clients"))
+        self._thread = None
+        self._lock = threading.RLock()
+        self._clients = {}
+        return inherited
+
+    def exit(self) -> None:
+        """The interpreter exits: only daemon threads can still wait."""
+        self._is_exiting = True
+        if self._thread is not None:
+            self._thread.is_exiting = True
+        thread = self._stop()
+        if thread is not None:
+            thread.thread.join(EXIT_PATIENCE)
+
+    def _start(self) -> LoopThread:
+        if self._is_exiting and threading.current_thread().daemon:
+            threading.Event().wait()  # the process ends, and this thread with it
+        with self._lock:
+            if self._thread is None:
+                try:
+                    thread = LoopThread(self._source.connect, self._wait)
+                except RuntimeError as error:  # no thread can be started any more
+                    raise EngineClosed(self._name) from error
+                if self._thread is None:
+                    self._finalizer = weakref.finalize(self, thread.stop)
+                    self._finalizer.atexit = False
+                    self._thread = thread
+                else:  # a signal handler was here meanwhile
+                    thread.stop()
+            return self._thread
+
+    def _stop(self) -> LoopThread | None:
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._finalizer.detach()
+            thread.stop()
+        return thread
+
 
 # A forked child must not finalise what it inherited: closing it would disturb the parent.
-_inherited: list[Home | None] = []
+_inherited: list[object] = []
 
 
 def _fork(facade: weakref.ref[Facade]) -> None:
@@ -320,46 +338,29 @@ def _exit(facade: weakref.ref[Facade]) -> None:
         here.exit()
 
 
-def _nothing() -> None:
-    """There is nothing to leave."""
+def _batches(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
+    return (drafts[start : start + BATCH] for start in range(0, len(drafts), BATCH))
 
 
-def _answer(mailbox: Mailbox, answered: asyncio.Future[None]) -> None:
-    """Wake a coroutine on another loop; if that is closed, nobody waits."""
+async def _enqueue_batch(
+    batch: Sequence[Draft], timeout: float, spent: float, client: Client
+) -> list[Receipt]:
+    return await client.enqueue_batch(batch, timeout, spent)
+
+
+def _stored_before(receipts: Sequence[Receipt], drafts: Sequence[Draft]) -> str:
+    return f"{len(receipts)} of {len(drafts)} jobs were stored before this"
+
+
+def _wake(loop: asyncio.AbstractEventLoop, answered: asyncio.Future[None]) -> None:
+    """Answer a coroutine on another loop; if that is closed, the coroutine is gone."""
     try:
-        mailbox.post(partial(_wake, answered))
+        loop.call_soon_threadsafe(_answer, answered)
     except RuntimeError:
         pass
 
 
-def _stored(
-    mailbox: Mailbox,
-    stored: asyncio.Future[Receipt | None],
-    receipt: Receipt | None,
-    error: Exception | None,
-) -> None:
-    """Tell a coroutine what became of its job; if its loop is closed, nobody waits."""
-    if mailbox.is_here():
-        _tell(stored, receipt, error)
-        return
-    try:
-        mailbox.post(partial(_tell, stored, receipt, error))
-    except RuntimeError:
-        pass
-
-
-def _tell(
-    stored: asyncio.Future[Receipt | None], receipt: Receipt | None, error: Exception | None
-) -> None:
-    if stored.done():
-        return
-    if error is None:
-        stored.set_result(receipt)
-    else:
-        stored.set_exception(error)
-
-
-def _wake(answered: asyncio.Future[None]) -> None:
+def _answer(answered: asyncio.Future[None]) -> None:
     if not answered.done():
         answered.set_result(None)
 
@@ -374,7 +375,7 @@ def is_on_a_loop() -> bool:
 
 
 class _Caller(Protocol):
-    """Whoever has a way to the store."""
+    """An object with a way to the store."""
 
     @property
     def _facade(self) -> Facade: ...

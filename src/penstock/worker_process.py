@@ -200,7 +200,8 @@ def serve(spec: ReplicaSpec, link: SupervisorLink, messages: Iterator[ToReplica]
         stop.connect(worker)
         link.send(_loaded(app, worker))
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(until_signal(worker, stop, until_empty=spec.until_empty))
+            client = app._facade.loop_client
+            runner.run(until_signal(worker, stop, client, until_empty=spec.until_empty))
         link.pulse(_final_counts(worker))
     except (Exception, SystemExit) as error:
         link.send(_cannot_work(error))

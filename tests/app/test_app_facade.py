@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from penstock import Penstock, events, sync
 from penstock.client import Client
 from penstock.clock import SystemClock
 from penstock.engines.memory.engine import MemoryEngine, MemoryStore
+from penstock.engines.records import Receipt
 from penstock.errors import (
     BadOption,
     EngineClosed,
@@ -203,17 +205,23 @@ def test_an_enqueue_waits_only_so_long(stuck):
         assert app.enqueue("task").created
 
 
-def test_what_the_short_way_took_is_part_of_how_long_it_waits(stuck, monkeypatch):
-    """A store may give up in its own time, and the long way must not begin to count anew."""
+def put_with(monkeypatch: pytest.MonkeyPatch, put: Callable[..., Any]) -> None:
+    """Let the memory engine have a blocking way in, which does this."""
+    inlet = SimpleNamespace(put=put)
+    monkeypatch.setattr(MemoryEngine, "inlet", property(lambda engine: inlet))
+
+
+def test_what_the_inlet_took_is_part_of_how_long_a_caller_waits(stuck, monkeypatch):
+    """An inlet may give up in its own time, and the loop must not begin to count anew."""
     passed = [0.0]
 
-    def gives_up(engine, draft, timeout):
+    def gives_up(drafts, timeout):
         passed[0] += timeout  # nothing is left of it
 
     monkeypatch.setattr(SystemClock, "monotonic", staticmethod(lambda: passed[0]))
     with Penstock("memory://", enqueue_timeout=3600) as app:
         app.counts()
-        monkeypatch.setattr(MemoryEngine, "enqueue_now", gives_up)
+        put_with(monkeypatch, gives_up)
         with pytest.raises(EngineTimeout, match="enqueue took longer than 3600 s"):
             app.enqueue("task")
         with pytest.raises(EngineTimeout, match="2 jobs took longer than 3600 s") as caught:
@@ -221,49 +229,56 @@ def test_what_the_short_way_took_is_part_of_how_long_it_waits(stuck, monkeypatch
         assert caught.value.__notes__ == ["0 of 2 jobs were stored before this"]
 
 
-def test_who_was_late_on_the_short_way_has_the_rest_of_the_time_on_the_long_one(stuck, monkeypatch):
+def test_a_caller_that_the_inlet_kept_has_the_rest_of_its_time_on_the_loop(stuck, monkeypatch):
     passed = [0.0]
 
-    def gives_up(engine, drafts, timeout):
+    def gives_up(drafts, timeout):
         passed[0] += timeout - 0.05
 
     monkeypatch.setattr(SystemClock, "monotonic", staticmethod(lambda: passed[0]))
     with Penstock("memory://", enqueue_timeout=3600) as app:
         app.counts()
-        monkeypatch.setattr(MemoryEngine, "enqueue_now", gives_up)
+        put_with(monkeypatch, gives_up)
         with pytest.raises(EngineTimeout, match="2 jobs took longer than 3600 s"):
             app.task(name="task")(_nothing).enqueue_many([(), ()])
         stuck.go_on()
 
 
-def test_an_error_of_the_short_way_says_how_many_are_stored(memory, monkeypatch):
-    def fails(engine, drafts, timeout):
+def test_an_error_of_the_inlet_says_how_many_are_stored(memory, monkeypatch):
+    def fails(drafts, timeout):
         raise EngineTimeout("memory://", "it does not answer")
 
     task = memory.task(name="task")(_nothing)
     memory.counts()
-    monkeypatch.setattr(MemoryEngine, "enqueue_now", fails)
+    put_with(monkeypatch, fails)
     with pytest.raises(EngineTimeout) as caught:
         task.enqueue_many([(), (), ()])
     assert caught.value.__notes__ == ["0 of 3 jobs were stored before this"]
 
 
-def test_more_than_a_commit_holds_does_not_take_the_short_way(memory, monkeypatch):
+def test_the_inlet_is_asked_for_one_commit_at_a_time(memory, monkeypatch):
     asked: list[int] = []
 
-    def asks(engine, drafts, timeout):
+    def stores(drafts, timeout):
         asked.append(len(drafts))
+        return [Receipt(draft.id, True) for draft in drafts]
 
     task = memory.task(name="task")(_nothing)
     memory.counts()
-    monkeypatch.setattr(MemoryEngine, "enqueue_now", asks)
-    for count in (0, 1, sync.AT_ONCE, sync.AT_ONCE + 1):
+    put_with(monkeypatch, stores)
+    for count in (0, 1, sync.BATCH, sync.BATCH + 1):
         assert len(task.enqueue_many([()] * count)) == count
-    assert asked == [1, min(sync.AT_ONCE, memory._facade.call(_most))]
+    assert asked == [1, sync.BATCH, sync.BATCH, 1]
 
 
-async def _most(client) -> int:
-    return client.engine.traits.max_batch
+def test_a_fault_of_the_inlet_is_left_to_the_loop(memory, monkeypatch):
+    def fails(drafts, timeout):
+        raise EngineUnavailable("memory://", "the connection broke")
+
+    memory.counts()
+    put_with(monkeypatch, fails)
+    assert memory.enqueue("task").created
+    assert memory.count() == 1
 
 
 async def test_an_async_enqueue_waits_only_so_long(stuck):
@@ -359,22 +374,20 @@ def test_whoever_comes_while_it_closes_is_told_or_served(app, task, in_thread):
 
 async def test_a_client_that_was_closed_stays_closed():
     """Work that was handed over before must not open the store again behind the closing."""
-    async with asyncio.TaskGroup() as tasks:
-        client = Client(lambda: MemoryEngine(MemoryStore()), tasks)
+    client = Client(lambda: MemoryEngine(MemoryStore()))
+    await client.open()
+    await client.close()
+    with pytest.raises(EngineClosed):
         await client.open()
-        await client.close()
-        with pytest.raises(EngineClosed):
-            await client.open()
-        with pytest.raises(EngineClosed):
-            assert client.engine
+    with pytest.raises(EngineClosed):
+        assert client.engine
 
 
 def test_an_app_that_nobody_holds_any_more_ends_its_thread():
     app = Penstock("memory://")
     app.enqueue("task")
-    home = app._facade._home
-    assert home is not None
-    thread = home.thread
+    assert app._facade._thread is not None
+    thread = app._facade._thread.thread
     del app
     gc.collect()
     thread.join(10)
@@ -414,7 +427,7 @@ def test_what_is_no_function_cannot_listen(memory):
         memory.on(events.Failed, 5)
 
 
-def test_listeners_do_not_run_in_the_context_of_whoever_called(app, task):
+def test_listeners_do_not_run_in_the_context_of_the_caller(app, task):
     """One delivery serves many callers: the context of any would be wrong for the others."""
     caller = ContextVar("caller", default="nobody")
     seen = []
@@ -425,92 +438,67 @@ def test_listeners_do_not_run_in_the_context_of_whoever_called(app, task):
     assert seen == ["nobody", "nobody"]
 
 
-# --- the short way in ---------------------------------------------------------------------------
+# --- a client on the caller's own loop ----------------------------------------------------------
 
 
-@pytest.fixture
-def shop(tmp_path):
-    with Penstock(f"sqlite:///{tmp_path}/short.db", enqueue_timeout=60.0) as app:
-        app.enqueue("open")  # the first use opens the store; from now on the short way is there
-        yield app
+async def test_a_coroutine_inside_the_app_uses_a_client_of_its_own_loop(app, task):
+    async with app:
+        handle = await task.aenqueue()
+        assert (await handle.astatus()).id == handle.id
+        assert _threads() == 0
+    assert app._facade._clients == {}
 
 
-def engine_of(app: Penstock) -> Any:
-    assert app._facade._home is not None
-    engine: Any = app._facade._home.opened
-    return engine.inner
+async def test_the_client_of_a_loop_is_closed_with_the_last_block(app, task):
+    async with app:
+        async with app:
+            await task.aenqueue()
+        await task.aenqueue()
+        assert _threads() == 0
+    await task.aenqueue()
+    assert _threads() == 1
 
 
-async def test_many_coroutines_share_commits(shop):
-    handles = await asyncio.gather(*(shop.aenqueue("work", {"n": n}) for n in range(50)))
-
-    assert len({handle.id for handle in handles}) == 50
-    assert all(handle.created for handle in handles)
-    assert shop.count(task="work") == 50
-
-
-async def test_a_fault_on_the_short_way_is_met_with_patience(shop, monkeypatch):
-    engine, faults = engine_of(shop), [1]
-    take = engine._counter._take
-
-    def faulty(store):
-        if faults:
-            faults.pop()
-            engine._counter._line.popleft().answer(None, EngineUnavailable("it", "is away"))
-        else:
-            take(store)
-
-    monkeypatch.setattr(engine._counter, "_take", faulty)
-    assert (await shop.aenqueue("work")).created
-    assert not faults
-    assert shop.count(task="work") == 1
+async def test_coroutines_on_one_loop_share_commits(stuck, memory):
+    task = memory.task(name="task")(_nothing)
+    async with memory:
+        calls = [asyncio.create_task(task.aenqueue()) for _ in range(20)]
+        await asyncio.to_thread(stuck.wait_for_callers, 20)
+        stuck.go_on()
+        assert all(handle.created for handle in await asyncio.gather(*calls))
+    assert stuck.batches == [1, 19]
 
 
-async def test_a_coroutine_that_gives_up_takes_its_job_back(shop, monkeypatch):
-    engine = engine_of(shop)
-    posted: list[Callable[[], None]] = []
-    monkeypatch.setattr(engine._thread, "post", posted.append)
-    calling = asyncio.create_task(shop.aenqueue("work"))
-    while not posted:  # noqa: ASYNC110  (the task makes it)
-        await asyncio.sleep(0)
-    calling.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await calling
-    posted.pop()()
-
-    assert shop.count(task="work") == 0
+async def test_a_caller_on_its_own_loop_waits_only_so_long(stuck):
+    async with Penstock("memory://", enqueue_timeout=0.05) as app:
+        with pytest.raises(EngineTimeout, match="aenqueue took longer than 0.05 s"):
+            await app.aenqueue("task")
+        stuck.go_on()
 
 
-async def test_a_coroutine_waits_no_longer_than_it_was_told(tmp_path, monkeypatch):
-    async with Penstock(f"sqlite:///{tmp_path}/short.db", enqueue_timeout=0.05) as app:
-        app.purge()
-        monkeypatch.setattr(engine_of(app)._thread, "post", lambda call: None)
-        with pytest.raises(EngineTimeout, match=r"aenqueue took longer than 0.05 s"):
-            await app.aenqueue("work")
+def test_the_tasks_of_a_worker_enqueue_on_its_own_loop(app):
+    seen: list[int] = []
+
+    @app.task
+    async def first() -> None:
+        await second.aenqueue()
+
+    @app.task
+    async def second() -> None:
+        seen.append(_threads())
+
+    first.enqueue()
+    app.close()
+    app.run_worker(until_empty=True)
+    assert seen == [0]
 
 
-async def test_listeners_hear_of_jobs_whichever_way_they_came(shop):
+async def test_listeners_hear_of_jobs_whichever_way_they_came(app):
     heard: list[str] = []
-    shop.on(events.Enqueued, lambda event: heard.append(event.job))
-    first = await shop.aenqueue("work")
-    second = await asyncio.to_thread(shop.enqueue, "work")
+    app.on(events.Enqueued, lambda event: heard.append(event.job))
+    first = await app.aenqueue("work")
+    second = await asyncio.to_thread(app.enqueue, "work")
+    async with app:
+        third = await app.aenqueue("work")
 
-    assert heard == [first.id, second.id]
-
-
-def test_an_answer_to_a_loop_that_is_closed_disturbs_nobody(shop, monkeypatch):
-    engine = engine_of(shop)
-    posted: list[Callable[[], None]] = []
-    post = engine._thread.post
-    monkeypatch.setattr(engine._thread, "post", posted.append)
-    loop = asyncio.new_event_loop()
-    calling = loop.create_task(shop.aenqueue("work"))
-    while not posted:
-        loop.run_until_complete(asyncio.sleep(0))
-    calling.cancel()
-    loop.run_until_complete(asyncio.wait([calling]))
-    loop.close()
-    monkeypatch.setattr(engine._thread, "post", post)
-    posted.pop()()
-
-    assert shop.enqueue("work").created
+    assert heard == [first.id, second.id, third.id]

@@ -57,4 +57,4 @@ def tear(app: Penstock, kind: str) -> None:
     """Let the app's store be a broken one, from the next handle on."""
     whole = connector(app.url, app.clock)
     broken = partial(observed, lambda: KINDS[kind](whole()), app.bus)
-    app._source.put(replace(app._source.place, connect=broken))
+    app._source.put(replace(app._source.opener, connect=broken))

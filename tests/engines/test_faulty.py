@@ -39,14 +39,13 @@ def test_every_verb_of_the_contract_passes_through_the_script():
     """No verb is left to the base class, where it would dodge the faults."""
     verbs = {name for name, _ in inspect.getmembers(Engine, inspect.isfunction) if name[0] != "_"}
 
-    assert verbs == VERBS | {"enqueue_now", "enqueue_soon", "pack", "polls"}
+    assert verbs == VERBS | {"polls"}
     assert vars(EngineWrapper).keys() >= VERBS
 
 
 async def test_nobody_gets_past_the_script(faulty):
     """A blocking caller has no way of its own: it comes by ``enqueue``, where faults are."""
-    assert faulty.enqueue_now([draft("a")], None) is None
-    assert faulty.enqueue_soon(draft("a"), print) is None
+    assert faulty.inlet is None
     assert await stored(faulty) == []
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from penstock.engines.engine import Engine
 from penstock.engines.records import Ask, Exchange
 from penstock.errors import EngineUnavailable
-from penstock.stores import Place
+from penstock.stores import StoreOpener
 from penstock.testing import Faulty
 from processes.shop import app
 
@@ -41,6 +41,6 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     concurrency, lease, lose = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     if lose:
-        here = app._source.place
-        app._source.put(Place(losing(here.connect, lose), here.clock))
+        here = app._source.opener
+        app._source.put(StoreOpener(losing(here.connect, lose), here.clock))
     app.run_worker(concurrency=concurrency, threads=4, lease=lease, drain=20)

@@ -74,7 +74,7 @@ async def test_a_caller_alone_serves_itself(engine, monkeypatch):
     monkeypatch.setattr(engine._thread, "post", None)
     job = draft()
 
-    assert engine.enqueue_now([job], None) == [Receipt(job.id, True)]
+    assert engine.put([job], None) == [Receipt(job.id, True)]
     assert await jobs_in(engine) == {job.id}
 
 
@@ -91,7 +91,7 @@ async def test_those_who_come_meanwhile_share_one_commit(tmp_path, batches, monk
         return enter(connection, drafts)
 
     counter_of(engine)._step = slow
-    leading = asyncio.create_task(asyncio.to_thread(engine.enqueue_now, [first], None))
+    leading = asyncio.create_task(asyncio.to_thread(engine.put, [first], None))
     await asyncio.to_thread(is_in.wait, PATIENCE)
     counter_of(engine)._step = enter
     # The store's thread takes the first who come and waits; the others gather behind it.
@@ -104,9 +104,7 @@ async def test_those_who_come_meanwhile_share_one_commit(tmp_path, batches, monk
         post(call)
 
     monkeypatch.setattr(engine._thread, "post", counted)
-    following = [
-        asyncio.create_task(asyncio.to_thread(engine.enqueue_now, [job], None)) for job in rest
-    ]
+    following = [asyncio.create_task(asyncio.to_thread(engine.put, [job], None)) for job in rest]
     await until(lambda: len(come) == len(rest))
     may_go.set()
 
@@ -123,7 +121,7 @@ async def test_while_another_process_writes_the_stores_thread_waits_in_turn(engi
     job = draft()
     with gate.freeing:
         assert gate.grab()
-        calling = asyncio.create_task(asyncio.to_thread(engine.enqueue_now, [job], None))
+        calling = asyncio.create_task(asyncio.to_thread(engine.put, [job], None))
         await until(lambda: engine._thread._calls.empty() and in_line(engine) == 0)
         assert not calling.done()
 
@@ -144,7 +142,7 @@ async def test_a_stranger_who_writes_is_waited_for_as_well(engine, tmp_path, mon
 
     monkeypatch.setattr(engine, "_store", waited)
     job = draft()
-    calling = asyncio.create_task(asyncio.to_thread(engine.enqueue_now, [job], None))
+    calling = asyncio.create_task(asyncio.to_thread(engine.put, [job], None))
     assert await asyncio.to_thread(has_its_turn.wait, PATIENCE)
     assert not calling.done()
 
@@ -158,7 +156,7 @@ async def test_a_wait_in_line_ends_in_time(engine, monkeypatch):
     monkeypatch.setattr(SqliteCounter, "serve", lambda *_: None)
 
     with pytest.raises(EngineTimeout, match=r"enqueue took longer than 0.01 s"):
-        engine.enqueue_now([draft()], 0.01)
+        engine.put([draft()], 0.01)
     assert in_line(engine) == 1
     counter_of(engine)._take(engine._store)
     assert await jobs_in(engine) == set()
@@ -170,19 +168,19 @@ async def test_who_has_gone_delays_nobody_and_stores_nothing(engine, monkeypatch
     counter_of(engine)._line.append(gone)
     job = draft()
 
-    assert engine.enqueue_now([job], None) == [Receipt(job.id, True)]
+    assert engine.put([job], None) == [Receipt(job.id, True)]
     assert await jobs_in(engine) == {job.id}
 
 
 async def test_a_closed_store_refuses(tmp_path):
     engine = SqliteEngine(str(tmp_path / "jobs.db"))
     with pytest.raises(EngineClosed):
-        engine.enqueue_now([draft()], None)
+        engine.put([draft()], None)
     await engine.open()
     counter = counter_of(engine)
     await engine.close()
     with pytest.raises(EngineClosed):
-        engine.enqueue_now([draft()], None)
+        engine.put([draft()], None)
     with pytest.raises(EngineClosed):
         counter.stand(draft(), None, engine._store)
     assert counter.serve([draft()]) is None
@@ -200,29 +198,14 @@ async def test_one_in_line_is_told_when_the_store_closes_before_its_turn(engine,
         await standing
 
 
-async def test_one_who_does_not_wait_is_told_when_the_store_closes_before_its_turn(
-    engine, monkeypatch
-):
-    monkeypatch.setattr(engine._thread, "post", lambda call: None)
-    answers = []
-    assert engine.enqueue_soon(draft(), lambda *answer: answers.append(answer)) is not None
-    await engine.close()
-
-    ((receipt, error),) = answers
-    assert receipt is None
-    assert isinstance(error, EngineClosed)
-    with pytest.raises(EngineClosed):
-        engine.enqueue_soon(draft(), print)
-
-
 async def test_who_has_several_jobs_and_finds_the_counter_taken_goes_the_other_way(engine):
     counter = counter_of(engine)
     counter._is_taken = True
-    assert engine.enqueue_now([draft(), draft()], None) is None
+    assert engine.put([draft(), draft()], None) is None
     assert await jobs_in(engine) == set()
     counter._is_taken = False
     jobs = [draft(), draft()]
-    assert engine.enqueue_now(jobs, None) == [Receipt(job.id, True) for job in jobs]
+    assert engine.put(jobs, None) == [Receipt(job.id, True) for job in jobs]
 
 
 async def test_callers_who_alternate_share_instead_of_serving_themselves(engine, monkeypatch):
@@ -237,14 +220,14 @@ async def test_callers_who_alternate_share_instead_of_serving_themselves(engine,
 
     monkeypatch.setattr(SqliteCounter, "serve", noted)
     monkeypatch.setattr(crowd, "CROWD", PATIENCE)
-    engine.enqueue_now([draft()], None)
-    await asyncio.to_thread(engine.enqueue_now, [draft()], None)
-    engine.enqueue_now([draft()], None)
-    engine.enqueue_now([draft()], None)
+    engine.put([draft()], None)
+    await asyncio.to_thread(engine.put, [draft()], None)
+    engine.put([draft()], None)
+    engine.put([draft()], None)
     assert served == [True, False, False, True]
 
     monkeypatch.setattr(crowd, "CROWD", 0.0)
-    await asyncio.to_thread(engine.enqueue_now, [draft()], None)
+    await asyncio.to_thread(engine.put, [draft()], None)
     assert served[-1]
 
 
@@ -253,7 +236,7 @@ async def test_a_signal_handler_in_the_middle_of_an_enqueue_is_told_so(engine):
 
     def handler(*_):
         try:
-            engine.enqueue_now([draft()], None)
+            engine.put([draft()], None)
         except EngineReentered as error:
             answers.append(error)
 
@@ -267,7 +250,7 @@ async def test_a_signal_handler_in_the_middle_of_an_enqueue_is_told_so(engine):
     before = signal.signal(signal.SIGUSR1, handler)
     try:
         job = draft()
-        assert engine.enqueue_now([job], None) == [Receipt(job.id, True)]
+        assert engine.put([job], None) == [Receipt(job.id, True)]
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert [str(error) for error in answers] == [
@@ -290,36 +273,36 @@ async def test_an_exception_out_of_nowhere_leaves_no_lock_and_no_half(engine, tm
 
     counter_of(engine)._step = interrupted
     with pytest.raises(Interrupted):
-        engine.enqueue_now([draft()], None)
+        engine.put([draft()], None)
     counter_of(engine)._step = enter
 
     other = SqliteEngine(str(tmp_path / "jobs.db"), busy_timeout=5.0)
     await other.open()
     mine, theirs = draft(), draft()
-    assert engine.enqueue_now([mine], None) == [Receipt(mine.id, True)]
-    assert other.enqueue_now([theirs], None) == [Receipt(theirs.id, True)]
+    assert engine.put([mine], None) == [Receipt(mine.id, True)]
+    assert other.put([theirs], None) == [Receipt(theirs.id, True)]
     assert await jobs_in(other) == {mine.id, theirs.id}
     await other.close()
 
 
 async def test_after_a_fork_both_sides_go_on(engine):
     before, after = draft(), draft()
-    engine.enqueue_now([before], None)
+    engine.put([before], None)
     child = os.fork()
     if child == 0:
         os._exit(0 if counter_of(engine)._link.connection is None else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
-    assert engine.enqueue_now([after], None) == [Receipt(after.id, True)]
+    assert engine.put([after], None) == [Receipt(after.id, True)]
     assert await jobs_in(engine) == {before.id, after.id}
 
 
 async def test_in_a_forked_child_the_counter_is_closed(engine):
-    engine.enqueue_now([draft()], None)
+    engine.put([draft()], None)
     child = os.fork()
     if child == 0:
         try:
-            engine.enqueue_now([draft()], None)
+            engine.put([draft()], None)
         except EngineClosed:
             os._exit(0 if counter_of(engine)._link.connection is None else 1)
         finally:

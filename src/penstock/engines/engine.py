@@ -55,6 +55,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from penstock.clock import Clock
 from penstock.core.finding import Finding
@@ -84,12 +85,21 @@ from penstock.engines.records import (
     WorkerInfo,
 )
 
-Answer = Callable[[Receipt | None, Exception | None], object]
-"""Hears what became of a job that was handed in."""
+
+class Inlet(Protocol):
+    """A blocking way into the store: jobs are stored on the calling thread."""
+
+    def put(self, drafts: Sequence[Draft], timeout: float | None) -> list[Receipt] | None:
+        """Store jobs as ``Engine.enqueue`` does, while this thread waits; any thread may call.
+
+        None: the connection is in use by another thread, or broken, or these jobs need more than
+        this way can do. Then call ``enqueue``: it finds what this call may have stored.
+        On failure: ``ItemRefused``; ``EngineTimeout`` after ``timeout`` seconds: then the jobs may
+        be stored all the same.
+        """
 
 
-def _unheard(why: str | None) -> None:
-    """Nobody wants to know."""
+def _unheard(why: str | None) -> None: ...
 
 
 class Engine(ABC):
@@ -101,7 +111,7 @@ class Engine(ABC):
 
     polls: Callable[[str | None], object] = staticmethod(_unheard)
     """Called when this handle has to poll for what others commit (why), and when it is told of it
-    again (None). Whoever wants to hear of it puts something of their own in its place."""
+    again (None). ``Observed`` puts a listener of its own in its place."""
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -160,32 +170,9 @@ class Engine(ABC):
         cannot be stored now, ``EngineFull``, ``EngineReadOnly``: nothing of the batch is stored.
         """
 
-    def pack(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """Do ahead what can be done before a batch is sent, while the one before is under way.
-
-        ``enqueue`` takes what this returns as it takes the drafts. It neither waits nor fails.
-        """
-        return drafts
-
-    def enqueue_now(self, drafts: Sequence[Draft], timeout: float | None) -> list[Receipt] | None:
-        """Store jobs from the calling thread, which may be any one and is blocked meanwhile.
-
-        None: this store knows no shorter way than ``enqueue`` for these, or it was not to be had
-        now; call that. As ``enqueue`` in all else, except that nobody repeats it, no event tells of
-        it, and what ``enqueue`` says then may be what became of this.
-        On failure: ``EngineTimeout`` after ``timeout`` seconds, ``EngineReentered`` if this very
-        thread was interrupted in the middle of such a call.
-        """
-        return None
-
-    def enqueue_soon(self, draft: Draft, answer: Answer) -> Callable[[], None] | None:
-        """Store one job without waiting for it; any thread may call.
-
-        ``answer`` is called once, on whatever thread, with the receipt or the error; it must not
-        block. If neither comes, nothing happened and ``enqueue`` is to be called. Returns what to
-        call when nobody waits for the answer any more: what is not stored by then may be left out.
-        None: this store knows no shorter way than ``enqueue``. In all else as ``enqueue_now``.
-        """
+    @property
+    def inlet(self) -> Inlet | None:
+        """The way in for callers that may block; None: this engine has none, or is not open."""
         return None
 
     # --- work ----------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from typing import Final
 
 from penstock.core.finding import Finding
 from penstock.core.job import Draft, Job, Verdict
-from penstock.engines.engine import Answer, Engine
+from penstock.engines.engine import Engine, Inlet
 from penstock.engines.publisher import Publisher
 from penstock.engines.records import (
     Ask,
@@ -44,10 +44,6 @@ from penstock.engines.records import (
 from penstock.engines.retrying import Retrying
 from penstock.engines.wrapper import Arguments, EngineWrapper, Result
 from penstock.errors import (
-    EngineClosed,
-    EngineReentered,
-    EngineTimeout,
-    EngineUnavailable,
     LeaseLost,
 )
 from penstock.events import Bus, Enqueued
@@ -160,29 +156,10 @@ class Observed(EngineWrapper):
         self._publish.enqueued(drafts, receipts)
         return receipts
 
-    def pack(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        return self.inner.pack(drafts)
-
-    def enqueue_now(self, drafts: Sequence[Draft], timeout: float | None) -> list[Receipt] | None:
-        """As the inner engine, where nobody listens; after a fault ``enqueue`` has patience."""
-        if self.bus.wants(Enqueued):
-            return None
-        try:
-            return self.inner.enqueue_now(drafts, timeout)
-        except (EngineTimeout, EngineReentered, EngineClosed):
-            raise
-        except EngineUnavailable:
-            return None
-
-    def enqueue_soon(self, draft: Draft, answer: Answer) -> Callable[[], None] | None:
-        """The same, for those who do not wait."""
-        if self.bus.wants(Enqueued):
-            return None
-
-        def patiently(receipt: Receipt | None, error: Exception | None) -> None:
-            answer(receipt, None if isinstance(error, EngineUnavailable) else error)
-
-        return self.inner.enqueue_soon(draft, patiently)
+    @property
+    def inlet(self) -> Inlet | None:
+        """The inner engine's, unless a listener wants to hear of each job."""
+        return None if self.bus.wants(Enqueued) else self.inner.inlet
 
     # --- what sleeps ---------------------------------------------------------------------------
 

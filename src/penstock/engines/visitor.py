@@ -7,9 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from penstock.core.job import Draft
-from penstock.engines.engine import Answer
 from penstock.engines.records import Receipt
 from penstock.errors import EngineTimeout
+
+Answer = Callable[[Receipt | None, Exception | None], object]
 
 
 class Visitor:

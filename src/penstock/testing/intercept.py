@@ -138,8 +138,8 @@ class Detour:
 
     async def ask(self, *args: Any, **kwargs: Any) -> Any:
         """See ``Facade.ask``."""
-        home = self._facade._home
-        if home is not None and home.is_here():  # a part of a call that somebody else has made
+        thread = self._facade._thread
+        if thread is not None and thread.is_here():  # a part of a call made elsewhere
             return await self._before["ask"](*args, **kwargs)
         if self._is_here and kwargs.get("what") in WAITS:
             await self._arun()

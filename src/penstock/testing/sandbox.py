@@ -25,7 +25,7 @@ from penstock.core.units import Duration, seconds
 from penstock.errors import BadOption, EngineUnavailable, JobGone
 from penstock.handle import Handle
 from penstock.options import instant, word
-from penstock.stores import Place as StorePlace
+from penstock.stores import StoreOpener
 from penstock.sync import is_on_a_loop
 from penstock.testing.clock import FakeClock
 from penstock.testing.errors import (
@@ -92,7 +92,7 @@ class Sandbox(Mishaps):
         watch = Watch(self._look_at, lambda id: self._bench.ask_to_end(id))
         specs = app._specs
         self._bench = Bench(specs, app.bus, self.clock, watch, app.settings.lease, max_attempts)
-        self._place = StorePlace(self._bench.connect, self.clock)
+        self._opener = StoreOpener(self._bench.connect, self.clock)
         self._detour = Detour(
             app._facade,
             outside=self._step_outside,
@@ -161,13 +161,13 @@ class Sandbox(Mishaps):
         self._detour.begin()
         # From now on new handles are of this store; whoever has one of the real store loses it
         # when the app is closed, right after this.
-        self.app._source.put(self._place)
+        self.app._source.put(self._opener)
         self.app.hooks.lend(self._lent)
         self._is_open = True
 
     def _end(self) -> None:
         self._is_open = False
-        self.app._source.take(self._place)
+        self.app._source.take(self._opener)
         self.app.hooks.take_back(self._lent)
         self._detour.end()
         if is_on_a_loop():

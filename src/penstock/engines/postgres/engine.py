@@ -69,9 +69,6 @@ class PostgresEngine(PostgresExchanging):
             self._doubt.add(drafts)
             raise
 
-    def enqueue_now(self, drafts: Sequence[Draft], timeout: float | None) -> list[Receipt] | None:
-        return None if self.inlet is None else self.inlet.put(drafts, timeout)
-
     async def _put(self, drafts: Sequence[Draft]) -> list[Receipt]:
         plain = to_plain(self.traits.name, drafts)
         if plain is not None:

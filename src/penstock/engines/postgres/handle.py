@@ -55,6 +55,8 @@ Result = TypeVar("Result")
 class PostgresHandle(Engine):
     """What a handle has open."""
 
+    inlet: PostgresInlet | None = None
+
     def __init__(
         self,
         dsn: str,
@@ -85,7 +87,6 @@ class PostgresHandle(Engine):
         self._turn = asyncio.Lock()
         self._links: Links | None = None
         self._watch: Watch | None = None
-        self.inlet: PostgresInlet | None = None
         self._bounds = Bounds(self.clock)
         self._places: dict[str, str] = {}
         self._offers = Offers()

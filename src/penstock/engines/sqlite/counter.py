@@ -32,11 +32,10 @@ from typing import Final
 
 from penstock.core.job import Draft
 from penstock.engines.crowd import Crowd
-from penstock.engines.engine import Answer
 from penstock.engines.records import Receipt
 from penstock.engines.sqlite.connection import SqliteLink, SqliteThread
 from penstock.engines.sqlite.write_lock import FileGate
-from penstock.engines.visitor import Visitor, wait_for
+from penstock.engines.visitor import Answer, Visitor, wait_for
 from penstock.errors import EngineClosed, EngineReentered, ItemRefused
 
 MOST: Final = 1000

@@ -27,7 +27,7 @@ from typing import Concatenate, Literal, ParamSpec, TypeVar
 from penstock.clock import Clock, SystemClock
 from penstock.core.finding import Finding
 from penstock.core.job import Draft, Job, Verdict
-from penstock.engines.engine import Answer, Engine
+from penstock.engines.engine import Engine, Inlet
 from penstock.engines.records import (
     Ask,
     Cell,
@@ -312,7 +312,11 @@ class SqliteEngine(SqliteHandle):
         check_drafts(self.traits.name, drafts)
         return await self._write(SqliteJobs.enqueue, drafts)
 
-    def enqueue_now(self, drafts: Sequence[Draft], timeout: float | None) -> list[Receipt] | None:
+    @property
+    def inlet(self) -> Inlet | None:
+        return None if self._counter is None else self
+
+    def put(self, drafts: Sequence[Draft], timeout: float | None) -> list[Receipt] | None:
         drafts = tuple(drafts)
         check_drafts(self.traits.name, drafts)
         counter = self._counter
@@ -325,12 +329,6 @@ class SqliteEngine(SqliteHandle):
         if len(drafts) > 1:
             return None
         return [counter.stand(drafts[0], timeout, self._store)]
-
-    def enqueue_soon(self, draft: Draft, answer: Answer) -> Callable[[], None] | None:
-        check_drafts(self.traits.name, (draft,))
-        if self._counter is None:
-            raise EngineClosed(self.traits.name)
-        return self._counter.hand_in(draft, answer, self._store)
 
     async def join(self, worker: WorkerInfo) -> None:
         await self._write(SqliteJobs.join, worker)

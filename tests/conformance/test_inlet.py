@@ -1,24 +1,17 @@
-"""``enqueue_now`` and ``enqueue_soon``: ways in from any thread, blocking and not.
-
-Where a store has none, ``enqueue`` does as well.
-"""
+"""The inlet, a blocking way in from any thread; where a store has none, ``enqueue`` does."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
-from conformance.steps import claim, draft, everything, put, soon
+from conformance.steps import claim, draft, everything, put
 from penstock.core.job import Draft, Hold, State
 from penstock.engines.engine import Engine
 from penstock.engines.records import QueueSettings, Receipt
 from penstock.errors import ItemRefused
-
-Way = Callable[[Engine, Draft], Awaitable[Receipt]]
 
 
 async def now(engine: Engine, job: Draft) -> Receipt:
@@ -28,35 +21,16 @@ async def now(engine: Engine, job: Draft) -> Receipt:
 
 async def all_now(engine: Engine, jobs: list[Draft]) -> list[Receipt]:
     """Store several jobs so, with one call."""
-    receipts = await asyncio.to_thread(engine.enqueue_now, jobs, 60.0)
+    receipts = await asyncio.to_thread(put_here, engine, jobs)
     return await engine.enqueue(jobs) if receipts is None else receipts
 
 
-async def handed_in(engine: Engine, job: Draft) -> Receipt:
-    """Hand one job in, as a coroutine does that does not block its loop."""
-    loop = asyncio.get_running_loop()
-    answered: asyncio.Future[tuple[Receipt | None, Exception | None]] = loop.create_future()
-
-    def answer(*what: Any) -> None:
-        loop.call_soon_threadsafe(answered.set_result, what)
-
-    if engine.enqueue_soon(job, answer) is not None:
-        receipt, error = await soon(answered)
-        if error is not None:
-            raise error
-        if receipt is not None:
-            return receipt
-    (receipt,) = await engine.enqueue([job])
-    return receipt
+def put_here(engine: Engine, jobs: list[Draft]) -> list[Receipt] | None:
+    """Store jobs on this thread; None: nothing was stored, for there is no way or it is taken."""
+    return None if engine.inlet is None else engine.inlet.put(jobs, 60.0)
 
 
-@pytest.fixture(params=[now, handed_in], ids=["now", "soon"])
-def enqueued(request) -> Way:
-    """Both ways in."""
-    return request.param
-
-
-async def test_what_is_stored_there_is_what_enqueue_stores(store, enqueued):
+async def test_what_is_stored_there_is_what_enqueue_stores(store):
     engine = await store.open()
     plain = draft(payload=b'{"to":"a"}', queue="mail", priority=3, enqueued_by="me:1")
     rich = draft(
@@ -72,7 +46,7 @@ async def test_what_is_stored_there_is_what_enqueue_stores(store, enqueued):
     )
     for job in (plain, rich):
         before = await engine.now()
-        receipt = await enqueued(engine, job)
+        receipt = await now(engine, job)
         assert receipt == Receipt(job.id, True)
         (stored,) = await engine.get([job.id])
         assert stored is not None
@@ -84,33 +58,33 @@ async def test_what_is_stored_there_is_what_enqueue_stores(store, enqueued):
         assert stored.state is (State.SCHEDULED if job is rich else State.READY)
 
 
-async def test_it_is_committed_when_the_call_returns(store, enqueued):
+async def test_it_is_committed_when_the_call_returns(store):
     engine, other = await store.open(), await store.open()
-    receipt = await enqueued(engine, draft())
+    receipt = await now(engine, draft())
 
     assert [job.id for job in await claim(other)] == [receipt.id]
 
 
-async def test_a_known_id_stores_nothing(store, enqueued):
+async def test_a_known_id_stores_nothing(store):
     engine = await store.open()
     job = draft("mine", remember=60.0)
-    await enqueued(engine, job)
+    await now(engine, job)
 
-    assert await enqueued(engine, job) == Receipt("mine", False, "id")
+    assert await now(engine, job) == Receipt("mine", False, "id")
     assert len(await everything(engine)) == 1
 
 
-async def test_a_taken_unique_key_names_its_owner(store, enqueued):
+async def test_a_taken_unique_key_names_its_owner(store):
     engine = await store.open()
     owner = await put(engine, unique="only")
 
-    assert await enqueued(engine, draft(unique="only")) == Receipt(owner, False, "unique")
+    assert await now(engine, draft(unique="only")) == Receipt(owner, False, "unique")
 
 
-async def test_in_a_fair_queue_a_job_enters_unplaced(store, enqueued):
+async def test_in_a_fair_queue_a_job_enters_unplaced(store):
     engine = await store.open()
     await engine.set_queue("default", QueueSettings(fair=True))
-    receipt = await enqueued(engine, draft())
+    receipt = await now(engine, draft())
 
     (job,) = await engine.get([receipt.id])
     assert job is not None
@@ -126,12 +100,12 @@ async def test_in_a_fair_queue_a_job_enters_unplaced(store, enqueued):
         pytest.param({"key": "\ud800"}, id="surrogate"),
     ],
 )
-async def test_what_no_store_can_hold_is_refused_and_its_neighbours_are_not(store, enqueued, bad):
+async def test_what_no_store_can_hold_is_refused_and_its_neighbours_are_not(store, bad):
     engine = await store.open()
     jobs = [draft() for _ in range(6)]
     answers = await asyncio.gather(
-        *(enqueued(engine, job) for job in jobs),
-        enqueued(engine, draft(**bad)),
+        *(now(engine, job) for job in jobs),
+        now(engine, draft(**bad)),
         return_exceptions=True,
     )
 
@@ -144,7 +118,7 @@ async def test_many_threads_at_once_store_each_job_once(store):
     jobs = [draft() for _ in range(200)]
 
     def store_some(share: list[Draft]) -> list[list[Receipt] | None]:
-        return [engine.enqueue_now([job], 60.0) for job in share]
+        return [put_here(engine, [job]) for job in share]
 
     with ThreadPoolExecutor(8) as pool:
         shares = [jobs[start::8] for start in range(8)]
@@ -154,7 +128,7 @@ async def test_many_threads_at_once_store_each_job_once(store):
     stored = [receipts[0] for share in answers for receipts in share if receipts is not None]
     assert all(receipt.created for receipt in stored)
     found = await engine.get([job.id for job in jobs])
-    # None: it did not happen. A store may know a shorter way only while few come at once.
+    # None: it did not happen, for another thread had the connection.
     assert {receipt.id for receipt in stored} == {job.id for job in found if job is not None}
 
 
@@ -192,10 +166,10 @@ async def test_of_several_one_that_no_store_can_hold_lets_none_be_stored(store):
     assert await everything(engine) == ()
 
 
-async def test_each_thread_keeps_its_order(store, enqueued):
+async def test_each_thread_keeps_its_order(store):
     engine = await store.open()
     first, second = draft(), draft()
-    await enqueued(engine, first)
-    await enqueued(engine, second)
+    await now(engine, first)
+    await now(engine, second)
 
     assert [job.id for job in await claim(engine, want=2)] == [first.id, second.id]
