@@ -331,7 +331,7 @@ class Penstock(Operations):
         a third ends a process whose loop is blocked.
 
         With ``until_empty``, also return when nothing is left that is due. This is one process
-        without a supervisor: nobody restarts it, and a handler that holds the interpreter for
+        without a supervisor to restart it, and a handler that holds the interpreter for
         longer than ``lease`` loses it. The command ``penstock worker`` has one.
         """
         from penstock.hosting import run_process

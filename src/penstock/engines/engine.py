@@ -23,12 +23,12 @@ The laws, each from a failure that was reproduced:
     worker dies of is not its doing.
 6.  "Same id" is decided by the ledger, in the same atomic step as the job.
 7.  Only what could start now is in the claim index; everything else has a hold with a cause, and
-    whoever removes the cause removes the hold in the same step.
+    the process that removes the cause removes the hold in the same step.
 8.  Every entry into ready takes a new ticket; only release, crash and rescue keep theirs. Jobs of
-    fair queues enter unplaced and get their ticket after commit, from whoever claims next.
+    fair queues enter unplaced and get their ticket after commit, from the next claim.
 9.  Order: priority; among queues of one priority, turns; within a queue, the ticket. A waiting
     retry does not block those behind it, unless the queue is ordered: there a job that was claimed
-    is *open* until it has ended, and nobody else starts meanwhile, however urgent.
+    is *open* until it has ended, and no other job starts meanwhile, however urgent.
 10. One bad item never fails its neighbours: a batch with something unstorable is refused whole with
     ``ItemRefused`` and the caller halves it until the culprit stands alone (see ``batcher``).
 11. A wake-up is decided after commit, by a reader that looks once more before it sleeps.
@@ -245,7 +245,7 @@ class Engine(ABC):
 
         Only reads. Says 0 exactly if a job could be claimed or placed now (``want`` > 0), or a
         cancellation waits that is not among ``told``. What falls due later may be less urgent than
-        ``least_urgent``: then whoever wakes for it finds nothing.
+        ``least_urgent``: then a worker that wakes for it finds nothing.
         """
 
     async def wait(self, ask: Ask, timeout: float) -> None:
@@ -342,7 +342,7 @@ class Engine(ABC):
     @abstractmethod
     async def tidy(self) -> float:
         """Clear away what jobs that moved on have left, where the store would do so too late by
-        itself; return in how many seconds to come again. Nobody sees a difference. Idempotent.
+        itself; return in how many seconds to come again. No verb sees a difference. Idempotent.
         """
 
     # --- lead ----------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def leader(self) -> Term | None:
-        """Return the present term, from any process; None if nobody leads."""
+        """Return the present term, from any process; None if there is no leader."""
 
     # --- small values --------------------------------------------------------------------------
 
@@ -371,7 +371,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
-        """Write a named value if its version is still ``version``; None: somebody was faster.
+        """Write a named value if its version is still ``version``; None: another write was faster.
 
         Atomic. The version grows by one with each write, also when the value is None.
         """
@@ -426,8 +426,8 @@ class Engine(ABC):
         Atomic: all of it is from one snapshot. A job that is ready and has no hold is in line, and
         those before it are counted by law 9, without what has expired, at most ``LINE_LIMIT`` + 1.
         The keys and the blockers that are named are at most ``SOME``: keys by their number of jobs,
-        blockers in contract order. In an ordered queue an open job is blocked by nobody but the
-        open ones before it.
+        blockers in contract order. In an ordered queue only the open jobs before it block an
+        open one.
         """
 
     async def results(self, ids: Sequence[str], timeout: float) -> dict[str, Job | None]:

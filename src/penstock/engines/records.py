@@ -12,7 +12,7 @@ from penstock.core.job import Hold, Job, Outcome, State, Verdict
 from penstock.errors import BadOption
 
 PROMOTE_BATCH: Final = 500
-"""Jobs one exchange promotes at most, so that a great many due at once delay nobody's outcomes."""
+"""Jobs one exchange promotes at most, so that a great many due at once delay no outcomes."""
 
 LINE_LIMIT: Final = 10_000
 """How many jobs of a line are counted at most, so that asking costs the same in any backlog."""
@@ -97,7 +97,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: tuple[Verdict, ...] = ()
     """One per outcome, in the order they were given."""
     cancels: tuple[str, ...] = ()
-    """Jobs this worker runs that somebody wants cancelled, less those it was told of."""
+    """Jobs of this worker that are to be cancelled, less those it was told of."""
     overruled: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Jobs that were to wait again and have ended cancelled instead, each with the reason."""
     abandoned: Mapping[str, str] = msgspec.field(default_factory=dict)
