@@ -87,7 +87,7 @@ def _check_command(said: str) -> None:
     words = [word for word in said.replace("…", "").split() if word[0] not in "[("]
     command: Any = typer.main.get_command(program.app)
     while words and words[0] in getattr(command, "commands", ()):
-        command = command.commands[words.pop(0)]
+        command = command.get_command(None, words.pop(0))
     known = {"--help", "--version", "--install-completion", "--show-completion"}
     known |= {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
     assert not getattr(command, "commands", ()) or not words or words[0] in known, said
