@@ -37,7 +37,7 @@ demo: setup ## Show Penstock at work, in one terminal
 	@$(BIN)/penstock demo $(ARGS)
 
 test: check servers ## Check, then run every test (WORKERS=2, ARGS="-k name")
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations=20 $(ARGS)
 
 chaos: servers ## Kill everything at random, then judge (KIND=sqlite|postgres SECONDS=60 SEED=7)
 	@cd tests && ../$(BIN)/python -m chaos $(KIND) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import PurePath
 
 import pytest
 
@@ -27,3 +29,19 @@ def postgres_url() -> Iterator[str]:
 
     with quick().database() as url:
         yield url
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say where the time went: seconds per directory, in all test processes together."""
+    seconds: Counter[str] = Counter()
+    tests: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                directory = str(PurePath(report.nodeid.partition("::")[0]).parent)
+                seconds[directory] += report.duration
+                tests[directory] += report.when == "call"
+    if len(seconds) > 1:
+        terminalreporter.section("seconds per directory")
+        for directory, total in seconds.most_common():
+            terminalreporter.write_line(f"{total:8.1f}s {tests[directory]:6} {directory}")

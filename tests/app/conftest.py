@@ -27,7 +27,17 @@ def no_thread_is_left() -> Iterator[None]:
             assert not thread.is_alive(), thread
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+ENGINES = ("sqlite", "memory", "postgres")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests run on one engine, unless they go into the store by a way that engines have each."""
+    if "url" in metafunc.fixturenames:
+        is_on_every = metafunc.definition.get_closest_marker("every_engine") is not None
+        metafunc.parametrize("url", ENGINES if is_on_every else ENGINES[:1], indirect=True)
+
+
+@pytest.fixture
 def url(request, tmp_path) -> str:
     """The URL of an empty store."""
     match request.param:

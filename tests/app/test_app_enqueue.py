@@ -29,6 +29,7 @@ def send(app):
     return send
 
 
+@pytest.mark.every_engine
 def test_a_job_is_stored_when_enqueue_returns(app, url, send):
     handle = send.enqueue("a@b.c", body="hi")
     assert handle.created
@@ -43,6 +44,7 @@ def test_only_what_was_given_is_stored(send):
     assert send.enqueue("a@b.c").status().payload == b'{"to":"a@b.c"}'
 
 
+@pytest.mark.every_engine
 async def test_async_code_awaits_the_same(send):
     handle = await send.aenqueue("a@b.c")
     job = await handle.astatus()
@@ -75,6 +77,7 @@ def test_arguments_above_the_limit_are_refused(url):
     )
 
 
+@pytest.mark.every_engine
 def test_an_id_that_is_known_is_a_no_op_that_says_so(send):
     first = send.using(id="cmd-1").enqueue("a")
     again = send.using(id="cmd-1").enqueue("b")
@@ -84,12 +87,14 @@ def test_an_id_that_is_known_is_a_no_op_that_says_so(send):
     assert repr(again) == "<Handle cmd-1, was there already (same id)>"
 
 
+@pytest.mark.every_engine
 def test_a_given_id_stays_known_after_its_job_is_purged(send, app):
     send.using(id="cmd-1").enqueue("a")
     assert app.purge() == 1
     assert not send.using(id="cmd-1").enqueue("b").created
 
 
+@pytest.mark.every_engine
 def test_a_unique_key_that_is_taken_is_a_no_op_that_names_its_owner(send):
     first = send.using(unique="welcome:7").enqueue("a")
     again = send.using(unique="welcome:7").enqueue("b")
@@ -99,6 +104,7 @@ def test_a_unique_key_that_is_taken_is_a_no_op_that_names_its_owner(send):
 # --- many ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_engine
 def test_many_jobs_come_as_tuples_or_dicts(send):
     handles = send.enqueue_many([("a",), {"to": "b", "body": "x"}, ["c", "y"]])
     assert [handle.status().payload for handle in handles] == [
@@ -108,6 +114,7 @@ def test_many_jobs_come_as_tuples_or_dicts(send):
     ]
 
 
+@pytest.mark.every_engine
 async def test_many_jobs_can_be_awaited(send):
     handles = await send.aenqueue_many({"to": str(number)} for number in range(5))
     assert len({handle.id for handle in handles}) == 5
@@ -117,6 +124,7 @@ def test_no_jobs_at_all_are_no_error(send):
     assert send.enqueue_many([]) == []
 
 
+@pytest.mark.every_engine
 def test_a_list_longer_than_a_batch_is_stored_whole(app, send):
     handles = send.enqueue_many([(str(number),) for number in range(2500)])
     assert len(handles) == 2500
@@ -182,6 +190,7 @@ def test_a_known_task_by_name_checks_its_arguments_and_has_its_options(app, send
         app.enqueue("send", {"to": 7})
 
 
+@pytest.mark.every_engine
 def test_an_unknown_task_by_name_is_stored_as_it_is(app):
     job = app.enqueue("elsewhere.resize", {"width": 7}, priority="high", key="k").status()
     assert (job.task, job.queue, job.payload) == ("elsewhere.resize", "default", b'{"width":7}')
@@ -189,6 +198,7 @@ def test_an_unknown_task_by_name_is_stored_as_it_is(app):
     assert app.enqueue("elsewhere.resize").status().payload == b"{}"
 
 
+@pytest.mark.every_engine
 async def test_a_task_by_name_can_be_awaited(app, send):
     job = await (await app.aenqueue("send", {"to": "a"}, delay="1h")).astatus()
     assert job.state == "scheduled"
@@ -200,6 +210,7 @@ def test_a_task_name_that_no_store_can_keep_is_refused(memory, name):
         memory.enqueue(name)
 
 
+@pytest.mark.every_engine
 def test_a_whole_body_is_stored_as_it_is(app):
     @app.task(name="hook")
     def hook(payload: Payload) -> None: ...

@@ -86,6 +86,7 @@ def test_making_an_app_opens_nothing(tmp_path):
     app.close()
 
 
+@pytest.mark.every_engine
 def test_threads_that_enqueue_at_once_lose_nothing(app, task, in_thread):
     def many() -> list[str]:
         return [task.enqueue().id for _ in range(50)]
@@ -104,6 +105,7 @@ def test_single_enqueues_of_many_threads_share_commits(stuck, memory, in_thread)
     assert stuck.batches == [1, 19]
 
 
+@pytest.mark.every_engine
 def test_one_app_serves_loop_after_loop(app, task):
     async def one() -> str:
         return (await task.aenqueue()).id
@@ -112,10 +114,12 @@ def test_one_app_serves_loop_after_loop(app, task):
     assert _threads() == 1
 
 
+@pytest.mark.every_engine
 async def test_blocking_calls_are_allowed_inside_a_running_loop(task):
     assert task.enqueue().status().state == "ready"
 
 
+@pytest.mark.every_engine
 async def test_loops_of_several_threads_share_the_app(app, task):
     async def many() -> int:
         handles = await asyncio.gather(*(task.aenqueue() for _ in range(50)))
@@ -139,6 +143,7 @@ def test_answers_to_a_loop_that_has_gone_are_dropped(memory, stuck):
     assert task.enqueue().created
 
 
+@pytest.mark.every_engine
 def test_loops_that_are_gone_are_not_remembered(memory, task):
     async def one() -> weakref.ref[asyncio.AbstractEventLoop]:
         await task.aenqueue()
@@ -167,6 +172,7 @@ def test_a_blocking_call_on_penstocks_own_loop_is_refused(app, task):
     ]
 
 
+@pytest.mark.every_engine
 def test_an_async_listener_may_enqueue_on_penstocks_own_loop(app, task):
     done = threading.Event()
 
@@ -311,6 +317,7 @@ async def test_a_caller_that_is_cancelled_leaves_nothing_behind(memory, calls, s
 # --- closing ------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_engine
 def test_an_app_that_is_closed_opens_again_at_the_next_use(app, task, url):
     first = task.enqueue()
     app.close()
@@ -327,6 +334,7 @@ async def test_an_app_is_closed_without_blocking_the_loop(app, task):
     assert _threads() == 0
 
 
+@pytest.mark.every_engine
 async def test_a_close_that_is_cancelled_goes_on_in_silence(app, task, monkeypatch):
     troubles: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", troubles.append)
@@ -352,6 +360,7 @@ def test_what_was_handed_over_is_sent_before_closing(memory, stuck, in_thread):
     closing.result(10)
 
 
+@pytest.mark.every_engine
 def test_whoever_comes_while_it_closes_is_told_or_served(app, task, in_thread):
     stop = threading.Event()
 

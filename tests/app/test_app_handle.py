@@ -42,12 +42,14 @@ def test_a_result_comes_back_as_the_annotation_says(pay, hand):
     assert handle.result(timeout=5) == Receipt("a", 5)
 
 
+@pytest.mark.every_engine
 async def test_a_result_can_be_awaited(app, pay, hand):
     handle = await pay.aenqueue("a")
     await hand.asucceeds(b'{"to":"a","cents":5}')
     assert await handle.aresult(timeout="5s") == Receipt("a", 5)
 
 
+@pytest.mark.every_engine
 def test_a_result_is_waited_for(pay, hand, in_thread):
     handle = pay.enqueue("a")
     waiting = in_thread(handle.result)
@@ -95,6 +97,7 @@ def test_a_cancelled_job_raises_with_the_reason(pay):
     assert str(caught.value) == f"job {handle.id} was cancelled: not any more"
 
 
+@pytest.mark.every_engine
 def test_a_job_that_takes_too_long_goes_on(pay):
     handle = pay.enqueue("a")
     with pytest.raises(ResultTimeout) as caught:
@@ -107,6 +110,7 @@ def test_a_job_that_takes_too_long_goes_on(pay):
     assert handle.status().state is State.READY
 
 
+@pytest.mark.every_engine
 def test_no_time_at_all_is_a_look(pay, hand):
     handle = pay.enqueue("a")
     with pytest.raises(ResultTimeout):
@@ -115,6 +119,7 @@ def test_no_time_at_all_is_a_look(pay, hand):
     assert handle.result(timeout=0) == Receipt("a", 5)
 
 
+@pytest.mark.every_engine
 async def test_an_awaited_result_times_out_too(pay):
     handle = await pay.aenqueue("a")
     with pytest.raises(ResultTimeout):
@@ -138,6 +143,7 @@ def test_a_job_that_is_not_there_is_gone(app, pay):
         )
 
 
+@pytest.mark.every_engine
 def test_a_job_that_goes_while_it_is_awaited_is_gone(app, pay, in_thread):
     handle = pay.enqueue("a")
     waiting = in_thread(handle.result)

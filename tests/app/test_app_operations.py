@@ -103,6 +103,7 @@ def test_all_that_failed_are_retried_and_what_was_cancelled_only_if_asked_for(ap
     assert app.count(state="ready") == 1
 
 
+@pytest.mark.every_engine
 async def test_many_jobs_of_tasks_by_name_are_stored_at_once(app, send):
     handles = await app.aenqueue_many(
         [Call("send"), ("others", {"size": 3}, {"delay": 60, "id": "my-own"})]
@@ -122,6 +123,7 @@ def test_one_wrong_call_of_many_stores_nothing(app, send):
     assert app.count() == 0
 
 
+@pytest.mark.every_engine
 async def test_the_stores_instant_is_asked(app):
     assert await app.anow() == pytest.approx(app.now(), abs=600)
 

@@ -37,6 +37,7 @@ def double(app):
 # --- beside a loop ------------------------------------------------------------------------------
 
 
+@pytest.mark.every_engine
 async def test_a_worker_beside_a_loop_has_its_lease_when_the_block_begins(app, double):
     async with app.worker() as worker:
         (known,) = await app.aworkers()
@@ -46,6 +47,7 @@ async def test_a_worker_beside_a_loop_has_its_lease_when_the_block_begins(app, d
     assert await app.aworkers() == []
 
 
+@pytest.mark.every_engine
 async def test_async_tasks_run_on_the_loop_and_may_enqueue_others(app, double):
     @app.task(name="chain")
     async def chain(number: int) -> int:
@@ -56,6 +58,7 @@ async def test_async_tasks_run_on_the_loop_and_may_enqueue_others(app, double):
         assert await (await chain.aenqueue(5)).aresult(timeout=30) == 11
 
 
+@pytest.mark.every_engine
 async def test_a_worker_drains_when_its_block_ends(app):
     begun, go_on = threading.Event(), threading.Event()
 
@@ -169,6 +172,7 @@ def test_a_worker_that_cannot_work_is_refused(memory, options, kind, message):
 # --- in a thread --------------------------------------------------------------------------------
 
 
+@pytest.mark.every_engine
 def test_a_worker_in_a_thread_serves_blocking_code(double, app):
     with app.worker_thread() as worker:
         assert double.enqueue(21).result(timeout=30) == 42

@@ -104,6 +104,7 @@ def forgets(finding: Finding) -> bool:
     return finding.check == "durability" and "fsync" in finding.text
 
 
+@pytest.mark.every_engine
 async def test_of_a_store_at_work_there_is_nothing_to_say(store):
     await store.staffed()
     await store.put()
@@ -322,6 +323,7 @@ async def test_a_worker_that_runs_old_code(store):
     )
 
 
+@pytest.mark.every_engine
 async def test_a_hold_without_a_cause_is_found_and_lifted_when_asked(store):
     await store.staffed()
     await store.put()
@@ -386,6 +388,7 @@ async def test_a_great_history_is_worth_a_note(store, monkeypatch):
 # --- clocks and reach ---------------------------------------------------------------------------
 
 
+@pytest.mark.every_engine
 async def test_a_clock_that_went_back_shows_by_a_job(store):
     await store.staffed()
     await store.put()
@@ -402,6 +405,7 @@ async def test_a_clock_that_went_back_shows_by_a_job(store):
     assert step.startswith("let NTP set the clocks of all machines (timedatectl)")
 
 
+@pytest.mark.every_engine
 async def test_a_clock_that_is_behind_shows_by_a_worker(store):
     store.clock.jump(60)
     await store.staffed()
@@ -410,6 +414,7 @@ async def test_a_clock_that_is_behind_shows_by_a_worker(store):
     assert told(found, "clock")[1].startswith("worker w joined ")
 
 
+@pytest.mark.every_engine
 async def test_a_store_with_a_clock_of_its_own_that_is_ahead(store):
     class Ahead(Faulty):
         async def now(self) -> float:
@@ -421,6 +426,7 @@ async def test_a_store_with_a_clock_of_its_own_that_is_ahead(store):
     assert told(found, "clock")[1] == "the store's clock is 30s ahead of the one here"
 
 
+@pytest.mark.every_engine
 async def test_a_store_that_goes_away_while_it_is_looked_at(store):
     def handle() -> Engine:
         faulty = Faulty(store.handle())
@@ -448,12 +454,14 @@ async def test_a_store_that_answers_slowly(store):
 # --- the app ------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_engine
 def test_an_app_has_a_doctor(app):
     app.enqueue("send")
     found = app.doctor()
     assert bad(list(found)) == ["workers"]
 
 
+@pytest.mark.every_engine
 async def test_an_app_has_a_doctor_that_is_awaited(app):
     await app.aenqueue("send")
     assert bad(list(await app.adoctor(watch="1s"))) == ["workers"]
@@ -470,6 +478,7 @@ def test_the_tasks_of_an_app_are_compared_with_those_of_its_workers(url):
     assert {"old_code", "settings"} <= set(bad(list(found)))
 
 
+@pytest.mark.every_engine
 def test_a_real_worker_is_seen_to_live(app):
     send = app.task(name="send")(lambda: None)
     with app.worker_thread(lease=2):

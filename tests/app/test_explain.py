@@ -357,6 +357,7 @@ async def test_a_job_that_falls_due_is_about_to_run(engine, clock):
     assert found.verdict == "scheduled: it is due and about to run: 1 worker has room for it"
 
 
+@pytest.mark.every_engine
 async def test_a_job_of_a_fair_queue_gets_its_place_from_who_claims_next(engine):
     await staffed(engine)
     await engine.set_queue("mail", QueueSettings(fair=True))
@@ -379,6 +380,7 @@ async def test_a_job_that_nobody_takes_though_they_could(engine, clock):
     )
 
 
+@pytest.mark.every_engine
 async def test_jobs_that_come_before_it(engine):
     await staffed(engine, rooms={"sync": 9}, slots=9)
     for number in range(3):
@@ -415,6 +417,7 @@ async def test_very_many_jobs_come_before_it(engine, monkeypatch):
     assert text == "more than 2 jobs of queue 'mail' come before it"
 
 
+@pytest.mark.every_engine
 async def test_keys_that_come_before_it_in_a_fair_queue(engine):
     await staffed(engine)
     await engine.set_queue("mail", QueueSettings(fair=True))
@@ -440,6 +443,7 @@ async def test_max_running_is_reached(engine):
     )
 
 
+@pytest.mark.every_engine
 async def test_an_ordered_queue_waits_for_what_runs_and_for_what_is_open(engine):
     await staffed(engine)
     await engine.set_queue("mail", QueueSettings(ordered=True))
@@ -507,6 +511,7 @@ async def test_a_worker_that_does_not_say_what_room_it_has_is_counted_as_a_whole
 # --- a worker has it ----------------------------------------------------------------------------
 
 
+@pytest.mark.every_engine
 async def test_a_job_that_runs(engine, clock):
     await staffed(engine)
     await put(engine)
@@ -676,18 +681,21 @@ async def test_a_job_that_was_in_a_crash_runs_alone(engine):
 # --- the app ------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_engine
 def test_an_app_explains_its_jobs(app):
     job = app.enqueue("send")
     found = app.explain(job.id)
     assert (found.id, found.state, found.codes) == (job.id, "ready", (Code.NO_WORKER,))
 
 
+@pytest.mark.every_engine
 async def test_an_app_explains_awaited(app):
     job = await app.aenqueue("send", queue="mail")
     app_says = await app.aexplain(job.id, watch="1s")
     assert app_says.reasons[0].next_step == START
 
 
+@pytest.mark.every_engine
 def test_a_real_worker_says_what_room_it_has(app):
     send = app.task(name="send")(lambda: None)
     with app.worker_thread(concurrency=3, threads=2):

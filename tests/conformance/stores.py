@@ -83,24 +83,20 @@ def postgres(place: Path, clock: FakeClock) -> Made:
     return Made(lambda: PostgresEngine(database.url, clock, follows_clock=True), database.left_open)
 
 
-def _observed(make: Maker) -> Maker:
-    def observed(place: Path, clock: FakeClock) -> Made:
-        from penstock.engines.observed import Observed
-        from penstock.events import Bus
+def observed(place: Path, clock: FakeClock) -> Made:
+    """What it adds is the same around every engine: one is enough."""
+    from penstock.engines.observed import Observed
+    from penstock.events import Bus
 
-        made = make(place, clock)
-        return replace(made, new_handle=lambda: Observed(made.new_handle(), Bus()))
-
-    return observed
+    made = memory(place, clock)
+    return replace(made, new_handle=lambda: Observed(made.new_handle(), Bus()))
 
 
 STORES: dict[str, Maker] = {
     "memory": memory,
     "sqlite": sqlite,
     "postgres": postgres,
-    "observed-memory": _observed(memory),
-    "observed-sqlite": _observed(sqlite),
-    "observed-postgres": _observed(postgres),
+    "observed-memory": observed,
 }
 
 
