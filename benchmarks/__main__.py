@@ -46,7 +46,7 @@ class Run:
         """Make one measurement in a fresh process."""
         amount = str(self.scale if scale is None else scale)
         place = ("--engine", self.engine, "--scale", amount)
-        figures: Figures = self._answer("benchmarks.one", scenario, contender, *place)
+        figures: Figures = self._answer("benchmarks.measure", scenario, contender, *place)
         return figures
 
     def versions(self) -> dict[str, str]:

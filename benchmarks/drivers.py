@@ -23,8 +23,8 @@ import asyncpg
 import psycopg
 import uvloop
 
+from benchmarks.locations import Location, location_for
 from benchmarks.machine import load, machine
-from benchmarks.places import Place, place_for
 from benchmarks.scenario import Scale
 from benchmarks.server import server_for
 
@@ -176,10 +176,10 @@ class Course:
 
 
 async def measured(
-    place: Place, name: str, loop: str, number: int, scale: Scale
+    location: Location, name: str, loop: str, number: int, scale: Scale
 ) -> dict[str, Cost]:
     """One round of a driver, on tables of its own."""
-    url = place.url(f"{name}_{loop}_{number}")
+    url = location.url(f"{name}_{loop}_{number}")
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE SCHEMA penstock")
         for script in (TABLES.read_text(), SQL["make_turn"], SQL["make_day"]):
@@ -203,11 +203,11 @@ def main() -> None:
     pairs = [(name, loop) for loop in LOOPS for name in DRIVERS]
     rounds: dict[str, list[dict[str, Cost]]] = {f"{name} {loop}": [] for name, loop in pairs}
     before = load()
-    with server_for("postgres"), place_for("postgres") as place:
+    with server_for("postgres"), location_for("postgres") as location:
         for number in range(given.rounds):
             for name, loop in pairs if number % 2 == 0 else pairs[::-1]:
                 with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
-                    work = measured(place, name, loop, number, Scale(given.scale))
+                    work = measured(location, name, loop, number, Scale(given.scale))
                     rounds[f"{name} {loop}"].append(runner.run(work))
     medians = {pair: _medians(found) for pair, found in rounds.items()}
     for figure, title in enumerate(("per second", "µs of client CPU each")):

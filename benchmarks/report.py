@@ -109,13 +109,13 @@ def rows(line: Line, contenders: Sequence[str]) -> Iterator[str]:
     named = f"{line.scenario:<17}{line.figure.name:<9}{line.figure.unit:<10}{cells}"
     verdicts = line.verdicts()
     if not verdicts:
-        yield f"{named}{_times(line.ratio()):>8}".rstrip()
+        yield f"{named}{times(line.ratio()):>8}".rstrip()
     for verdict in verdicts:
         met = "yes" if verdict.is_met else "NO"
         than = "" if verdict.goal.than is None else f"  than {', '.join(verdict.goal.than)}"
         if verdict.goal.figure is not None:
             than += f" ({verdict.goal.figure})"
-        yield f"{named}{_times(verdict.ratio):>8}{verdict.goal!s:>10}  {met}{than}"
+        yield f"{named}{times(verdict.ratio):>8}{verdict.goal!s:>10}  {met}{than}"
         named = " " * len(named)
 
 
@@ -127,16 +127,16 @@ def _width(contenders: Sequence[str]) -> int:
 def _cell(found: Sequence[float], width: int) -> str:
     if not found:
         return ""
-    median = _number(statistics.median(found))
-    spread = f" ({_number(min(found))}–{_number(max(found))})"
+    median = number(statistics.median(found))
+    spread = f" ({number(min(found))}–{number(max(found))})"
     return median if len(found) == 1 or len(median + spread) >= width else median + spread
 
 
-def _times(ratio: float | None) -> str:
+def times(ratio: float | None) -> str:
     return "" if ratio is None else f"{ratio:.2g}x" if ratio < 1 else f"{ratio:.1f}x"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.places import SERVER
+from benchmarks.locations import SERVER
 
 TESTS = Path(__file__).parents[1] / "tests"
 DEFAULTS: Final[dict[str, Any]] = {

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from benchmarks.locations import SERVER
 from benchmarks.peers import MODULES
-from benchmarks.places import SERVER
 
 PACKAGES = {
     "sqlite": ("penstock", "msgspec", "uvloop", "huey"),

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from benchmarks.contenders.contender import Contender, Kind
-from benchmarks.places import PLACES
+from benchmarks.locations import LOCATIONS
 
 ENGINES: Final[Mapping[str, Mapping[str, str]]] = {
     "sqlite": {"penstock": "PenstockSqlite", "huey": "HueySqlite"},
@@ -28,8 +28,8 @@ PYTHON_PEERS: Final = ("pgqueuer", "procrastinate", "oban", "chancy")
 """Those on PostgreSQL that are written in Python."""
 
 
-def opened(engine: str, name: str, place: str, kind: Kind) -> Contender:
-    """A contender whose stores are in ``place``. Only its own packages are imported."""
+def opened(engine: str, name: str, location: str, kind: Kind) -> Contender:
+    """A contender whose stores are in ``location``. Only its own packages are imported."""
     module: Any = import_module(f"benchmarks.contenders.{name}_{engine}")
-    contender: Contender = getattr(module, ENGINES[engine][name])(PLACES[engine](place), kind)
+    contender: Contender = getattr(module, ENGINES[engine][name])(LOCATIONS[engine](location), kind)
     return contender

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from chancy import Chancy, Queue, Worker, job
 
 from benchmarks.contenders.looped import BULK, Looped
-from benchmarks.elsewhere import answer
+from benchmarks.worker_process import report_start
 
 logging.getLogger("chancy").setLevel(logging.ERROR)
 
@@ -22,7 +22,7 @@ async def idle(number: int) -> None:
 @job(queue="default")
 async def stamp(number: int) -> None:
     """Answer when it starts."""
-    answer()
+    report_start()
 
 
 TASKS = {"idle": idle, "stamp": stamp}

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, ClassVar, Literal, TypeVar
 
-from benchmarks.places import Place
+from benchmarks.locations import Location
 
 Kind = Literal["async", "sync"]
 Answer = TypeVar("Answer")
 
 
 class Contender(ABC):
-    """One task queue on its store in ``place``, set up as it comes.
+    """One task queue on its store in ``location``, set up as it comes.
 
     ``kind`` is what the idle task is: a coroutine function, or a function that runs on a thread.
     """
@@ -26,8 +27,8 @@ class Contender(ABC):
     pace: ClassVar[float] = 1.0
     """The share of the jobs of a long measurement that it gets: who is slow gets fewer."""
 
-    def __init__(self, place: Place, kind: Kind) -> None:
-        self.place = place
+    def __init__(self, location: Location, kind: Kind) -> None:
+        self.location = location
         self.kind = kind
 
     def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
@@ -37,6 +38,10 @@ class Contender(ABC):
     @abstractmethod
     def enqueue(self, number: int) -> None:
         """Store one job that does nothing."""
+
+    def session(self) -> AbstractAsyncContextManager[object]:
+        """What async code enters once before it calls ``aenqueue``, as its users would."""
+        return nullcontext()
 
     @abstractmethod
     async def aenqueue(self, number: int) -> None:
@@ -55,7 +60,7 @@ class Contender(ABC):
 
     @abstractmethod
     def enqueue_stamp(self, delay: float = 0.0) -> None:
-        """Store a job that answers when it starts; see ``Elsewhere``."""
+        """Store a job that answers when it starts; see ``WorkerProcess``."""
 
     @abstractmethod
     def enqueue_stamps(self, count: int) -> None:

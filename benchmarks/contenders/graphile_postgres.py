@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 from benchmarks.contenders.contender import Contender, Kind
-from benchmarks.places import Place
+from benchmarks.locations import Location
 
 SCRIPT = Path(__file__).parents[1] / "graphile" / "contender.js"
 
@@ -23,9 +23,9 @@ class GraphilePostgres(Contender):
     name = "graphile"
     statement = ""
 
-    def __init__(self, place: Place, kind: Kind) -> None:
-        super().__init__(place, kind)
-        self._command = ["node", str(SCRIPT), place.url(self.name)]
+    def __init__(self, location: Location, kind: Kind) -> None:
+        super().__init__(location, kind)
+        self._command = ["node", str(SCRIPT), location.url(self.name)]
         self._node: subprocess.Popen[str] | None = None
 
     def enqueue(self, number: int) -> None:

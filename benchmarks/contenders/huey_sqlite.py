@@ -8,8 +8,8 @@ import time
 from huey import SqliteHuey
 
 from benchmarks.contenders.contender import Contender, Kind
-from benchmarks.elsewhere import answer
-from benchmarks.places import Place
+from benchmarks.locations import Location
+from benchmarks.worker_process import report_start
 
 logging.getLogger("huey").setLevel(logging.ERROR)
 
@@ -21,16 +21,16 @@ class HueySqlite(Contender):
     name = "huey"
     statement = "from huey import SqliteHuey"
 
-    def __init__(self, place: Place, kind: Kind) -> None:
-        super().__init__(place, kind)
-        self.huey = SqliteHuey(filename=place.url("huey").removeprefix("sqlite:///"))
+    def __init__(self, location: Location, kind: Kind) -> None:
+        super().__init__(location, kind)
+        self.huey = SqliteHuey(filename=location.url("huey").removeprefix("sqlite:///"))
 
         @self.huey.task()
         def idle(number: int) -> None: ...
 
         @self.huey.task()
         def stamp(number: int) -> None:
-            answer()
+            report_start()
 
         self._idle = idle
         self._stamp = stamp

@@ -13,7 +13,7 @@ from typing import Any
 import uvloop
 
 from benchmarks.contenders.contender import Answer, Contender, Kind
-from benchmarks.places import Place
+from benchmarks.locations import Location
 
 BULK = 1_000
 """Jobs that go to the store at once."""
@@ -24,9 +24,9 @@ class Looped(Contender):
 
     engine = "postgres"
 
-    def __init__(self, place: Place, kind: Kind) -> None:
-        super().__init__(place, kind)
-        self.url = place.url(self.name)
+    def __init__(self, location: Location, kind: Kind) -> None:
+        super().__init__(location, kind)
+        self.url = location.url(self.name)
         self.ran = 0
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self.run(self.open())

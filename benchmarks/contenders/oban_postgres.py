@@ -10,7 +10,7 @@ from oban import Oban, worker
 from oban.schema import install
 
 from benchmarks.contenders.looped import Looped
-from benchmarks.elsewhere import answer
+from benchmarks.worker_process import report_start
 
 logging.getLogger("oban").setLevel(logging.ERROR)
 
@@ -37,7 +37,7 @@ class ObanPostgres(Looped):
         @worker()
         class Stamp:
             async def process(self, job: object) -> None:
-                answer()
+                report_start()
 
         # The decorator gives them ``new``.
         self._tasks: dict[str, Any] = {"idle": Idle, "stamp": Stamp}

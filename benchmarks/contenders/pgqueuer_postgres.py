@@ -14,7 +14,7 @@ from pgqueuer.models import Job
 from pgqueuer.types import QueueExecutionMode
 
 from benchmarks.contenders.looped import Looped
-from benchmarks.elsewhere import answer
+from benchmarks.worker_process import report_start
 
 BATCH = 1_000
 
@@ -66,7 +66,7 @@ class PgqueuerPostgres(Looped):
 
         @peer.entrypoint("stamp")
         async def stamp(job: Job) -> None:
-            answer()
+            report_start()
 
         await peer.run(batch_size=BATCH, mode=mode)
 

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from procrastinate import App, PsycopgConnector
 
 from benchmarks.contenders.looped import Looped, cancelled_afterwards
-from benchmarks.elsewhere import answer
+from benchmarks.worker_process import report_start
 
 logging.getLogger("procrastinate").setLevel(logging.ERROR)
 
@@ -32,7 +32,7 @@ class ProcrastinatePostgres(Looped):
 
         @self._app.task(name="stamp")
         async def stamp(number: int) -> None:
-            answer()
+            report_start()
 
         self._tasks = {"idle": idle, "stamp": stamp}
 

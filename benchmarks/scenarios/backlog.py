@@ -6,7 +6,7 @@ What counts is how the two speeds compare; see ``shares``.
 from __future__ import annotations
 
 from benchmarks.contenders.contender import Contender
-from benchmarks.drained import SHARE, Meter, shares
+from benchmarks.drain_rate import SHARE, DrainMeter, shares
 from benchmarks.scenario import Figures, Scale, Scenario
 
 SHORT = 10_000
@@ -15,9 +15,9 @@ LONG = 1_000_000
 
 def measure(contender: Contender, scale: Scale) -> Figures:
     """Jobs per second with either line, and the share that the long one leaves."""
-    long = Meter(contender.place, "long")
+    long = DrainMeter(contender.location, "long")
     long.fill(scale.jobs(LONG))
-    return shares(contender.place, long, scale.jobs(SHORT), scale)
+    return shares(contender.location, long, scale.jobs(SHORT), scale)
 
 
 SCENARIO = Scenario(

@@ -9,9 +9,9 @@ import os
 import time
 
 from benchmarks.contenders.contender import Contender
-from benchmarks.effort import computed, server_pid
+from benchmarks.cpu_time import cpu_seconds, server_pid
 from benchmarks.scenario import Figure, Figures, Scale, Scenario
-from benchmarks.toll import toll
+from benchmarks.server_stats import server_stats
 
 JOBS = 20_000
 
@@ -23,14 +23,14 @@ def measure(contender: Contender, scale: Scale) -> Figures:
     count = scale.jobs(int(JOBS * contender.pace))
     contender.enqueue(0)
     contender.drain(1)
-    contender.place.settle(contender.name)
-    before, (own, server) = toll(contender), _computed()
+    contender.location.settle(contender.name)
+    before, (own, server) = server_stats(contender), _cpu_seconds()
     contender.enqueue_many(count)
-    enqueued, stored = _computed()
+    enqueued, stored = _cpu_seconds()
     contender.drain(count)
-    drained, served = _computed()
+    drained, served = _cpu_seconds()
     time.sleep(1.5)  # counters of rows come late
-    after = toll(contender)
+    after = server_stats(contender)
     return {
         "enqueue": (enqueued - own) / count * 1e6,
         "drain": (drained - enqueued) / count * 1e6,
@@ -43,8 +43,8 @@ def measure(contender: Contender, scale: Scale) -> Figures:
     }
 
 
-def _computed() -> tuple[float, float]:
-    return computed(os.getpid()), computed(server_pid())
+def _cpu_seconds() -> tuple[float, float]:
+    return cpu_seconds(os.getpid()), cpu_seconds(server_pid())
 
 
 SCENARIO = Scenario(

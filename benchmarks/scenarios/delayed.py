@@ -9,9 +9,9 @@ import random
 import time
 
 from benchmarks.contenders.contender import Contender
-from benchmarks.elsewhere import working_elsewhere
 from benchmarks.scenario import Figure, Figures, Goal, Scale, Scenario
 from benchmarks.stopwatch import percentile
+from benchmarks.worker_process import running_worker
 
 JOBS = 200
 SPREAD = 8.0
@@ -24,7 +24,7 @@ def measure(contender: Contender, scale: Scale) -> Figures:
     chance = random.Random(1)
     spread = scale.seconds(SPREAD)
     delays = [FIRST + chance.random() * spread for _ in range(scale.jobs(JOBS))]
-    with working_elsewhere(contender) as other:
+    with running_worker(contender) as other:
         due = []
         for delay in delays:
             due.append(time.time() + delay)

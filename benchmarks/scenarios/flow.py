@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 
-from benchmarks.circle import Circle
 from benchmarks.contenders.contender import Contender
-from benchmarks.elsewhere import working_elsewhere
 from benchmarks.scenario import Figure, Figures, Goal, Scale, Scenario
-from benchmarks.toll import toll
+from benchmarks.server_stats import server_stats
+from benchmarks.throughput import Throughput
+from benchmarks.worker_process import running_worker
 
 SECONDS = 120.0
 WINDOWS = 12
@@ -18,19 +18,19 @@ ROOM = 5_000
 
 def measure(contender: Contender, scale: Scale) -> Figures:
     """Jobs per second, the share of the first third that is left in the last, and what it costs."""
-    with working_elsewhere(contender) as other:
-        circle = Circle(contender, other, room=ROOM, bulk=BULK)
+    with running_worker(contender) as other:
+        flow = Throughput(contender, other, room=ROOM, bulk=BULK)
         try:
-            circle.windows(scale.seconds(SECONDS / WINDOWS, least=0.2), 1, dict)  # warms up
-            before, done = toll(contender), circle.done
-            windows = circle.windows(
+            flow.windows(scale.seconds(SECONDS / WINDOWS, least=0.2), 1, dict)  # warms up
+            before, done = server_stats(contender), flow.done
+            windows = flow.windows(
                 scale.seconds(SECONDS, least=2.4),
                 WINDOWS,
-                lambda: {"memory": other.memory(), "dead": toll(contender).dead},
+                lambda: {"memory": other.memory(), "dead": server_stats(contender).dead},
             )
-            after, done = toll(contender), circle.done - done
+            after, done = server_stats(contender), flow.done - done
         finally:
-            circle.close()
+            flow.close()
     third = WINDOWS // 3
     rates = [each["rate"] for each in windows]
     return {
@@ -46,7 +46,7 @@ def measure(contender: Contender, scale: Scale) -> Figures:
 SCENARIO = Scenario(
     about="enqueue by 1,000 and drain together for 2 minutes",
     figures=(
-        Figure("rate", "jobs/s", (Goal(times=2.0, than=("pgqueuer",)),)),
+        Figure("rate", "jobs/s"),
         Figure("flat", "of 1", (Goal(least=0.9),)),
         Figure("wal", "B/job", less_is_better=True),
         Figure("dead", "rows", less_is_better=True),

@@ -6,7 +6,7 @@ Measured as ``backlog``: two stores, in turns.
 from __future__ import annotations
 
 from benchmarks.contenders.contender import Contender
-from benchmarks.drained import SHARE, Meter, shares
+from benchmarks.drain_rate import SHARE, DrainMeter, shares
 from benchmarks.scenario import Figures, Scale, Scenario
 
 JOBS = 10_000
@@ -15,9 +15,9 @@ HISTORY = 1_000_000
 
 def measure(contender: Contender, scale: Scale) -> Figures:
     """Jobs per second without and with a history, and the share that it leaves."""
-    old = Meter(contender.place, "old")
+    old = DrainMeter(contender.location, "old")
     old.fill_history(scale.jobs(HISTORY))
-    return shares(contender.place, old, scale.jobs(JOBS), scale)
+    return shares(contender.location, old, scale.jobs(JOBS), scale)
 
 
 SCENARIO = Scenario(

@@ -10,9 +10,9 @@ import threading
 import time
 
 from benchmarks.contenders.contender import Contender
-from benchmarks.elsewhere import working_elsewhere
 from benchmarks.scenario import Figure, Figures, Goal, Scale, Scenario
 from benchmarks.stopwatch import percentile
+from benchmarks.worker_process import running_worker
 
 DRAINED = 30_000
 SECONDS = 15.0
@@ -26,9 +26,9 @@ def measure(contender: Contender, scale: Scale) -> Figures:
     """Milliseconds: half of all jobs, and 99 of 100, start within this time."""
     count = scale.jobs(int(DRAINED * contender.pace))
     contender.enqueue_many(count)
-    contender.place.settle(contender.name)
+    contender.location.settle(contender.name)
     rate = count / contender.drain(count) / 2
-    with working_elsewhere(contender) as other:
+    with running_worker(contender) as other:
         called: list[float] = []
         started: list[float] = []
 

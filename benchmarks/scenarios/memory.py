@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from benchmarks.contenders.contender import Contender
-from benchmarks.elsewhere import working_elsewhere
 from benchmarks.scenario import Figure, Figures, Scale, Scenario
+from benchmarks.worker_process import running_worker
 
 JOBS = 100_000
 PATIENCE = 600.0
@@ -14,7 +14,7 @@ PATIENCE = 600.0
 
 def measure(contender: Contender, scale: Scale) -> Figures:
     """MiB of resident memory."""
-    with working_elsewhere(contender) as other:
+    with running_worker(contender) as other:
         idle = other.memory()
         contender.enqueue_many(scale.jobs(JOBS))
         give_up_at = time.perf_counter() + PATIENCE

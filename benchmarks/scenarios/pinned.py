@@ -12,11 +12,11 @@ from contextlib import contextmanager
 
 import psycopg
 
-from benchmarks.circle import Circle
 from benchmarks.contenders.contender import Contender
-from benchmarks.elsewhere import working_elsewhere
 from benchmarks.scenario import Figure, Figures, Goal, Scale, Scenario
-from benchmarks.toll import toll
+from benchmarks.server_stats import server_stats
+from benchmarks.throughput import Throughput
+from benchmarks.worker_process import running_worker
 
 FREE = 60.0
 PINNED = 300.0
@@ -27,19 +27,19 @@ ROOM = 5_000
 
 def measure(contender: Contender, scale: Scale) -> Figures:
     """Jobs per second before and in the last minute, and the share that is left."""
-    with working_elsewhere(contender) as other:
-        circle = Circle(contender, other, room=ROOM, bulk=BULK)
+    with running_worker(contender) as other:
+        flow = Throughput(contender, other, room=ROOM, bulk=BULK)
 
         def note() -> dict[str, int]:
-            return {"dead": toll(contender).dead}
+            return {"dead": server_stats(contender).dead}
 
         try:
-            circle.windows(scale.seconds(FREE / 6, least=0.2), 1, dict)  # warms up
-            free = circle.windows(scale.seconds(FREE), MINUTES, note)
+            flow.windows(scale.seconds(FREE / 6, least=0.2), 1, dict)  # warms up
+            free = flow.windows(scale.seconds(FREE), MINUTES, note)
             with _pinned(contender):
-                pinned = circle.windows(scale.seconds(PINNED), MINUTES * MINUTES, note)
+                pinned = flow.windows(scale.seconds(PINNED), MINUTES * MINUTES, note)
         finally:
-            circle.close()
+            flow.close()
     before = statistics.mean(each["rate"] for each in free)
     after = statistics.mean(each["rate"] for each in pinned[-MINUTES:])
     return {
@@ -53,7 +53,7 @@ def measure(contender: Contender, scale: Scale) -> Figures:
 
 @contextmanager
 def _pinned(contender: Contender) -> Iterator[None]:
-    with psycopg.connect(contender.place.url(contender.name)) as connection:
+    with psycopg.connect(contender.location.url(contender.name)) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT pg_current_xact_id()")
         yield

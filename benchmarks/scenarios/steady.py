@@ -1,17 +1,17 @@
 """Enqueue and drain together for two minutes: does it go on as it began?
 
-Four threads enqueue single jobs while no more than a thousand wait; see ``Circle``.
+Four threads enqueue single jobs while no more than a thousand wait; see ``Throughput``.
 """
 
 from __future__ import annotations
 
 import statistics
 
-from benchmarks.circle import Circle
 from benchmarks.contenders.contender import Contender
-from benchmarks.elsewhere import Elsewhere, working_elsewhere
-from benchmarks.places import Directory, Place
+from benchmarks.locations import Directory, Location
 from benchmarks.scenario import Figure, Figures, Goal, Scale, Scenario
+from benchmarks.throughput import Throughput
+from benchmarks.worker_process import WorkerProcess, running_worker
 
 SECONDS = 120.0
 WINDOWS = 12
@@ -23,16 +23,16 @@ def measure(contender: Contender, scale: Scale) -> Figures:
     """Jobs per second, the share of the first third that is left in the last, the greatest log,
     and the worker's memory at the end.
     """
-    with working_elsewhere(contender) as other:
-        circle = Circle(contender, other, room=MOST_WAITING, callers=CALLERS)
+    with running_worker(contender) as other:
+        flow = Throughput(contender, other, room=MOST_WAITING, callers=CALLERS)
         try:
-            windows = circle.windows(
+            windows = flow.windows(
                 scale.seconds(SECONDS, least=2.4),
                 WINDOWS,
-                lambda: _sizes(contender.place, other),
+                lambda: _sizes(contender.location, other),
             )
         finally:
-            circle.close()
+            flow.close()
     third = WINDOWS // 3
     rates = [each["rate"] for each in windows]
     return {
@@ -44,11 +44,11 @@ def measure(contender: Contender, scale: Scale) -> Figures:
     }
 
 
-def _sizes(place: Place, other: Elsewhere) -> dict[str, float]:
+def _sizes(location: Location, other: WorkerProcess) -> dict[str, float]:
     """MiB of the log, the store and the worker."""
-    assert isinstance(place, Directory)
-    log = sum(path.stat().st_size for path in place.path.glob("*-wal"))
-    store = sum(path.stat().st_size for path in place.path.glob("*.db"))
+    assert isinstance(location, Directory)
+    log = sum(path.stat().st_size for path in location.path.glob("*-wal"))
+    store = sum(path.stat().st_size for path in location.path.glob("*.db"))
     return {"log": log / (1 << 20), "store": store / (1 << 20), "memory": other.memory()}
 
 

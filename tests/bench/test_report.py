@@ -9,7 +9,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2]))  # the benchmarks are no part of the package
 
-from benchmarks import report
+from benchmarks import baseline_table, report
 from benchmarks.scenario import Figure, Goal
 
 RATE = Figure("rate", "jobs/s", (Goal(times=2.0),))
@@ -82,4 +82,14 @@ def test_a_second_goal_is_on_a_line_of_its_own() -> None:
     assert [" ".join(row.split()) for row in rows] == [
         "it rate jobs/s 10 20 0.5x ≥ 2x NO",
         "0.5x ≥ 0.8x NO than fast",
+    ]
+
+
+def test_a_baseline_is_a_table_with_a_row_per_figure_and_a_column_per_contender() -> None:
+    line = line_of(RATE, penstock=[2100.0, 2000.0, 2400.0], huey=[1000.0])
+    found = {"scenarios": {"it": {"figures": [line.data()]}}}
+    assert list(baseline_table.table(found)) == [
+        "| scenario | figure | penstock | huey | ratio |",
+        "|---|---|---|---|---|",
+        "| `it` | rate, jobs/s | 2,100 | 1,000 | 2.1x |",
     ]

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))  # the benchmarks are no part of the package
 
 from benchmarks.contenders import ENGINES  # noqa: E402
-from benchmarks.places import SERVER, place_for  # noqa: E402
+from benchmarks.locations import SERVER, location_for  # noqa: E402
 from benchmarks.scenario import Scale  # noqa: E402
 from benchmarks.scenarios import NAMES, loaded, on  # noqa: E402
 from benchmarks.server import server_for  # noqa: E402
@@ -41,7 +41,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 )
 def test_a_scenario_brings_its_figures(engine: str, name: str) -> None:
     scale = ["--engine", engine, "--scale", "0.001"]
-    command = [sys.executable, "-m", "benchmarks.one", name, "penstock", *scale]
+    command = [sys.executable, "-m", "benchmarks.measure", name, "penstock", *scale]
     environment = {**os.environ, **({SERVER: quick().url()} if engine == "postgres" else {})}
     found = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=110, env=environment
@@ -129,15 +129,15 @@ def test_the_server_of_a_run_has_the_defaults_of_postgresql(monkeypatch) -> None
     assert SERVER not in os.environ
 
 
-def test_a_place_leaves_no_database_behind(monkeypatch) -> None:
+def test_a_location_leaves_no_database_behind(monkeypatch) -> None:
     monkeypatch.setenv(SERVER, quick().url())
-    with place_for("postgres") as place:
-        psycopg.connect(place.url("one")).close()
-        assert place.url("one") == place.url("one")
-        place.url("two")
+    with location_for("postgres") as location:
+        psycopg.connect(location.url("one")).close()
+        assert location.url("one") == location.url("one")
+        location.url("two")
     with quick().connect() as connection:
         names = connection.execute("SELECT datname FROM pg_database").fetchall()
-    assert [name for (name,) in names if name.startswith(str(place))] == []
+    assert [name for (name,) in names if name.startswith(str(location))] == []
 
 
 def test_a_small_scale_leaves_enough_to_measure() -> None:

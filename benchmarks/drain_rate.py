@@ -1,4 +1,4 @@
-"""How fast Penstock's worker drains the next jobs of a line, whatever else is in the store."""
+"""How fast Penstock's worker drains some jobs of a store that holds many others."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import statistics
 import threading
 import time
 
-from benchmarks.fill import multiply
-from benchmarks.places import Place
+from benchmarks.copy_jobs import copy_job
+from benchmarks.locations import Location
 from benchmarks.scenario import Figure, Figures, Goal, Scale
 from penstock import Penstock
 
 TURNS = 5
 
 
-class Meter:
+class DrainMeter:
     """A store with a task that counts, and notes when the first and the last of some jobs ran."""
 
-    def __init__(self, place: Place, name: str) -> None:
-        self._place = place
+    def __init__(self, location: Location, name: str) -> None:
+        self._location = location
         self._name = name
-        self.app = Penstock(place.url(name))
+        self.app = Penstock(location.url(name))
         self._count = 0
         self._first = 0
         self._last = 0
@@ -36,7 +36,7 @@ class Meter:
 
     def fill(self, count: int) -> None:
         """Let so many more jobs wait."""
-        self._multiply(self._task.enqueue(1).id, count)
+        self._copy(self._task.enqueue(1).id, count)
 
     def fill_history(self, count: int) -> None:
         """Let so many jobs have succeeded."""
@@ -44,7 +44,7 @@ class Meter:
         with self.app.worker_thread():
             job.result(timeout=60)
         self.app.close()
-        self._multiply(job.id, count)
+        self._copy(job.id, count)
 
     def rate(self, count: int) -> float:
         """Let a worker run ``count`` waiting jobs; return jobs per second.
@@ -57,9 +57,9 @@ class Meter:
             assert self._is_over.wait(600), f"{self._count} of {count} jobs in ten minutes"
         return (self._last - self._first) / (self._ended_at - self._began_at)
 
-    def _multiply(self, id: str, count: int) -> None:
-        multiply(self._place.url(self._name), id, count)
-        self._place.settle(self._name)
+    def _copy(self, id: str, count: int) -> None:
+        copy_job(self._location.url(self._name), id, count)
+        self._location.settle(self._name)
 
     def _tick(self) -> None:
         self._count += 1
@@ -81,14 +81,14 @@ SHARE = (
 )
 
 
-def shares(place: Place, full: Meter, count: int, scale: Scale) -> Figures:
+def shares(location: Location, full: DrainMeter, count: int, scale: Scale) -> Figures:
     """Jobs per second from stores with nothing else, from the full one, and what it keeps of them.
 
     They are drained in turns, so that each machine is its own measure however busy it is.
     """
     rates: dict[str, list[float]] = {"empty": [], "full": []}
     for turn in range(scale.jobs(TURNS, least=2)):
-        empty = Meter(place, f"empty_{turn}")
+        empty = DrainMeter(location, f"empty_{turn}")
         empty.fill(count)
         rates["empty"].append(empty.rate(count))
         empty.close()

@@ -1,4 +1,4 @@
-"""How long processes have computed, as Linux tells: what a busy machine changes least."""
+"""How long processes have cpu_seconds, as Linux tells: what a busy machine changes least."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks.places import SERVER
+from benchmarks.locations import SERVER
 
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
-def computed(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """Seconds of a process, of all that it has started, and of those that have ended since."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -20,7 +20,7 @@ def computed(pid: int) -> float:
     except FileNotFoundError:
         return 0.0
     own = sum(int(field) for field in fields[11:15]) / _TICK
-    return own + sum(computed(int(child)) for child in children)
+    return own + sum(cpu_seconds(int(child)) for child in children)
 
 
 def server_pid() -> int:

@@ -18,7 +18,7 @@ SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn,
 
 
 @dataclass(frozen=True, slots=True)
-class Toll:
+class ServerStats:
     """The counters at one instant; those of rows are a second behind."""
 
     wal: int
@@ -30,9 +30,9 @@ class Toll:
     size: int
 
 
-def toll(contender: Contender) -> Toll:
+def server_stats(contender: Contender) -> ServerStats:
     """Ask the server."""
-    with psycopg.connect(contender.place.url(contender.name), autocommit=True) as connection:
+    with psycopg.connect(contender.location.url(contender.name), autocommit=True) as connection:
         found = connection.execute(_ASK).fetchone()
         assert found is not None
-        return Toll(*map(int, found))
+        return ServerStats(*map(int, found))

@@ -1,7 +1,7 @@
-"""Jobs that come in as fast as they are done: enqueue and drain together, window by window.
+"""Enqueue and drain together, as fast as both can keep up, measured window by window.
 
 Threads of this process enqueue while no more than a certain number waits; a worker in another
-process runs the jobs and tells of each by a pipe. So the speed is what both can keep up together.
+process runs the jobs and reports each by a pipe.
 """
 
 from __future__ import annotations
@@ -12,14 +12,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.contenders.contender import Contender
-from benchmarks.elsewhere import Elsewhere
+from benchmarks.worker_process import WorkerProcess
 
 
-class Circle:
+class Throughput:
     """Threads that enqueue as far as there is room, and one that makes room for each job done."""
 
     def __init__(
-        self, contender: Contender, other: Elsewhere, *, room: int, callers: int = 1, bulk: int = 1
+        self,
+        contender: Contender,
+        other: WorkerProcess,
+        *,
+        room: int,
+        callers: int = 1,
+        bulk: int = 1,
     ) -> None:
         self._contender = contender
         self._other = other

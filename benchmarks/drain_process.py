@@ -1,4 +1,4 @@
-"""``python -m benchmarks.share ENGINE CONTENDER PLACE KIND COUNT``: drain a share of the jobs.
+"""``python -m benchmarks.drain_process ENGINE CONTENDER LOCATION KIND COUNT``: drain with others.
 
 Says when it is ready, waits for a line, drains, and says when it has nothing left to run.
 """
@@ -12,8 +12,8 @@ from benchmarks.contenders import opened
 from benchmarks.contenders.contender import Kind
 
 
-def main(engine: str, name: str, place: str, kind: str, count: str) -> None:
-    contender = opened(engine, name, place, cast(Kind, kind))
+def main(engine: str, name: str, location: str, kind: str, count: str) -> None:
+    contender = opened(engine, name, location, cast(Kind, kind))
     contender.left()  # connects
     print("ready", flush=True)
     sys.stdin.readline()

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from benchmarks.contenders import opened
-from benchmarks.places import place_for
+from benchmarks.locations import location_for
 from benchmarks.scenario import Scale
 from benchmarks.scenarios import loaded
 from benchmarks.server import server_for
@@ -14,15 +14,15 @@ from benchmarks.server import server_for
 
 def main() -> None:
     """Measure."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.one")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.measure")
     parser.add_argument("scenario")
     parser.add_argument("contender")
     parser.add_argument("--engine", default="sqlite")
     parser.add_argument("--scale", type=float, default=1.0)
     given = parser.parse_args()
     scenario = loaded(given.scenario)
-    with server_for(given.engine), place_for(given.engine) as place:
-        contender = opened(given.engine, given.contender, str(place), scenario.kind)
+    with server_for(given.engine), location_for(given.engine) as location:
+        contender = opened(given.engine, given.contender, str(location), scenario.kind)
         try:
             figures = scenario.run(contender, Scale(given.scale))
         finally:

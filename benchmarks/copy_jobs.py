@@ -1,4 +1,4 @@
-"""Make one stored job of Penstock a million: by copying its row, in seconds instead of a minute.
+"""Fill a store of Penstock with copies of one job: a million in seconds instead of a minute.
 
 Ids, entries and tickets are made as the engine makes them, so that a copy cannot be told from a job
 that was enqueued; all that is in the table besides is in the copies too. Nobody else may write
@@ -14,16 +14,16 @@ import psycopg
 _BATCH = 100_000
 
 
-def multiply(url: str, id: str, count: int) -> None:
+def copy_job(url: str, id: str, count: int) -> None:
     """Add copies of a job until there are ``count`` of it."""
     scheme, _, rest = url.partition(":///")
     if scheme == "sqlite":
-        _multiply_file(rest, id, count)
+        _copy_in_file(rest, id, count)
     else:
-        _multiply_database(url, id, count)
+        _copy_in_database(url, id, count)
 
 
-def _multiply_file(path: str, id: str, count: int) -> None:
+def _copy_in_file(path: str, id: str, count: int) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         names = [row[1] for row in connection.execute("PRAGMA table_info(job)")]
@@ -47,7 +47,7 @@ def _multiply_file(path: str, id: str, count: int) -> None:
         connection.close()
 
 
-def _multiply_database(url: str, id: str, count: int) -> None:
+def _copy_in_database(url: str, id: str, count: int) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         for table in ("live", "history"):
             columns = connection.execute(

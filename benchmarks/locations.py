@@ -1,6 +1,6 @@
 """Where a measurement keeps its stores: a directory for SQLite, databases of one PostgreSQL server.
 
-A place can be written down, so that another process finds the same stores.
+A location can be written down, so that another process finds the same stores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SERVER: Final = "BENCHMARK_SERVER"
 """The variable with the URL of the PostgreSQL server's first database."""
 
 
-class Place(ABC):
+class Location(ABC):
     """Room for stores, each with a name."""
 
     def __init__(self, text: str) -> None:
@@ -34,7 +34,7 @@ class Place(ABC):
     @classmethod
     @abstractmethod
     def new(cls) -> str:
-        """Text for a place that nobody has."""
+        """Text for a location that nobody has."""
 
     @abstractmethod
     def url(self, name: str) -> str:
@@ -49,7 +49,7 @@ class Place(ABC):
         """Remove every store."""
 
 
-class Directory(Place):
+class Directory(Location):
     """Files in a directory."""
 
     @classmethod
@@ -70,7 +70,7 @@ class Directory(Place):
         shutil.rmtree(self.path)
 
 
-class Databases(Place):
+class Databases(Location):
     """Databases of the server whose names begin alike."""
 
     @classmethod
@@ -110,15 +110,15 @@ def _connected(url: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-PLACES: Final[Mapping[str, type[Place]]] = {"sqlite": Directory, "postgres": Databases}
+LOCATIONS: Final[Mapping[str, type[Location]]] = {"sqlite": Directory, "postgres": Databases}
 
 
 @contextmanager
-def place_for(engine: str) -> Iterator[Place]:
-    """A new place, which is cleared afterwards."""
-    kind = PLACES[engine]
-    place = kind(kind.new())
+def location_for(engine: str) -> Iterator[Location]:
+    """A new location, which is cleared afterwards."""
+    kind = LOCATIONS[engine]
+    location = kind(kind.new())
     try:
-        yield place
+        yield location
     finally:
-        place.clear()
+        location.clear()

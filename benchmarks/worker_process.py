@@ -1,4 +1,4 @@
-"""A worker in another process, and the pipe by which its jobs tell when they started."""
+"""A worker in another process, and the pipe by which its jobs report that they started."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from benchmarks.contenders.contender import Contender
 _PIPE = "BENCHMARK_PIPE"
 
 
-def answer() -> None:
-    """Called by a job: tell when it started. All processes of a machine have one clock."""
+def report_start() -> None:
+    """Called by a job: report when it started. All processes of a machine have one clock."""
     os.write(int(os.environ[_PIPE]), f"{time.time()}\n".encode())
 
 
-class Elsewhere:
-    """The other process."""
+class WorkerProcess:
+    """A process that runs the jobs of a contender."""
 
     def __init__(self, contender: Contender) -> None:
         read, write = os.pipe()
-        about = (contender.engine, contender.name, str(contender.place), contender.kind)
+        about = (contender.engine, contender.name, str(contender.location), contender.kind)
         self._worker = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.serve", *about],
+            [sys.executable, "-m", "benchmarks.worker_main", *about],
             pass_fds=[write],
             env={**os.environ, _PIPE: str(write)},
         )
@@ -66,15 +66,15 @@ class Elsewhere:
         return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
     def cpu(self) -> float:
-        """Seconds that it has computed so far."""
+        """Seconds that it has cpu_seconds so far."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
-def working_elsewhere(contender: Contender) -> Iterator[Elsewhere]:
+def running_worker(contender: Contender) -> Iterator[WorkerProcess]:
     """A worker that has run its first job and fallen asleep."""
-    other = Elsewhere(contender)
+    other = WorkerProcess(contender)
     try:
         contender.enqueue_stamp()
         other.started_at()
