@@ -7,7 +7,6 @@ import pytest
 from conformance.steps import about, claim, draft, enqueue_jobs, everything, ids, put, stored
 from penstock.core.job import State
 from penstock.engines.records import Receipt
-from penstock.errors import ItemRefused
 
 
 async def test_each_draft_has_a_receipt_in_order(engine):
@@ -64,32 +63,22 @@ async def test_a_large_batch_is_one_call(engine):
     assert ids(await claim(engine, want=len(jobs))) == jobs
 
 
-async def test_what_was_packed_is_stored_as_what_was_not(engine):
+async def test_what_is_in_one_batch_is_stored_as_each_says(engine):
     plain = [draft(f"plain-{number}", payload=b'{"n":1}') for number in range(3)]
     mixed = [draft("special", tags=("a",)), draft("other", queue="b")]
     for drafts in (plain, mixed):
-        pack = engine.pack(drafts)
-        assert list(pack) == drafts
-        receipts = await engine.enqueue(pack)
+        receipts = await engine.enqueue(drafts)
         assert receipts == [Receipt(each.id, True) for each in drafts]
         for each in drafts:
             job = await stored(engine, each.id)
             assert (job.payload, job.queue, job.tags) == (each.payload, each.queue, each.tags)
 
 
-async def test_a_pack_that_is_sent_again_stores_nothing(engine):
-    pack = engine.pack([draft("a", remember=60.0), draft("b", remember=60.0)])
-    await engine.enqueue(pack)
-    receipts = await engine.enqueue(pack)
+async def test_a_batch_that_is_sent_again_stores_nothing(engine):
+    batch = [draft("a", remember=60.0), draft("b", remember=60.0)]
+    await engine.enqueue(batch)
+    receipts = await engine.enqueue(batch)
     assert receipts == [Receipt("a", False, "id"), Receipt("b", False, "id")]
-
-
-async def test_to_pack_refuses_nothing(engine):
-    assert list(engine.pack([])) == []
-    bad = draft("bad", delay=float("inf"))
-    pack = engine.pack([bad])
-    with pytest.raises(ItemRefused):
-        await engine.enqueue(pack)
 
 
 async def test_another_handle_sees_a_job_once_enqueue_returned(store):

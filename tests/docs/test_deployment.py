@@ -43,7 +43,8 @@ def parsed(words: Sequence[str]) -> dict[str, Any]:
     penstock, worker, *rest = words
     assert (Path(penstock).name, worker) == ("penstock", "worker")
     command: Any = typer.main.get_command(app)
-    options: dict[str, Any] = command.get_command(None, "worker").make_context("worker", rest).params
+    worker_command = command.get_command(None, "worker")
+    options: dict[str, Any] = worker_command.make_context("worker", rest).params
     return options
 
 
