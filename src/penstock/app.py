@@ -340,7 +340,7 @@ class Penstock(Operations):
         run_process(worker, self._facade.loop_client, until_empty=until_empty)
 
     def _worker(self, options: WorkerOptions, parent: Parent | None = None) -> Worker:
-        from penstock.hosting import worker_settings
+        from penstock.hosting import upkeep, worker_settings
         from penstock.worker.worker import Worker
 
         queues = ("default", *(task.options.queue for task in self._tasks.values()))
@@ -352,6 +352,7 @@ class Penstock(Operations):
             settings,
             clock=opener.clock,
             parent=parent,
+            upkeep=upkeep(settings, opener.clock),
         )
 
     # --- life ----------------------------------------------------------------------------------

@@ -13,18 +13,23 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Final, Self, TypedDict
 
+from penstock.clock import Clock
 from penstock.config import Settings
 from penstock.context import REAL
 from penstock.core.job import priority_number
 from penstock.core.units import Duration, seconds, size
+from penstock.engines.engine import Engine
 from penstock.errors import BadOption, CannotHost
+from penstock.leader.chores import Rescue, all_chores
+from penstock.leader.election import Election, ttl_beside
+from penstock.leader.leader import Leader
 from penstock.options import several, word
 from penstock.sync import is_on_a_loop
 from penstock.worker.child.find_task import is_child
 from penstock.worker.runtime import loop_factory, spared
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.supervisor.replica_process import is_supervised
-from penstock.worker.worker import Worker
+from penstock.worker.worker import Upkeep, Worker
 
 EXIT_PATIENCE: Final = 5.0
 BLOCKED: Final = 1.0
@@ -126,6 +131,19 @@ def _reserve(value: Any, priorities: Mapping[str, int]) -> dict[int, int]:
 
 def _is_number(text: str) -> bool:
     return text.removeprefix("-").isdecimal()
+
+
+def upkeep(settings: WorkerSettings, clock: Clock) -> Upkeep | None:
+    """What a worker with these settings does for all: it stands for election, and leads."""
+    if not settings.leads:
+        return None
+
+    async def lead(engine: Engine, candidate: str) -> None:
+        election = Election(candidate, clock, ttl_beside(settings.lease))
+        rescue = Rescue(settings.lease, clock)
+        await Leader(election, rescue, all_chores(settings.keep_finished), clock).run(engine)
+
+    return lead
 
 
 def _refuse_in_child(call: str) -> None:

@@ -4,34 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from math import inf
 
 import pytest
 
 from penstock.core.job import Draft, State
 from penstock.engines.memory.engine import MemoryEngine, MemoryStore
 from penstock.engines.records import Ask, WorkerInfo
-from penstock.leader.chores import all_chores
+from penstock.errors import EngineBusy
+from penstock.leader.chores import Chore, Rescue, all_chores
 from penstock.leader.election import Election
 from penstock.leader.leader import Leader
 from penstock.testing import Faulty
 
+LEASE = 15.0
+
 
 class Counted:
-    """A chore that counts its runs, and fails or hangs when told."""
+    """Counts the runs of a chore, and fails or hangs when told."""
 
     def __init__(self, name: str, period: float = 5.0, timeout: float = 10.0) -> None:
-        self.name = name
-        self.period = period
-        self.timeout = timeout
+        self.chore = Chore(name, self._run, period, timeout)
         self.runs = 0
-        self.rests = 0
-        self.watches = 0
         self.fails = 0
         self.hangs = False
         self.due_in = period
 
-    async def run(self, engine) -> float:
+    async def _run(self, engine) -> float:
         self.runs += 1
         if self.hangs:
             await asyncio.Event().wait()
@@ -39,13 +37,6 @@ class Counted:
             self.fails -= 1
             raise ZeroDivisionError("a chore may raise anything")
         return self.due_in
-
-    async def watch(self, engine) -> float:
-        self.watches += 1
-        return inf
-
-    def rest(self) -> None:
-        self.rests += 1
 
 
 class House:
@@ -62,17 +53,20 @@ class House:
         return self.handles[name]
 
     @asynccontextmanager
-    async def candidate(self, name: str, *chores):
+    async def candidate(self, name: str, *counted: Counted):
         """A candidate that runs; at the end it is cancelled, as on shutdown."""
-        election = Election(name, self.clock)
-        leader = Leader(lambda: self.connect(name), election, chores, self.clock)
-        task = asyncio.create_task(leader.run())
+        handle = self.connect(name)
+        await handle.open()
+        chores = [each.chore for each in counted]
+        leader = Leader(Election(name, self.clock), Rescue(LEASE, self.clock), chores, self.clock)
+        task = asyncio.create_task(leader.run(handle))
         await self.clock.settle()
         try:
             yield task
         finally:
             task.cancel()
             await asyncio.wait([task])
+            await handle.close()
 
     async def holder(self) -> str | None:
         term = await self.engine.leader()
@@ -139,7 +133,6 @@ async def test_a_chore_that_fails_is_tried_again_alone(house, clock, caplog):
         await clock.elapse(0.5)
         assert bad.runs == 3
         assert good.runs == 1
-        assert bad.rests == 2
 
     messages = [record.getMessage() for record in caplog.records]
     assert sum("chore failed chore=bad" in message for message in messages) == 2
@@ -161,7 +154,7 @@ async def test_a_leader_that_was_stopped_does_nothing_before_it_is_elected_again
     chore = Counted("chore", period=5.0)
     async with house.candidate("a", chore):
         await clock.elapse(1)
-        runs, watches = chore.runs, chore.watches
+        runs = chore.runs
         handle = house.handles["a"]
         # Stopped for a minute; meanwhile another one leads. On waking, the chore is due.
         gate = handle.block("lead")
@@ -169,7 +162,6 @@ async def test_a_leader_that_was_stopped_does_nothing_before_it_is_elected_again
         await house.engine.lead("b", 1000.0)
         await clock.settle()
         assert chore.runs == runs
-        assert chore.watches > watches
         gate.open()
         await clock.elapse(60)
         assert chore.runs == runs
@@ -188,22 +180,6 @@ async def test_a_store_that_is_away_ends_the_trust_and_a_return_restores_it(hous
         handle.up()
         await clock.elapse(4)
         assert chore.runs > runs
-
-
-async def test_a_candidate_waits_for_a_store_that_is_away_at_the_start(house, clock):
-    chore = Counted("chore")
-    handle = Faulty(MemoryEngine(house.store, clock))
-    handle.down()
-    leader = Leader(lambda: handle, Election("a", clock), [chore], clock)
-    task = asyncio.create_task(leader.run())
-    await clock.elapse(20)
-    assert chore.runs == 0
-    handle.up()
-    await clock.elapse(10)
-    assert chore.runs > 0
-    task.cancel()
-    await asyncio.wait([task])
-    assert handle.verbs[-2:] == ["resign", "close"]
 
 
 async def test_a_resignation_that_hangs_does_not_keep_the_process(house, clock):
@@ -226,10 +202,7 @@ async def test_two_leaders_by_accident_do_no_harm(house, clock):
     for election in elections:
         election._trusted_until = clock.monotonic() + 1000
     leaders = [
-        Leader(
-            lambda: MemoryEngine(house.store, clock), election, all_chores(15.0, 1e6, clock), clock
-        )
-        for election in elections
+        Leader(election, Rescue(LEASE, clock), all_chores(1e6), clock) for election in elections
     ]
 
     async def standing(engine) -> bool:
@@ -237,7 +210,7 @@ async def test_two_leaders_by_accident_do_no_harm(house, clock):
 
     for election in elections:
         election.stand = standing  # type: ignore[method-assign]
-    tasks = [asyncio.create_task(leader.run()) for leader in leaders]
+    tasks = [asyncio.create_task(leader.run(engine)) for leader in leaders]
     await clock.elapse(60)
     for task in tasks:
         task.cancel()
@@ -247,3 +220,71 @@ async def test_two_leaders_by_accident_do_no_harm(house, clock):
     assert {job.state for job in jobs if job} == {State.READY}
     assert jobs[0] is not None
     assert (jobs[0].rescues, jobs[0].crashes) == (1, 1)
+
+
+# --- the workers --------------------------------------------------------------------------------
+
+
+async def started(house, worker: str) -> str:
+    """A job that a worker has; the worker's death is not known yet."""
+    (receipt,) = await house.engine.enqueue([Draft(id=f"job of {worker}", task="t")])
+    await house.engine.join(WorkerInfo(id=worker))
+    await house.engine.exchange(Ask(worker=worker, queues=("default",), want=1, slots=1))
+    return receipt.id
+
+
+async def state_of(house, id: str) -> State:
+    (job,) = await house.engine.get([id])
+    return job.state
+
+
+async def test_a_leader_that_dies_with_a_worker_costs_one_lease_not_a_lease_and_an_election(
+    house, clock
+):
+    """The next leader has looked at the workers while it was a candidate."""
+    await house.engine.lead("w", 10.0)
+    id = await started(house, "w")
+    async with house.candidate("next"):
+        for _ in range(4):
+            await clock.elapse(3.0)
+            await house.engine.beat("w")
+            await house.engine.lead("w", 10.0)
+        # It dies here, as a worker and as the leader.
+        await clock.elapse(LEASE - 0.1)
+        assert await state_of(house, id) is State.RUNNING
+        assert await house.holder() == "next"
+        await clock.elapse(2 * 10.0 / 3 + 0.2)
+        assert await state_of(house, id) is State.READY
+
+
+async def test_a_candidate_asks_for_the_term_and_the_workers_and_nothing_else(house, clock):
+    await house.engine.lead("other", 1000.0)
+    async with house.candidate("a", Counted("chore")):
+        handle = house.handles["a"]
+        before = len(handle.verbs)
+        await clock.elapse(10.0)
+        asked = handle.verbs[before:]
+    assert asked == ["lead", "workers"] * 3
+
+
+async def test_a_store_that_can_only_be_read_looks_like_no_death(house, clock):
+    """Beats cannot be written for two leases while reads go on answering: nobody is dead."""
+    id = await started(house, "blocked")
+    async with house.candidate("a"):
+        handle = house.handles["a"]
+        await clock.elapse(10)
+        handle.fail("lead", EngineBusy("the store", "locked"), times=9)
+        await clock.elapse(35)
+        assert await state_of(house, id) is State.RUNNING
+        await house.engine.beat("blocked")
+
+
+async def test_a_look_that_hangs_costs_no_renewal_and_proves_nothing(house, clock):
+    id = await started(house, "w")
+    async with house.candidate("a"):
+        handle = house.handles["a"]
+        await clock.elapse(10)
+        handle.block("workers")
+        await clock.elapse(12)
+        assert await house.holder() == "a"
+        assert await state_of(house, id) is State.RUNNING

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.engines.records import Sighting, WorkerInfo
-from penstock.leader.observer import Observer, WorkersSeen
+from penstock.leader.election import Election, ttl_beside
+from penstock.leader.observer import Observer
 
 LEASE = 15.0
 
 
-def look(at: float, took: float = 0.0, **beats: int) -> WorkersSeen:
+Look = tuple[float, float, list[WorkerInfo]]
+
+
+def look(at: float, took: float = 0.0, **beats: int) -> Look:
     """A look that was asked at an instant, and answered a little later."""
-    workers = tuple(WorkerInfo(id=id, beat=beat) for id, beat in beats.items())
-    return WorkersSeen(at, at + took, workers)
+    return at, at + took, [WorkerInfo(id=id, beat=beat) for id, beat in beats.items()]
 
 
-def watch(observer: Observer, *looks: WorkersSeen) -> list[Sighting]:
+def watch(observer: Observer, *looks: Look) -> list[Sighting]:
     """What the last of these looks proves."""
     dead: list[Sighting] = []
     for each in looks:
-        dead = observer.saw(each)
+        dead = observer.saw(*each)
     return dead
 
 
@@ -82,25 +87,26 @@ def test_the_first_look_proves_nothing_however_old_the_beat():
 def test_a_worker_that_came_later_has_its_own_lease():
     observer = Observer(LEASE)
     for at in (0, 3, 6):
-        observer.saw(look(at, old=1))
+        observer.saw(*look(at, old=1))
     for at in (9, 12):
-        observer.saw(look(at, old=1, new=1))
+        observer.saw(*look(at, old=1, new=1))
 
-    assert observer.saw(look(15, old=1, new=1)) == [Sighting("old", 1)]
+    assert observer.saw(*look(15, old=1, new=1)) == [Sighting("old", 1)]
     assert observer.living == {"old", "new"}
 
 
 def test_a_worker_that_left_is_forgotten_and_begins_anew_if_it_returns():
     observer = Observer(LEASE)
     for at in (0, 3, 6):
-        observer.saw(look(at, w=1))
-    observer.saw(look(9))
+        observer.saw(*look(at, w=1))
+    observer.saw(*look(9))
     assert observer.living == frozenset()
     for at in (12, 15, 18):
-        assert observer.saw(look(at, w=1)) == []
+        assert observer.saw(*look(at, w=1)) == []
 
 
-def test_looks_come_often_enough_not_to_be_gaps_themselves():
-    observer = Observer(LEASE)
+@pytest.mark.parametrize("lease", [0.1, 1.0, 6.0, LEASE, 60.0])
+def test_looks_come_often_enough_not_to_be_gaps_themselves(clock, lease):
+    every = Election("w", clock, ttl_beside(lease)).every
 
-    assert observer.look_every <= LEASE / 3 * 0.75
+    assert every <= lease / 3 * 0.75

@@ -9,8 +9,8 @@ from typing import Any
 from penstock.clock import SystemClock
 from penstock.core.job import Outcome
 from penstock.worker.inflight import Attempt, Ending
-from penstock.worker.pool import Means, StartGate
-from penstock.worker.process_pool import Home, ProcessPool
+from penstock.worker.pool import StartGate
+from penstock.worker.process_pool import ProcessPool
 from penstock.worker.runner import Runner
 from penstock.worker.status import StoreTime
 from worker.test_pools import make_job
@@ -21,7 +21,7 @@ PATIENCE = 60.0
 
 
 class Bench:
-    """Starts attempts, stops them as a crew would, and keeps their outcomes."""
+    """Starts attempts, stops them as a dispatcher would, and keeps their outcomes."""
 
     def __init__(self, size: int, max_jobs: int | None = None) -> None:
         clock = SystemClock()
@@ -31,23 +31,22 @@ class Bench:
         self.began: list[Attempt] = []
         self.pool = ProcessPool(
             size,
-            Means(
-                Runner(clock.now, lambda: "worker"),
-                self.gate,
-                clock,
-                self.began.append,
-                lambda attempt, outcome: self.results.append((attempt, outcome)),
-            ),
-            Home(lambda: "worker", StoreTime(clock)),
-            max_jobs,
+            Runner(clock.now, lambda: "worker"),
+            self.gate,
+            clock,
+            self.began.append,
+            lambda attempt, outcome: self.results.append((attempt, outcome)),
+            worker=lambda: "worker",
+            time=StoreTime(clock),
+            max_jobs=max_jobs,
         )
         self._numbers = 0
 
     @property
     def children(self) -> list[int]:
         """The processes that have an attempt now."""
-        seats = list(self.pool._seats.values())
-        return [seat.child.pid for seat in seats if seat.child is not None]
+        seats = list(self.pool._seats)
+        return [seat.child.pid for seat in seats if seat.attempt and seat.child]
 
     def attempt(self, task: Declared, **fields: Any) -> Attempt:
         """An attempt of a task."""

@@ -21,6 +21,7 @@ from penstock.core.spec import Spec
 from penstock.engines.memory.engine import MemoryEngine, MemoryStore
 from penstock.engines.records import Ask, Sighting, WorkerInfo
 from penstock.errors import EngineUnavailable
+from penstock.hosting import upkeep
 from penstock.testing import FakeClock, Faulty
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.worker import Worker
@@ -177,15 +178,15 @@ class Rig:
     def worker(self, tasks: Mapping[str, Spec], **settings: Any) -> Worker:
         """A worker that stands for no election unless told."""
         settings.setdefault("leads", False)
-        return Worker(self.connect, tasks, WorkerSettings(**settings), clock=self.clock)
+        chosen = WorkerSettings(**settings)
+        duties = upkeep(chosen, self.clock)
+        return Worker(self.connect, tasks, chosen, clock=self.clock, upkeep=duties)
 
     def claim_ahead(self, worker: Worker, jobs: int = 1) -> None:
         """Let a worker ask now for so many jobs more than it has slots."""
-        shift = worker._shift
-        assert shift is not None
-        shift._dispatcher.planner.prefetch.prefetch = lambda kind: jobs  # type: ignore[method-assign]
-        shift._claim_loop._is_called = True
-        shift._wake.set()
+        worker._dispatcher.planner.prefetch.ahead = lambda kind: jobs  # type: ignore[method-assign]
+        worker._claim_loop._is_called = True
+        worker._wake.set()
 
     @asynccontextmanager
     async def working(self, tasks: Mapping[str, Spec], **settings: Any) -> AsyncIterator[Worker]:

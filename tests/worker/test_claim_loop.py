@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from penstock.core.job import State, Verdict
 from penstock.engines.records import Ask, Exchange, WorkerInfo
-from penstock.worker import claim_loop
+from penstock.worker import prefetch
 from worker.rig import Handle, soon, specs
 
 
@@ -155,8 +157,8 @@ async def test_a_worker_that_is_elected_rescues_the_jobs_of_a_dead_one(rig):
     await rig.engine.join(WorkerInfo(id="dead"))
     id = await rig.put("work")
     await rig.engine.exchange(Ask(worker="dead", queues=("default",), want=1, slots=0))
-    # The exchange loop, the beats and the watchdog; the renewals and the five chores.
-    everybody = 3 + 1 + 5
+    # The claim loop, the beats and the watchdog; the renewals and the four chores.
+    everybody = 3 + 1 + 4
     async with rig.working(specs(work), leads=True) as worker:
         await soon(rig.clock.asleep(everybody))
         term = await rig.engine.leader()
@@ -166,6 +168,23 @@ async def test_a_worker_that_is_elected_rescues_the_jobs_of_a_dead_one(rig):
 
     assert (job.state, job.attempt, job.crashes) == (State.SUCCEEDED, 2, 0)
     assert await rig.engine.leader() is None
+
+
+@pytest.mark.parametrize("is_leader", [True, False])
+async def test_an_idle_worker_makes_at_most_two_store_calls_per_second_in_all(rig, is_leader):
+    if not is_leader:
+        await rig.engine.lead("another", 1e6)
+    everybody = 3 + 1 + (4 if is_leader else 0)
+    async with rig.working(specs(work), leads=True):
+        await soon(rig.clock.asleep(everybody))
+        before = sum(len(handle.verbs) for handle in rig.handles)
+        began = rig.clock.monotonic()
+        while (passed := rig.clock.monotonic() - began) < 120:
+            await soon(rig.clock.asleep(everybody))
+            rig.clock.advance(max(0.001, rig.clock._next_deadline() - rig.clock.monotonic()))
+            await rig.clock.settle()
+        calls = [verb for handle in rig.handles for verb in handle.verbs]
+    assert len(calls) - before <= 2 * passed, Counter(calls)
 
 
 # --- who looks behind a line --------------------------------------------------------------------
@@ -195,7 +214,7 @@ async def half_full(rig, concurrency: int = 2, **settings: Any) -> AsyncIterator
 async def test_a_worker_that_took_all_there_was_does_not_look_behind_it_for_a_moment(rig):
     async with half_full(rig):
         assert rig.main.asks[-1].want > 2
-        rig.clock.advance(claim_loop.MOMENT / 2)
+        rig.clock.advance(prefetch.MOMENT / 2)
         await soon(rig.clock.asleep(3))
         assert not any(ask.avoid for ask in rig.main.asks)
 
@@ -228,4 +247,4 @@ async def test_a_worker_that_waits_for_a_moment_sleeps_meanwhile(rig, monkeypatc
         monkeypatch.setattr(rig.clock, "wait", counted)
         await rig.pass_time(5.0)
         assert naps
-        assert min(naps) >= claim_loop.SCAN_EVERY[0]
+        assert min(naps) >= prefetch.SKIP_EVERY[0]

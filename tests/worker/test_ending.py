@@ -153,7 +153,7 @@ async def test_a_handler_that_ends_in_time_is_not_stopped_later(rig):
     async with rig.working(specs(spec(work, timeout=5.0))) as worker:
         ids = [await rig.put("work") for _ in range(10)]
         jobs = await rig.ended(*ids)
-        assert not worker._shift._dispatcher._ends._alarms._of
+        assert not worker._dispatcher._deadlines._of
 
     assert {job.state for job in jobs} == {State.SUCCEEDED}
 

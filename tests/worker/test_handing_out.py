@@ -92,7 +92,7 @@ async def test_what_waits_too_long_in_the_workers_hands_is_given_back(rig):
         id = await rig.put("turn")
         rig.claim_ahead(worker, 1)
         await rig.in_state(id, State.RUNNING)
-        worker._shift._dispatcher.planner.prefetch.prefetch = lambda kind: 0
+        worker._dispatcher.planner.prefetch.ahead = lambda kind: 0
         job = await rig.meanwhile(rig.in_state(id, State.READY))
         assert (job.attempt, job.failures, job.crashes) == (1, 0, 0)
         go.set()

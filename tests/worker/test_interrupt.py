@@ -55,7 +55,7 @@ def test_a_handler_that_runs_is_interrupted():
 
     thread = Thread(guard, handler)
     assert started.wait(60)
-    assert guard.hit()
+    assert guard.interrupt()
     assert isinstance(thread.ended().error, Interrupted)
     assert thread.was_safe
 
@@ -79,9 +79,9 @@ def test_it_can_be_hit_only_once():
 
     thread = Thread(guard, handler)
     assert started.wait(60)
-    assert guard.hit()
+    assert guard.interrupt()
     assert hit.wait(60)
-    assert not guard.hit()
+    assert not guard.interrupt()
     go.set()
     assert isinstance(thread.ended().error, Interrupted)
     assert thread.value is None
@@ -99,7 +99,7 @@ def test_what_it_raises_instead_is_raised_with_the_hit_as_its_context():
 
     thread = Thread(guard, handler)
     assert started.wait(60)
-    assert guard.hit()
+    assert guard.interrupt()
     error = thread.ended().error
     assert isinstance(error, OSError)
     assert isinstance(error.__context__, Interrupted)
@@ -107,10 +107,10 @@ def test_what_it_raises_instead_is_raised_with_the_hit_as_its_context():
 
 def test_before_and_after_the_handler_there_is_nobody_to_hit():
     guard = InterruptGuard()
-    assert not guard.hit()
+    assert not guard.interrupt()
     assert Thread(guard, lambda: "done").ended().value == "done"
-    assert not guard.hit()
-    assert not NEVER.hit()
+    assert not guard.interrupt()
+    assert not NEVER.interrupt()
 
 
 def test_what_the_handler_raises_by_itself_comes_out():
@@ -139,7 +139,7 @@ def test_a_hit_at_the_moment_of_the_end_is_a_hit_or_none(steps):
         started.wait(60)
         if round % 2:
             time.sleep(0)
-        was_hit = guard.hit()
+        was_hit = guard.interrupt()
         thread.ended()
         hits += was_hit
         assert thread.was_safe

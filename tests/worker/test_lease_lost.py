@@ -102,7 +102,7 @@ async def test_a_reply_that_comes_after_the_loss_is_ignored(rig):
         id = await rig.put("work")
         await soon(gate.reached.wait())
         await rig.bury(name)
-        worker._shift._lost(name)
+        worker._lost(name)
         assert worker.id != name
         gate.open()
         await rig.meanwhile(rig.ended(id))

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from penstock.engines.engine import Engine
 from penstock.engines.records import WorkerInfo
-from penstock.worker.lease import Heartbeat, Lease, new_worker_id
-from penstock.worker.log import Journal
+from penstock.engines.retrying import open_patiently
+from penstock.worker.lease import Lease, keep_beating, new_worker_id
+from penstock.worker.log import WorkerLog
 from penstock.worker.pool import StartGate
 from penstock.worker.settings import WorkerSettings
 from worker.rig import soon
@@ -33,17 +33,22 @@ async def watched(clock):
     return Watched(clock)
 
 
-async def nothing(engine: Engine) -> None:
-    """What lives beside the beats: nothing."""
+async def beating(rig, lease: Lease) -> None:
+    """Beat on a handle of one's own, as a worker does."""
+    engine, log = rig.connect(), WorkerLog()
+    try:
+        await open_patiently(engine, rig.clock, log.unavailable)
+        await keep_beating(engine, lease, 3.0, rig.clock, log)
+    finally:
+        await engine.close()
 
 
 @pytest.fixture
 async def beats(rig, watched):
-    """Heartbeat for a worker that has joined, in a task of the test's loop."""
+    """Beats for a worker that has joined, in a task of the test's loop."""
     await rig.engine.join(WorkerInfo(id=watched.lease.worker))
     watched.lease.renew(watched.lease.worker, rig.clock.monotonic())
-    beats = Heartbeat(rig.connect, watched.lease, 3.0, rig.clock, Journal(), nothing)
-    task = asyncio.create_task(beats.run())
+    task = asyncio.create_task(beating(rig, watched.lease))
     await rig.clock.asleep()
     yield rig.main
     task.cancel()
@@ -147,9 +152,7 @@ async def test_beats_wait_for_a_store_that_is_away_at_the_start(rig, watched, cl
     rig.down()
     await rig.engine.join(WorkerInfo(id=watched.lease.worker))
     watched.lease.renew(watched.lease.worker, clock.monotonic())
-    task = asyncio.create_task(
-        Heartbeat(rig.connect, watched.lease, 3.0, clock, Journal(), nothing).run()
-    )
+    task = asyncio.create_task(beating(rig, watched.lease))
     await soon(clock.asleep())
     rig.up()
     clock.advance(5)

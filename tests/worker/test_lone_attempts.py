@@ -6,18 +6,16 @@ import asyncio
 import os
 import signal
 import threading
-from typing import Any
 
 import pytest
 
 from penstock.context import Context
 from penstock.core.job import Hold, State
+from penstock.worker import dispatcher
 from penstock.worker.child import process as child_process
 from penstock.worker.child.find_task import TaskLocation
 from penstock.worker.child.messages import AttemptBegan, RunAttempt
 from penstock.worker.child.process import ChildProcess
-from penstock.worker.inflight import Attempt
-from penstock.worker.lone_attempts import IDLE, LoneChild
 from penstock.worker.worker import Worker
 from worker import victims
 from worker.rig import Rig, soon, specs
@@ -103,8 +101,12 @@ async def test_a_suspect_in_its_child_can_see_that_it_is_cancelled(rig):
     assert job.state is State.CANCELLED
 
 
+def _busy(worker: Worker) -> int:
+    return sum(seat.is_told for seat in list(worker._dispatcher._suspects._seats))
+
+
 def _latest(worker) -> bool:
-    return any(attempt.context._latest for attempt in worker._shift._tools.inflight)
+    return any(attempt.context._latest for attempt in worker._dispatcher.inflight)
 
 
 async def test_the_timeout_of_a_suspect_kills_its_child(rig):
@@ -131,7 +133,7 @@ async def test_suspects_that_find_no_room_wait_under_a_hold_not_in_the_workers_h
     ids = await suspects(rig, *["hangs"] * 4)
     async with rig.working(victims.ALL, children=1) as worker:
         held = [await rig.when(id, lambda job: job.hold is Hold.LIMIT) for id in ids[2:]]
-        assert worker._shift._dispatcher._suspects.load == 2
+        assert worker._dispatcher._suspects.load == 2
 
     assert {(job.state, job.crashes) for job in held} == {(State.READY, 1)}
 
@@ -139,7 +141,7 @@ async def test_suspects_that_find_no_room_wait_under_a_hold_not_in_the_workers_h
 async def test_several_suspects_run_at_once_each_in_its_own_child(rig):
     ids = await suspects(rig, *["hangs"] * 3)
     async with rig.working(victims.ALL, children=3) as worker:
-        await soon(_until(lambda: len(worker._shift._dispatcher._suspects._children) == 3))
+        await soon(_until(lambda: _busy(worker) == 3))
         for id in ids:
             await rig.engine.cancel([id], "enough")
         await rig.meanwhile(rig.ended(*ids))
@@ -148,12 +150,12 @@ async def test_several_suspects_run_at_once_each_in_its_own_child(rig):
 async def test_a_child_ends_with_its_worker(rig):
     job = await rig.job(await suspect(rig, "hangs"))
     child = ChildProcess()
-    place = TaskLocation(victims.__name__, "hangs")
-    child.send(RunAttempt(number=1, job=job, place=place, worker="w", ahead=0.0))
+    location = TaskLocation(victims.__name__, "hangs")
+    child.send(RunAttempt(number=1, job=job, location=location, worker="w", ahead=0.0))
     assert await soon(asyncio.to_thread(child.receive)) == AttemptBegan()
     child._close_orders()  # as the death of the worker does
 
-    assert await soon(asyncio.to_thread(child.bury)) == -signal.SIGKILL
+    assert await soon(asyncio.to_thread(child.reap)) == -signal.SIGKILL
 
 
 async def test_parting_from_a_child_that_died_before_it_listened_is_no_trouble(rig):
@@ -163,10 +165,10 @@ async def test_parting_from_a_child_that_died_before_it_listened_is_no_trouble(r
     assert await soon(asyncio.to_thread(child.receive)) is None
 
     child.send(
-        RunAttempt(number=1, job=job, place=TaskLocation("none", "none"), worker="w", ahead=0.0)
+        RunAttempt(number=1, job=job, location=TaskLocation("none", "none"), worker="w", ahead=0.0)
     )
     child.stop(1)
-    await soon(asyncio.to_thread(child.part))
+    await soon(asyncio.to_thread(child.retire))
 
 
 async def test_a_suspect_whose_own_children_live_on_can_be_cancelled(rig):
@@ -226,7 +228,7 @@ async def test_a_suspect_that_no_child_can_import_runs_alone(rig):
         await soon(started.wait())
         id = await suspect(rig, "closure")
         await rig.in_state(id, State.RUNNING)
-        await soon(_until(lambda: worker._shift._tools.gate.alone is not None))
+        await soon(_until(lambda: worker._gate.alone is not None))
         second = await rig.put("other")
         await rig.clock.settle()
         assert together == []
@@ -276,7 +278,7 @@ async def test_a_suspect_in_a_thread_runs_alone_too_and_can_be_given_back_before
         await rig.put("other")
         await soon(asyncio.to_thread(started.wait, 20))
         id = await suspect(rig, "closure")
-        await soon(_until(lambda: worker._shift._tools.gate.alone is not None))
+        await soon(_until(lambda: worker._gate.alone is not None))
         worker.stop(1000)
         job = await rig.in_state(id, State.READY)
         go.set()
@@ -299,7 +301,7 @@ async def test_a_suspect_that_cannot_be_alone_for_long_goes_back_and_others_work
         long = await rig.put("endless")
         await soon(started.wait())
         id = await suspect(rig, "closure")
-        await soon(_until(lambda: worker._shift._tools.gate.alone is not None))
+        await soon(_until(lambda: worker._gate.alone is not None))
         other = await rig.put("closure")
         await rig.meanwhile(rig.ended(other))
         held = await rig.job(id)
@@ -334,8 +336,8 @@ async def test_two_suspects_that_must_be_alone_run_one_after_the_other(rig):
 
 def spares(worker: Worker) -> list[ChildProcess]:
     """The children that wait for the next suspect."""
-    shift: Any = worker._shift
-    return list(shift._dispatcher._suspects._spares)
+    seats = list(worker._dispatcher._suspects._seats)
+    return [seat.child for seat in seats if seat.child is not None and seat.attempt is None]
 
 
 async def spare(rig: Rig, worker: Worker) -> ChildProcess:
@@ -346,7 +348,7 @@ async def spare(rig: Rig, worker: Worker) -> ChildProcess:
 
 
 def is_gone(child: ChildProcess) -> bool:
-    """It has ended, and somebody has asked how: it is no zombie, and its pipes are closed."""
+    """It has ended and was reaped: it is no zombie, and its pipes are closed."""
     process = child._process
     assert process.stdin is not None
     assert process.stdout is not None
@@ -354,7 +356,7 @@ def is_gone(child: ChildProcess) -> bool:
 
 
 async def test_the_next_suspect_runs_in_the_child_that_the_last_one_has_left(rig):
-    async with rig.working(victims.ALL) as worker:
+    async with rig.working(victims.ALL, children=1) as worker:
         child = await spare(rig, worker)
         (job,) = await rig.ended(await suspect(rig, "innocent"))
         await soon(_until(lambda: spares(worker) == [child]))
@@ -364,7 +366,7 @@ async def test_the_next_suspect_runs_in_the_child_that_the_last_one_has_left(rig
 
 
 async def test_a_child_that_died_while_it_had_nothing_to_do_costs_nobody_anything(rig):
-    async with rig.working(victims.ALL) as worker:
+    async with rig.working(victims.ALL, children=1) as worker:
         child = await spare(rig, worker)
         os.kill(child.pid, signal.SIGKILL)
         (job,) = await rig.ended(await suspect(rig, "innocent"))
@@ -374,31 +376,34 @@ async def test_a_child_that_died_while_it_had_nothing_to_do_costs_nobody_anythin
     assert is_gone(child)
 
 
-async def test_a_child_that_no_suspect_comes_for_is_let_go(rig):
+async def test_a_child_that_no_suspect_comes_for_is_let_go(rig, monkeypatch):
+    monkeypatch.setattr(dispatcher, "SUSPECT_IDLE", 0.0)
     async with rig.working(victims.ALL) as worker:
-        child = await spare(rig, worker)
-        before = rig.clock.monotonic()
-        await rig.meanwhile(soon(_until(lambda: not spares(worker))))
-        assert rig.clock.monotonic() >= before + IDLE
-        await soon(_until(lambda: is_gone(child)))
+        (job,) = await rig.ended(await suspect(rig, "innocent"))
+        pid = int(job.result or b"0")
+        await soon(_until(lambda: not spares(worker) and not _is_alive(pid)))
 
 
 async def test_a_worker_that_ends_as_a_child_answers_leaves_none_behind(rig):
-    """The answer is on its way to the loop when whoever waits for it is cancelled."""
-    job = await rig.job(await suspect(rig, "innocent"))
-    attempt = Attempt(job, victims.ALL["innocent"], 1, 0.0)
-    place = TaskLocation("worker.victims", "innocent")
-    lone = LoneChild(attempt, lambda: None)
-    request = RunAttempt(number=1, job=job, place=place, worker="worker", ahead=0.0)
-    run = asyncio.create_task(lone.run(request))
-    while lone.left is None:  # noqa: ASYNC110  (its thread makes it so)
-        await asyncio.sleep(0)
-    child = lone.left
-    run.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await run
+    """The answer is on its way to the loop when the worker ends."""
+    id = await suspect(rig, "innocent")
+    async with rig.working(victims.ALL) as worker:
+        seats = worker._dispatcher._suspects._seats
+        await soon(_until(lambda: any(seat.child is not None for seat in seats)))
+        children = [seat.child for seat in seats if seat.child is not None]
+        worker.stop(0)
 
-    await soon(_until(lambda: is_gone(child)))
+    assert (await rig.job(id)).state in (State.READY, State.SUCCEEDED)
+    for child in children:
+        await soon(_until(lambda child=child: is_gone(child)))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 async def _until(condition) -> None:

@@ -125,7 +125,7 @@ async def test_a_worker_that_stops_before_a_lost_claim_is_cleared_up_asks_what_i
         id = await rig.put("work", at_most_once=True)
         await rig.meanwhile(gate.reached.wait(), sleepers=2)
         worker.stop()
-        await soon(_until(lambda: worker._shift._dispatcher.is_draining))
+        await soon(_until(lambda: worker._dispatcher.is_draining))
         gate.open()
 
     job = await rig.job(id)

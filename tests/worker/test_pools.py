@@ -12,7 +12,7 @@ import pytest
 from penstock.core.job import Job, OutcomeKind, State
 from penstock.worker.async_pool import AsyncPool
 from penstock.worker.inflight import Attempt, Ending
-from penstock.worker.pool import Means, StartGate
+from penstock.worker.pool import StartGate
 from penstock.worker.runner import Runner
 from penstock.worker.thread_pool import ThreadPool
 from worker.rig import soon, spec
@@ -44,9 +44,7 @@ class Bench:
         self.begun: list[Attempt] = []
         pool = AsyncPool if kind == "slots" else ThreadPool
         runner = Runner(clock.now, lambda: "worker")
-        self.pool: Any = pool(
-            size, Means(runner, self.gate, clock, self.begun.append, self._finished)
-        )
+        self.pool: Any = pool(size, runner, self.gate, clock, self.begun.append, self._finished)
         self._numbers = 0
 
     def _finished(self, attempt: Attempt, outcome: Any) -> None:
@@ -148,7 +146,7 @@ async def test_what_waits_behind_a_running_attempt_keeps_to_the_lease_too(bench,
     clock.advance(12.1)
     blocker.go()
     assert await bench.until_ended(1) == ["job-1"]
-    await soon(_until(lambda: len(bench.pool._line) == 1))
+    await soon(_until(lambda: len(bench.pool._queue) == 1))
     assert [attempt.job.id for attempt in bench.pool.waiting] == ["job-2"]
 
     bench.gate.trusted_until = clock.monotonic() + 12

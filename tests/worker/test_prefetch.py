@@ -11,7 +11,7 @@ from penstock.worker.prefetch import AHEAD, Demand, Prefetch, Room
 
 
 def fed(*, rate: float, round_trip: float, kind: str = "async", most: int = 100) -> Prefetch:
-    """An prefetch that has seen so many jobs a second end, for two seconds."""
+    """A prefetch that has seen so many jobs a second end, for two seconds."""
     prefetch = Prefetch(most)
     for step in range(200):
         for _ in range(int(rate * 0.01)):
@@ -39,8 +39,8 @@ def test_a_worker_that_knows_nothing_asks_for_its_free_slots():
 def test_short_jobs_are_prefetched_for_the_time_of_a_round_trip():
     prefetch = fed(rate=2000, round_trip=0.005)
 
-    assert prefetch.prefetch("async") == pytest.approx(2000 * 0.005 * AHEAD, abs=3)
-    assert ask(prefetch, a=(100, 100)).want == prefetch.prefetch("async")
+    assert prefetch.ahead("async") == pytest.approx(2000 * 0.005 * AHEAD, abs=3)
+    assert ask(prefetch, a=(100, 100)).want == prefetch.ahead("async")
     assert ask(prefetch, a=(100, 100)).slots == 0
 
 
@@ -50,22 +50,22 @@ def test_long_jobs_are_not_prefetched():
         prefetch.finished("async")
         prefetch.exchanged(step * 1.0, 0.005, {})
 
-    assert prefetch.prefetch("async") == 0
+    assert prefetch.ahead("async") == 0
 
 
 def test_prefetching_has_a_limit_and_can_be_switched_off():
-    assert fed(rate=50_000, round_trip=0.1).prefetch("async") == 100
-    assert fed(rate=50_000, round_trip=0.1, most=0).prefetch("async") == 0
+    assert fed(rate=50_000, round_trip=0.1).ahead("async") == 100
+    assert fed(rate=50_000, round_trip=0.1, most=0).ahead("async") == 0
 
 
 def test_after_something_waited_too_long_nothing_is_prefetched_until_jobs_end():
     prefetch = fed(rate=2000, round_trip=0.005)
     prefetch.stalled()
-    assert prefetch.prefetch("async") == 0
+    assert prefetch.ahead("async") == 0
     for _ in range(200):
         prefetch.finished("async")
     prefetch.exchanged(2.1, 0.005, {})
-    assert prefetch.prefetch("async") > 0
+    assert prefetch.ahead("async") > 0
 
 
 def test_with_both_kinds_only_what_surely_starts_counts_as_a_slot():
@@ -96,33 +96,6 @@ def test_a_kind_without_free_slots_is_skipped_when_that_is_allowed():
     assert ask(prefetch, False, a=(100, 0), s=(8, 8)) == Demand(0, 0)
     assert ask(prefetch, True, a=(100, 100), s=(8, 8)) == Demand(0, 0)
     assert ask(prefetch, True, a=(100, 0), s=(8, 0)).skipped_kinds == frozenset()
-
-
-def scan(prefetch: Prefetch, was_idle: bool, in_full: bool = True) -> int:
-    """Pass over busy async slots; return how many sync jobs the next claim would ask for."""
-    prefetch.skipped("sync", was_idle=was_idle, in_full=in_full)
-    return ask(prefetch, True, a=(100, 100), s=(8, 0)).want
-
-
-def test_claims_that_pass_over_a_kind_bring_more_while_all_of_it_is_done_before_the_next():
-    prefetch = Prefetch(100)
-    wants = [scan(prefetch, was_idle=True) for _ in range(6)]
-
-    assert wants == [8, 16, 32, 64, 108, 108]
-    assert scan(prefetch, was_idle=False) == 58
-    assert ask(prefetch, a=(100, 50), s=(8, 4)).want <= 54
-
-
-def test_claims_that_pass_over_a_kind_bring_no_more_than_the_free_slots_without_need():
-    prefetch = Prefetch(100)
-
-    assert [scan(prefetch, was_idle=False) for _ in range(3)] == [8, 8, 8]
-    assert [scan(prefetch, was_idle=True, in_full=False) for _ in range(3)] == [16, 16, 16]
-    prefetch.stalled()
-    assert scan(prefetch, was_idle=False) == 8
-
-
-# --- how long there is enough to do -------------------------------------------------------------
 
 
 def lasts(prefetch: Prefetch, **rooms: tuple[int, int]) -> float:

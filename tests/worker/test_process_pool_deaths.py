@@ -17,8 +17,7 @@ import pytest
 
 from penstock.core.job import OutcomeKind
 from penstock.worker.child import process as child_process
-from penstock.worker.child import process as child_talk
-from penstock.worker.child.messages import FROM_CHILD, AttemptEnded, Reader, packed, write
+from penstock.worker.child.messages import FROM_CHILD, AttemptDone, Reader, packed, write
 from penstock.worker.inflight import Attempt, Ending
 from worker import victims
 from worker.process_pool_bench import PATIENCE, Bench
@@ -84,7 +83,7 @@ async def test_a_task_that_no_child_lives_to_reach_fails_and_says_how_they_died(
 async def test_a_child_that_never_reaches_its_task_is_killed(bench: Bench, tmp_path, monkeypatch):
     (tmp_path / "endless.py").write_text("import threading\nthreading.Event().wait()\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(child_talk, "START_UP", 0.05)
+    monkeypatch.setattr(child_process, "START_UP", 0.05)
     outcome = await bench.run(from_module("endless"))
 
     assert "the last one did not reach the task in 50ms" in (outcome.reason or "")
@@ -117,7 +116,7 @@ async def test_a_child_that_was_stopped_as_it_told_its_outcome_is_believed(
 
     def late(self: child_process.ChildProcess, timeout: float | None = None) -> object:
         frame = receive(self, timeout)
-        if isinstance(frame, AttemptEnded):
+        if isinstance(frame, AttemptDone):
             attempt.end(Ending.TIMEOUT)
             bench.pool.interrupt(attempt)
         return frame
@@ -136,7 +135,7 @@ async def test_a_child_that_speaks_nonsense_is_killed_and_its_attempt_has_crashe
     outcome = await bench.run(victims.WRITES_ANYWHERE)
 
     assert outcome.kind is OutcomeKind.CRASHED
-    assert "wrote what nobody can read" in (outcome.reason or "")
+    assert "wrote what cannot be read" in (outcome.reason or "")
 
 
 async def test_a_handler_that_closes_all_files_has_crashed(bench: Bench):
@@ -216,7 +215,9 @@ def test_a_pool_whose_loop_is_closed_lets_its_child_end():
         return bench
 
     bench = asyncio.run(begin())
-    ((attempt, _),) = bench.pool._seats.items()
+    (seat,) = bench.pool._seats
+    attempt = seat.attempt
+    assert attempt is not None
     bench.stop(attempt, Ending.SHUTDOWN)
     (thread,) = bench.pool._threads
     thread.join(PATIENCE)
@@ -307,7 +308,7 @@ async def test_kills_that_race_with_success_give_exactly_one_outcome_each(benche
 def test_a_message_of_any_length_arrives_whole_through_a_pipe_that_takes_little():
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
-    sent = AttemptEnded(None, None)
+    sent = AttemptDone(None, None)
     noise = [packed(sent)] * 20_000
     writer = threading.Thread(target=write, args=(theirs, b"".join(noise)))
     writer.start()

@@ -122,7 +122,7 @@ async def way(request, rig, tmp_path):
 
 def started(worker: Any) -> Counter[int]:
     """How many attempts of each priority have been started and not ended, as the worker sees it."""
-    inflight = worker._shift._tools.inflight
+    inflight = worker._dispatcher.inflight
     return Counter(each.job.priority for each in inflight if not each.is_waiting)
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from penstock.engines.retrying import Backoff
 from penstock.errors import BadOption
-from penstock.worker.deadlines import Alarms, Ring
+from penstock.worker.deadlines import DeadlineKind, Deadlines
 from penstock.worker.inflight import Attempt
-from penstock.worker.log import Journal
+from penstock.worker.log import WorkerLog
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.side_thread import SideThread
-from penstock.worker.status import Stats, StoreTime
+from penstock.worker.status import NoParent, Stats, StoreTime
 from worker.rig import soon, spec
 from worker.test_pools import make_job
 
@@ -65,42 +65,51 @@ def test_a_thousand_failures_are_no_overflow():
     assert max(backoff.next() for _ in range(2000)) == 5.0
 
 
-# --- alarms -------------------------------------------------------------------------------------
+# --- deadlines ----------------------------------------------------------------------------------
 
 
-async def test_each_alarm_rings_at_its_instant_unless_taken_back(clock):
-    rung: list[tuple[str, Ring]] = []
-    alarms = Alarms(clock, lambda attempt, ring: rung.append((attempt.job.id, ring)))
-    watching = asyncio.create_task(alarms.run())
+def deadlines_of(clock) -> tuple[Deadlines, list[tuple[str, DeadlineKind]]]:
+    """Deadlines, and which of them have passed."""
+    deadlines = Deadlines(clock, WorkerSettings(), WorkerLog(), NoParent())
+    passed: list[tuple[str, DeadlineKind]] = []
+    deadlines._passed = (  # type: ignore[method-assign]
+        lambda attempt, kind: passed.append((attempt.job.id, kind))
+    )
+    return deadlines, passed
 
-    def set(id: str, seconds: float, ring: Ring = Ring.TIMEOUT) -> Attempt:
+
+async def test_each_deadline_passes_at_its_instant_unless_its_attempt_has_ended(clock):
+    deadlines, passed = deadlines_of(clock)
+    watching = asyncio.create_task(deadlines.run())
+
+    def set(id: str, seconds: float, kind: DeadlineKind = DeadlineKind.TIMEOUT) -> Attempt:
         attempt = Attempt(make_job(id), spec(lambda: None, "work"), 1, 0.0)
-        alarms.set(attempt, clock.monotonic() + seconds, ring)
+        deadlines._set(attempt, clock.monotonic() + seconds, kind)
         return attempt
 
     set("long", 10.0)
     await clock.settle()
-    set("short", 2.0, Ring.STALL)
-    alarms.take_back(set("over", 3.0))
+    set("short", 2.0, DeadlineKind.STALL)
+    deadlines.forget(set("over", 3.0))
     await clock.elapse(1.9)
-    assert rung == []
+    assert passed == []
     await clock.elapse(0.2)
-    assert rung == [("short", Ring.STALL)]
+    assert passed == [("short", DeadlineKind.STALL)]
     set("late", 2.0)
     await clock.elapse(20)
-    assert [id for id, _ in rung] == ["short", "late", "long"]
+    assert [id for id, _ in passed] == ["short", "late", "long"]
     watching.cancel()
 
 
-async def test_alarms_that_were_taken_back_do_not_pile_up(clock):
-    alarms = Alarms(clock, lambda attempt, ring: None)
+async def test_deadlines_of_attempts_that_have_ended_do_not_pile_up(clock):
+    deadlines, _ = deadlines_of(clock)
     for number in range(1000):
         attempt = Attempt(make_job(str(number)), spec(lambda: None, "work"), 1, 0.0)
-        alarms.set(attempt, 100.0, Ring.TIMEOUT)
-        alarms.set(attempt, 200.0, Ring.STALL)
-        alarms.take_back(attempt)
-    assert len(alarms._heap) < 100
-    assert not alarms._of
+        deadlines._set(attempt, 100.0, DeadlineKind.TIMEOUT)
+        deadlines._set(attempt, 200.0, DeadlineKind.STALL)
+        deadlines.forget(attempt)
+    assert len(deadlines._heap) < 100
+    assert not deadlines._of
 
 
 # --- the store's time ---------------------------------------------------------------------------
@@ -139,7 +148,7 @@ async def test_a_sidecar_lives_in_a_thread_of_its_own_and_ends_when_cancelled():
         finally:
             cleaned.set()
 
-    task = asyncio.create_task(SideThread("test", main, Journal()).run())
+    task = asyncio.create_task(SideThread("test", main, WorkerLog()).run())
     await soon(started.wait())
     task.cancel()
     task.cancel()
@@ -156,7 +165,7 @@ async def test_a_sidecar_that_fails_fails_its_task():
         raise ValueError("in the thread")
 
     with pytest.raises(ValueError, match="in the thread"):
-        await soon(SideThread("test", main, Journal()).run())
+        await soon(SideThread("test", main, WorkerLog()).run())
 
 
 async def test_a_sidecar_that_is_stopped_before_it_began_never_begins():
@@ -166,7 +175,7 @@ async def test_a_sidecar_that_is_stopped_before_it_began_never_begins():
         began.append(1)
         await asyncio.Event().wait()
 
-    task = asyncio.create_task(SideThread("test", main, Journal()).run())
+    task = asyncio.create_task(SideThread("test", main, WorkerLog()).run())
     task.cancel()
     await soon(asyncio.wait([task]))
     assert began == []

@@ -234,7 +234,7 @@ async def test_a_thread_that_nothing_ends_keeps_its_slot_and_asks_for_a_new_proc
     async def other() -> None: ...
 
     worker = rig.worker(specs(spec(in_c, timeout=10.0), other), stall_limit=20.0, threads=1)
-    worker._overseer = parent
+    worker._parent = parent
     async with asyncio.TaskGroup() as group:
         run = group.create_task(worker.run())
         await soon(worker.ready.wait())

@@ -20,9 +20,12 @@ from penstock.errors import (
     NoTransaction,
     TransactionEnded,
 )
-from penstock.worker.deadlines import Ends
+from penstock.worker.deadlines import Deadlines
 from penstock.worker.inflight import Ending
+from penstock.worker.log import WorkerLog
 from penstock.worker.runner import SHUT_DOWN
+from penstock.worker.settings import WorkerSettings
+from penstock.worker.status import NoParent
 from worker.rig import FakeClock
 from worker.test_hooks import Way
 
@@ -241,20 +244,17 @@ async def test_time_runs_from_the_moment_there_is_a_transaction(way: Told) -> No
 
 
 async def test_who_is_held_up_does_not_run_out_of_time(way: Told, clock: FakeClock) -> None:
-    from types import SimpleNamespace
-
     await way.go(pay)
     attempt = way.attempt
     assert attempt is not None
-    settings = SimpleNamespace(grace=5.0, stall_limit=30.0)
-    ends = Ends(SimpleNamespace(clock=clock, settings=settings))  # type: ignore[arg-type]
+    deadlines = Deadlines(clock, WorkerSettings(), WorkerLog(), NoParent())
     object.__setattr__(attempt.spec, "timeout", 30.0)
     attempt.is_held_up = True
     attempt.started_at = clock.monotonic() - 60
-    ends._look_at_time(attempt)
+    deadlines._check_timeout(attempt)
     assert attempt.ending is None
     attempt.is_held_up = False
-    ends._look_at_time(attempt)
+    deadlines._check_timeout(attempt)
     assert attempt.ending is Ending.TIMEOUT
 
 

@@ -249,22 +249,22 @@ async def test_what_goes_back_is_never_said_to_be_stuck(clock, way):
 
     parent = Parent()
     worker = rig.worker(specs(stands), concurrency=1, patience=1000.0, grace=1.0, stall_limit=2.0)
-    worker._overseer = parent
+    worker._parent = parent
     run = asyncio.create_task(worker.run())
     first = await rig.put("stands")
     await soon(started.wait())
     second = await rig.put("stands")
     rig.claim_ahead(worker, 1)
     await rig.meanwhile(rig.in_state(second, State.RUNNING))
-    shift: Any = worker._shift
-    (attempt,) = shift._dispatcher.waiting
+    dispatcher = worker._dispatcher
+    (attempt,) = dispatcher.waiting
     assert attempt.seize()
     if way == "cancel":
-        shift._dispatcher.cancel([second])
+        dispatcher.cancel([second])
     else:
-        shift._dispatcher.drop([attempt])
+        dispatcher.drop([attempt])
     await _gone(rig, worker.id, attempt.outcome)
-    shift._dispatcher.given_back([attempt], [Verdict.DONE])
+    dispatcher.given_back([attempt], [Verdict.DONE])
     await rig.pass_time(10)
     go.set()
     await rig.ended(first)
@@ -273,7 +273,7 @@ async def test_what_goes_back_is_never_said_to_be_stuck(clock, way):
     await rig.engine.close()
 
     assert parent.reasons == []
-    assert not shift._dispatcher._ends._alarms._of
+    assert not dispatcher._deadlines._of
 
 
 async def _gone(rig: Rig, worker: str, outcome: Any) -> None:

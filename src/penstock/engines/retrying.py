@@ -14,6 +14,7 @@ from random import random
 from typing import Final, TypeVar
 
 from penstock.clock import Clock
+from penstock.engines.engine import Engine
 from penstock.errors import EngineTimeout, EngineUnavailable
 
 LOOKS: Final = 4
@@ -152,3 +153,25 @@ class Retrying:
                 else:
                     del self._looks_left[call]
                     call.reschedule(asyncio.get_running_loop().time())
+
+
+async def open_patiently(
+    engine: Engine,
+    clock: Clock,
+    complain: Callable[[str, EngineUnavailable], None],
+    unless: asyncio.Event | None = None,
+) -> bool:
+    """Open a handle, however long the store is away; any other error is raised.
+
+    ``complain`` hears of each try that failed. False: ``unless`` was set before it could be opened.
+    """
+    backoff = Backoff()
+    unless = unless or asyncio.Event()
+    while not unless.is_set():
+        try:
+            await engine.open()
+            return True
+        except EngineUnavailable as error:
+            complain("open", error)
+            await clock.wait(unless, backoff.next())
+    return False

@@ -7,13 +7,15 @@ two runs that it still leads.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from math import inf
-from typing import Final, Protocol
+from typing import Any, Final
 
 from penstock.clock import Clock
 from penstock.engines.engine import Engine
-from penstock.engines.records import Sighting
-from penstock.leader.observer import Observer, WorkersSeen
+from penstock.engines.records import Sighting, WorkerInfo
+from penstock.leader.observer import Observer
 
 BATCH: Final = 500
 """Jobs per step."""
@@ -22,142 +24,102 @@ SHORTEST: Final = 0.01
 """Seconds between two looks at something that falls due."""
 
 
-class Chore(Protocol):
-    """One duty. ``period`` is the longest pause between two runs."""
+@dataclass(frozen=True, slots=True)
+class Chore:
+    """One duty, done at least once per ``period`` seconds; a step may take ``timeout`` seconds."""
 
     name: str
-    period: float
-    timeout: float
-
-    async def run(self, engine: Engine) -> float:
-        """Do one step; return in how many seconds the next one is due, at most ``period``."""
-
-    async def watch(self, engine: Engine) -> float:
-        """Do what a candidate does while another leads; return when to do it again."""
-
-    def rest(self) -> None:
-        """A step failed: forget what only an unbroken watch knows."""
+    run: Callable[[Engine], Coroutine[Any, Any, float]]
+    """Do one step; return in how many seconds the next one is due, at most ``period``."""
+    period: float = 60.0
+    timeout: float = 60.0
 
 
-class _Idle:
-    """A chore that only a leader has to think of."""
-
-    async def watch(self, engine: Engine) -> float:
-        """There is nothing to watch; the leader wakes it when it is elected."""
-        return inf
-
-    def rest(self) -> None:
-        """It knows nothing."""
-
-
-class Promote(_Idle):
-    """Makes due jobs ready, and lets those end that waited too long.
-
-    Whoever claims does this too; it matters where nobody claims just now.
+def all_chores(keep_finished: float) -> list[Chore]:
+    """Every duty of a leader but the rescue. Due jobs are promoted by claims as well; the leader
+    does it for queues that no worker claims from just now.
     """
 
-    name = "promote"
-    period = 5.0
-    timeout = 15.0
+    async def prune_old(engine: Engine) -> float:
+        return await prune(engine, keep_finished)
 
-    async def run(self, engine: Engine) -> float:
-        promoted = await engine.promote(BATCH)
-        if promoted.ready >= BATCH or promoted.expired >= BATCH:
-            return 0.0
-        return self.period if promoted.due_in is None else max(promoted.due_in, SHORTEST)
+    return [
+        Chore("promote", promote, timeout=15.0),
+        Chore("prune", prune_old),
+        Chore("mend", mend),
+        Chore("tidy", tidy, period=600.0),
+    ]
+
+
+async def promote(engine: Engine) -> float:
+    """Make due jobs ready, and let those end that waited too long."""
+    promoted = await engine.promote(BATCH)
+    if promoted.ready >= BATCH or promoted.expired >= BATCH:
+        return 0.0
+    return inf if promoted.due_in is None else max(promoted.due_in, SHORTEST)
+
+
+async def prune(engine: Engine, keep: float) -> float:
+    """Delete what ended more than ``keep`` seconds ago."""
+    pruned = await engine.prune(keep, BATCH)
+    is_full = max(pruned.jobs, pruned.ids, pruned.keys) >= BATCH
+    return 0.1 if is_full else inf
+
+
+async def mend(engine: Engine) -> float:
+    """Repair what a lost step may have left."""
+    await engine.mend()
+    return inf
+
+
+async def tidy(engine: Engine) -> float:
+    """Clear away what jobs have left, as often as the store says."""
+    return await engine.tidy()
 
 
 class Rescue:
-    """Watches the workers, and takes the jobs of those that are proven dead or have gone.
+    """Takes the jobs of workers that are proven dead or have gone.
 
-    A candidate watches as well, so that a new leader need not begin its proofs at nothing: what a
-    dead leader held is rescued one lease after its death, not one lease after the next election.
+    Candidates look at the workers as well, so that a new leader need not begin its proofs at
+    nothing: what a dead leader held is rescued one lease after its death, not one lease after the
+    next election.
     """
-
-    name = "rescue"
 
     def __init__(self, lease: float, clock: Clock) -> None:
         self._observer = Observer(lease)
         self._clock = clock
         self._lease = lease
+        self._dead: list[Sighting] = []
         self._before: frozenset[str] | None = None
+        """The workers there were at the last step; None: this process did not lead then."""
         self._rescued_at = 0.0
-        self.period = self._observer.look_every
         self.timeout = lease
 
+    def saw(self, asked: float, answered: float, workers: Sequence[WorkerInfo]) -> None:
+        """The workers were looked at, right after a write got through: beats are writes, and a
+        store that can only be read for a while (a locked file) must not look like dead workers.
+        """
+        self._dead = self._observer.saw(asked, answered, workers)
+
+    def missed(self) -> None:
+        """A look failed, or the write before it."""
+        self._observer.missed()
+        self.rest()
+
+    def rest(self) -> None:
+        """Another process leads."""
+        self._dead, self._before = [], None
+
     async def run(self, engine: Engine) -> float:
-        asked = self._clock.monotonic()
-        dead = await self._look(engine)
-        living = self._observer.living
+        """Do one step after a look; return 0 if there may be more, else infinity."""
+        now, living = self._clock.monotonic(), self._observer.living
         # Without a reason it is asked only once per lease: what a leader left half-done.
-        has_reason = dead or self._before is None or not self._before <= living
-        if has_reason or asked - self._rescued_at >= self._lease:
-            rescued = await engine.rescue(dead, BATCH)
-            self._rescued_at = asked
+        has_reason = self._dead or self._before is None or not self._before <= living
+        if has_reason or now - self._rescued_at >= self._lease:
+            rescued = await engine.rescue(self._dead, BATCH)
+            self._rescued_at = now
             if len(rescued) >= BATCH:
                 self._before = None
                 return 0.0
         self._before = living
-        return self.period
-
-    async def watch(self, engine: Engine) -> float:
-        """WorkersSeen, so that the proofs are complete when this process is elected."""
-        self._before = None
-        await self._look(engine)
-        return self.period
-
-    async def _look(self, engine: Engine) -> list[Sighting]:
-        asked = self._clock.monotonic()
-        # Beats are writes. A look proves nothing unless a write could get through as well: a store
-        # that can only be read for a while (a locked file) must not look like dead workers.
-        await engine.rescue([], 0)
-        workers = tuple(await engine.workers())
-        return self._observer.saw(WorkersSeen(asked, self._clock.monotonic(), workers))
-
-    def rest(self) -> None:
-        self._observer.missed()
-        self._before = None
-
-
-class Prune(_Idle):
-    """Deletes what ended long ago."""
-
-    name = "prune"
-    period = 60.0
-    timeout = 60.0
-
-    def __init__(self, keep: float) -> None:
-        self._keep = keep
-
-    async def run(self, engine: Engine) -> float:
-        pruned = await engine.prune(self._keep, BATCH)
-        is_full = max(pruned.jobs, pruned.ids, pruned.keys) >= BATCH
-        return 0.1 if is_full else self.period
-
-
-class Mend(_Idle):
-    """Repairs what a lost step may have left."""
-
-    name = "mend"
-    period = 60.0
-    timeout = 60.0
-
-    async def run(self, engine: Engine) -> float:
-        await engine.mend()
-        return self.period
-
-
-class Tidy(_Idle):
-    """Clears away what jobs have left, as often as the store says."""
-
-    name = "tidy"
-    period = 600.0
-    timeout = 60.0
-
-    async def run(self, engine: Engine) -> float:
-        return await engine.tidy()
-
-
-def all_chores(lease: float, keep_finished: float, clock: Clock) -> list[Chore]:
-    """Every duty of a leader."""
-    return [Rescue(lease, clock), Promote(), Prune(keep_finished), Mend(), Tidy()]
+        return inf

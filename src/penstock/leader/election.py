@@ -1,4 +1,4 @@
-"""The election: who leads, for how long, and when a leader must stop to believe that it does.
+"""The election: which process leads, for how long, and when it must stop to believe that it does.
 
 Leadership is a lease with a term (holder, epoch) in the store. ``lead`` takes it if it is free,
 renews it if it is ours, and says None if another has it. Every worker process stands for election;
@@ -15,7 +15,7 @@ expired before it has touched anything. What it was in the middle of may still c
 every chore is harmless when two leaders do it at once. The term saves work; it does not guard data.
 
 A leader that shuts down resigns this very term (holder and epoch), so that the next one need not
-wait for the ttl, and a late resignation cannot end somebody else's term.
+wait for the ttl, and a late resignation cannot end another one's term.
 
 If this dies here, then
 
@@ -39,6 +39,14 @@ from penstock.engines.engine import Engine
 from penstock.engines.records import Term
 
 TTL: Final = 10.0
+"""Seconds of a term without a renewal."""
+
+
+def ttl_beside(lease: float) -> float:
+    """The ttl where workers have this lease: candidates look at the workers every third of it, well
+    inside of what the observer counts as a gap.
+    """
+    return min(TTL, lease * 2 / 3)
 
 
 class Election:
@@ -59,7 +67,7 @@ class Election:
 
     @property
     def is_trusted(self) -> bool:
-        """Nobody else can have taken the term yet. True is good for this moment only."""
+        """No other process can have taken the term yet. True is good for this moment only."""
         return self._clock.monotonic() < self._trusted_until
 
     @property

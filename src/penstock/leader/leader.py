@@ -1,26 +1,25 @@
 """The leader: stands for election, and runs the chores while it trusts its term.
 
-The renewals and each chore are tasks of their own: a chore that hangs delays no other, and none
-of them the next renewal. A chore sleeps until the instant it asked for. One that fails, or takes
-longer than its timeout, is logged and tried again, alone, at growing intervals.
+Every third of a term's ttl a candidate asks for the term, or renews it, and looks at the workers'
+beats; that is all that it asks of the store while another one leads. The renewals and each chore
+are tasks of their own: a chore that hangs delays no other, and none of them the next renewal. A
+chore sleeps until the instant it asked for. One that fails, or takes longer than its timeout, is
+logged and tried again, alone, at growing intervals.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from math import inf
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from penstock.clock import Clock, within
 from penstock.engines.engine import Engine
 from penstock.engines.retrying import Backoff
 from penstock.errors import EngineClosed, EngineError
-from penstock.leader.chores import Chore
+from penstock.leader.chores import Chore, Rescue
 from penstock.leader.election import Election
-from penstock.worker.lease import open_patiently
-from penstock.worker.log import Journal
 
 FAREWELL: Final = 2.0
 """Seconds that a resignation may take."""
@@ -29,51 +28,51 @@ _log = logging.getLogger("penstock.leader")
 
 
 class Leader:
-    """One candidate with its chores, on a handle of its own."""
+    """One candidate with its chores."""
 
     def __init__(
-        self,
-        connect: Callable[[], Engine],
-        election: Election,
-        chores: Sequence[Chore],
-        clock: Clock,
+        self, election: Election, rescue: Rescue, chores: Sequence[Chore], clock: Clock
     ) -> None:
-        self._connect = connect
         self._election = election
+        self._rescue = rescue
         self._chores = chores
         self._clock = clock
         self._elected = asyncio.Event()
         """Set while the last try has won the term; whether it still stands is the election's."""
+        self._looked = asyncio.Event()
+        """Set by each look at the workers."""
 
-    async def run(self) -> None:
+    async def run(self, engine: Engine) -> None:
         """Stand for election, and lead when elected, until cancelled; then resign."""
-        engine = self._connect()
         try:
-            await open_patiently(engine, self._clock, Journal())
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for chore in self._chores:
-                        group.create_task(self._keep_doing(chore, engine))
-                    await self._keep_standing(engine)
-            finally:
-                await self._resign(engine)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._keep_rescuing(engine))
+                for chore in self._chores:
+                    group.create_task(self._keep_doing(chore, engine))
+                await self._keep_standing(engine)
         finally:
-            await engine.close()
+            await self._resign(engine)
 
     # --- the term ------------------------------------------------------------------------------
 
     async def _keep_standing(self, engine: Engine) -> None:
-        """Ask for the term, or renew it, every third of its ttl."""
         while True:
             try:
-                is_elected = await self._election.stand(engine)
+                await self._stand(engine)
             except EngineClosed:
                 raise
-            except EngineError as error:
+            except (EngineError, TimeoutError) as error:
+                self._rescue.missed()
                 _log.debug("election failed error=%s", error)
-            else:
-                self._note(is_elected)
             await self._clock.sleep(self._election.every)
+
+    async def _stand(self, engine: Engine) -> None:
+        asked = self._clock.monotonic()
+        self._note(await self._election.stand(engine))
+        # A look that hangs must not cost the next renewal.
+        workers = await within(self._clock, self._election.every, engine.workers())
+        self._rescue.saw(asked, self._clock.monotonic(), workers)
+        self._looked.set()
 
     def _note(self, is_elected: bool) -> None:
         if is_elected and not self._elected.is_set():
@@ -91,36 +90,44 @@ class Leader:
 
     # --- the chores ----------------------------------------------------------------------------
 
+    async def _keep_rescuing(self, engine: Engine) -> None:
+        """After each look, rescue what it has proven; one that fails waits for the next look."""
+        backoff = Backoff()
+        while True:
+            await self._looked.wait()
+            self._looked.clear()
+            if not self._election.is_trusted:
+                self._rescue.rest()
+            while self._election.is_trusted:
+                step = self._rescue.run(engine)
+                if await self._do("rescue", step, self._rescue.timeout, backoff) > 0:
+                    break
+
     async def _keep_doing(self, chore: Chore, engine: Engine) -> None:
-        """Run one chore whenever it is due while this process leads; watch while it does not."""
         backoff = Backoff(longest=max(chore.period, 1.0))
         while True:
-            if self._election.is_trusted:
-                step = chore.run(engine)
-            else:
-                step = chore.watch(engine)
-            due_in = await self._do(chore, step, backoff)
-            if self._election.is_trusted:
-                await self._clock.sleep(min(due_in, chore.period))
-            else:
-                await self._until_elected(due_in)
+            if not self._election.is_trusted:
+                await self._until_elected()
+                continue
+            due_in = await self._do(chore.name, chore.run(engine), chore.timeout, backoff)
+            await self._clock.sleep(min(due_in, chore.period))
 
-    async def _do(self, chore: Chore, step: Coroutine[Any, Any, float], backoff: Backoff) -> float:
+    async def _do(
+        self, name: str, step: Coroutine[Any, Any, float], timeout: float, backoff: Backoff
+    ) -> float:
         """Take one step of a chore; return how long it wants to rest."""
         try:
-            due_in = await within(self._clock, chore.timeout, step)
+            due_in = await within(self._clock, timeout, step)
         except EngineClosed:
             raise
         except Exception as error:
             # Also what no engine should raise: one chore must not take the others down.
-            chore.rest()
-            _log.warning("chore failed chore=%s error=%r: %s", chore.name, type(error), error)
+            _log.warning("chore failed chore=%s error=%r: %s", name, type(error), error)
             return backoff.next()
         backoff.reset()
         return due_in
 
-    async def _until_elected(self, timeout: float) -> None:
+    async def _until_elected(self) -> None:
         """Sleep until a try has won the term; one that has run out must be won again."""
-        if self._elected.is_set() and not self._election.is_trusted:
-            self._elected.clear()
-        await self._clock.wait(self._elected, None if timeout == inf else timeout)
+        self._elected.clear()
+        await self._elected.wait()

@@ -249,7 +249,7 @@ def stop(attempt: Attempt, ending: Ending, *, hits: bool = True) -> None:
     """Ask an attempt to end, as its worker would; a thread that is only asked may go on."""
     attempt.end(ending)
     if hits:
-        attempt.guard.hit()
+        attempt.guard.interrupt()
     task = attempt.task
     if task is not None and not attempt.is_cleaning:
         task.get_loop().call_soon_threadsafe(task.cancel)

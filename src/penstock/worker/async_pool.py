@@ -1,4 +1,4 @@
-"""The slots for async attempts: tasks that live as long as the worker and take jobs from one line.
+"""The slots for async attempts: tasks that live as long as the worker and share one queue.
 
 There is no task per job. A slot that finds a job runs it; a handler that never waits for anything
 ends before another slot needs to know. Only when a handler does wait are other slots woken.
@@ -7,12 +7,15 @@ ends before another slot needs to know. Only when a handler does wait are other 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from penstock.clock import Clock
+from penstock.core.job import Outcome
 from penstock.worker.inflight import Attempt, Ending
-from penstock.worker.pool import AttemptQueue, Means
+from penstock.worker.pool import AttemptQueue, StartGate
 from penstock.worker.reserve import Reserve
+from penstock.worker.runner import Runner
 
 SLICE: Final = 0.001
 """Seconds of handlers in a row after which a slot lets the rest of the loop run: the store can be
@@ -21,16 +24,29 @@ at work on what has ended while the next handlers run.
 
 
 class AsyncPool:
-    """``size`` slots."""
+    """``size`` slots.
 
-    def __init__(self, size: int, means: Means) -> None:
+    ``begun`` is told of each watched attempt that has started, ``finished`` of each that has ended,
+    without an outcome if none is wanted; both on the worker's loop.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        runner: Runner,
+        gate: StartGate,
+        clock: Clock,
+        begun: Callable[[Attempt], None],
+        finished: Callable[[Attempt, Outcome | None], None],
+        reserve: Mapping[int, int] | None = None,
+    ) -> None:
         self.size = size
-        self._runner = means.runner
-        self._gate = means.gate
-        self._clock = means.clock
-        self._begun = means.begun
-        self._finished = means.finished
-        self._reserve = Reserve(size, means.kept) if means.kept else None
+        self._runner = runner
+        self._gate = gate
+        self._clock = clock
+        self._begun = begun
+        self._finished = finished
+        self._reserve = Reserve(size, reserve) if reserve else None
         self._queue = AttemptQueue()
         self._running: set[Attempt] = set()
         self._idle: list[asyncio.Future[None]] = []
@@ -40,53 +56,44 @@ class AsyncPool:
 
     @property
     def load(self) -> int:
-        """Attempts that wait or run here."""
         return len(self._queue) + len(self._running)
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing runs."""
         return not self._running
 
     @property
     def waiting(self) -> list[Attempt]:
-        """Those that have not started, the next one first."""
         return [attempt for attempt in list(self._queue) if attempt.is_waiting]
 
     def put(self, attempts: Sequence[Attempt]) -> None:
-        """Let attempts run as soon as a slot is free."""
         self._queue.add(attempts)
         self.pump()
 
     def put_first(self, attempt: Attempt) -> None:
-        """Let an attempt run before all others."""
         self._queue.appendleft(attempt)
         self.pump()
 
     def pump(self) -> None:
-        """See whether the head of the line can start; call it when the gate may have opened."""
         if self._idle and self._has_next():
             self._wake(1)
 
     def _has_next(self) -> bool:
-        """The head of the line may start now."""
         if not self._queue or not self._gate.admits(head := self._queue[0]):
             return False
         return self._reserve is None or self._reserve.admits(head.job.priority)
 
     def withdraw(self, attempt: Attempt) -> bool:
-        """Take an attempt out of the line; False: it has started."""
         if not attempt.seize():
             return False
         self.discard(attempt)
         return True
 
     def discard(self, attempt: Attempt) -> None:
-        """Forget an attempt that somebody else has seized."""
         self._queue.withdraw(attempt)
 
     def interrupt(self, attempt: Attempt) -> None:
-        """Cancel the handler of a running attempt; ``attempt.ending`` says why."""
+        """Cancel the handler, unless it cleans up."""
         if attempt.task is not None and not attempt.is_cleaning:
             attempt.task.cancel()
 
@@ -144,7 +151,7 @@ class AsyncPool:
             self._begun(attempt)
         if self._queue and self._idle and not self._is_spreading:
             self._is_spreading = True
-            # Runs when this handler first waits, or not at all before the line is empty.
+            # Runs when this handler first waits, or not at all before the queue is empty.
             slot.get_loop().call_soon(self._spread)
 
     def _end(self, attempt: Attempt) -> None:

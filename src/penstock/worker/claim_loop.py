@@ -1,4 +1,4 @@
-"""The worker's turns: what to ask the store, and when.
+"""The claim loop: what a worker asks the store, and when.
 
 One exchange that claims is in flight at a time. It goes out as soon as the one before is answered
 and there is something to send or room to fill; there is no timer. Otherwise the worker sleeps until
@@ -15,6 +15,7 @@ from math import inf
 from random import random
 from typing import Final
 
+from penstock.clock import Clock
 from penstock.core.job import Hold, State, Verdict
 from penstock.engines.batcher import halved
 from penstock.engines.engine import Engine
@@ -24,8 +25,9 @@ from penstock.errors import EngineClosed, EngineError, LeaseLost
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.exchange import Exchanger
 from penstock.worker.lease import Lease
-from penstock.worker.prefetch import Demand
-from penstock.worker.tools import Tools
+from penstock.worker.log import WorkerLog
+from penstock.worker.prefetch import Demand, SkipPace
+from penstock.worker.settings import WorkerSettings
 
 PACE: Final = 0.001
 """Seconds between two exchanges while all slots have enough to do: for ten outcomes an exchange
@@ -53,59 +55,48 @@ SOONEST: Final = 0.005
 LOCKED: Final = 0.02
 """Seconds to leave a locked row alone."""
 
-SCAN_EVERY: Final = (0.005, 0.25)
-"""Shortest and longest pause between two claims that pass over a kind of tasks."""
-
-SCAN_SHARE: Final = 20
-"""How many times its own duration such a claim pauses, at most the poll: it may have to read a
-long line."""
-
-MOMENT: Final = 0.02
-"""Seconds for which all slots of a kind may be taken before others are looked for."""
-
 SOON: Final = frozenset({None, Hold.UNPLACED, Hold.LIMIT, Hold.RATE})
 """Holds that end by themselves while work goes on."""
 
 
 class ClaimLoop:
-    """The exchange loop of one worker."""
+    """Exchanges with the store for one worker."""
 
     def __init__(
         self,
         engine: Engine,
         lease: Lease,
-        exchanges: Exchanger,
+        exchanger: Exchanger,
         dispatcher: Dispatcher,
-        tools: Tools,
+        *,
+        settings: WorkerSettings,
+        clock: Clock,
+        log: WorkerLog,
         wake: asyncio.Event,
     ) -> None:
         self._engine = engine
         self._lease = lease
-        self._exchanger = exchanges
+        self._exchanger = exchanger
         self._dispatcher = dispatcher
-        self._tools = tools
-        self._inflight = tools.inflight
-        self._clock = tools.clock
-        self._poll = tools.settings.poll
+        self._inflight = dispatcher.inflight
+        self._clock = clock
+        self._log = log
+        self._poll = settings.poll
+        self._patience = settings.patience
         self._wake = wake
-        self._queues = deque(tools.settings.queues)
+        self._queues = deque(settings.queues)
         self._backoff = Backoff()
         self._has_more = True
         """The last claim was answered in full: there may be more."""
         self._least_urgent: int | None = None
-        """What the last turn wanted at least."""
+        """The least urgent priority that the last turn asked for."""
         self._is_called = False
         """The store has something for this worker."""
         self._others = 0
-        """How often in a row only others had something to do."""
+        """How often in a row only other workers had something to do."""
         self._hollow = 0
         """Calls in a row that led to nothing."""
-        self._scan_at = -inf
-        self._scan_pause = SCAN_EVERY[0]
-        self._half_full_since = inf
-        """Since when every turn has found one kind of tasks without a slot while another has some;
-        looked at only after a claim that took all there was.
-        """
+        self._skips = SkipPace(clock, settings.poll)
         self._asked_at = -inf
         self._flushed_at = -inf
         self._tidied_at = -inf
@@ -116,8 +107,10 @@ class ClaimLoop:
         self.is_empty = asyncio.Event()
         """Set when ``ends_when_empty`` and nothing is left to do."""
 
-    async def take(self) -> None:
-        """Take turns until the crew drains and all is settled, also what a lost reply may hide."""
+    async def run(self) -> None:
+        """Keep the slots full until the dispatcher drains and all is settled, also what a lost
+        reply may hide.
+        """
         while not (
             self._dispatcher.is_draining and self._inflight.is_empty and self._exchanger.is_certain
         ):
@@ -131,32 +124,46 @@ class ClaimLoop:
             except EngineClosed:
                 raise
             except EngineError as error:
-                self._tools.journal.unavailable("exchange", error)
+                self._log.unavailable("exchange", error)
                 if await self._clock.wait(self.hurry, self._backoff.next()):
                     self.hurry.clear()
             else:
                 self._backoff.reset()
 
     async def _turn(self) -> None:
+        """Exchange if there is a use for it; else sleep until there may be."""
         await self._gather()
         self._wake.clear()
-        await self._keep_house()
-        demand = self._dispatcher.demand(may_skip=self._may_skip())
+        await self._maintain()
+        is_uneven = not self._has_more and self._dispatcher.planner.is_half_full
+        demand = self._dispatcher.demand(may_skip=self._skips.may_skip(is_uneven=is_uneven))
         ask = self._ask(demand)
-        if demand.least_urgent != self._least_urgent:
-            self._least_urgent = demand.least_urgent
-            self._has_more = True
-        has_use = (self._has_more and ask.want) or demand.skipped_kinds
-        if ask.outcomes or self._is_called or has_use or self._inflight.is_announcing:
+        if self._has_use(ask, demand):
             await self._exchange(ask, demand)
             if not self._inflight.outcomes:
                 # Slots that were woken run before this goes on: quick jobs are done by then.
                 await asyncio.sleep(0)
-        elif self.ends_when_empty and self._inflight.is_empty and await self._nothing_left(ask):
+        elif (
+            self.ends_when_empty
+            and self._inflight.is_empty
+            and await nothing_left(self._engine, ask)
+        ):
             self.is_empty.set()
             await self._wake.wait()
         else:
             await self._sleep(ask)
+
+    @property
+    def _may_be_last(self) -> bool:
+        return self.ends_when_empty and self._inflight.is_empty
+
+    def _has_use(self, ask: Ask, demand: Demand) -> bool:
+        if demand.least_urgent != self._least_urgent:
+            self._least_urgent = demand.least_urgent
+            self._has_more = True
+        may_claim = (self._has_more and ask.want) or demand.skipped_kinds
+        has_news = ask.outcomes or self._inflight.is_announcing
+        return bool(has_news or self._is_called or may_claim)
 
     async def _gather(self) -> None:
         """Right after an exchange, while no slot can run dry, let more outcomes come together."""
@@ -174,17 +181,6 @@ class ClaimLoop:
             if await self._clock.wait(self.hurry, pause):
                 return
             now, left = self._clock.monotonic(), 0.0
-
-    def _may_skip(self) -> bool:
-        """It is time to look for jobs behind those that have no free slot. If the last claim took
-        all there was, it is so only when such slots have been taken for a moment.
-        """
-        now = self._clock.monotonic()
-        if self._has_more or not self._dispatcher.planner.is_half_full:
-            self._half_full_since = inf
-            return now >= self._scan_at
-        self._half_full_since = min(self._half_full_since, now)
-        return now >= max(self._scan_at, self._half_full_since + MOMENT)
 
     def _ask(self, demand: Demand) -> Ask:
         most = self._engine.traits.max_batch
@@ -210,8 +206,7 @@ class ClaimLoop:
             self._has_more = True
             return
         if demand.skipped_kinds:
-            self._dispatcher.planner.skipped(demand, in_full=len(reply.jobs) >= ask.want)
-            self._scanned(found=bool(reply.jobs))
+            self._skips.skipped(self._asked_at, found=bool(reply.jobs))
             return
         if ask.want:
             self._has_more = ask.want <= len(reply.jobs)
@@ -222,13 +217,6 @@ class ClaimLoop:
         if ask.outcomes and not reply.jobs and self._inflight.is_waiting_for(ask.outcomes):
             await self._clock.wait(self._wake, LOCKED)
 
-    def _scanned(self, *, found: bool) -> None:
-        shortest, longest = SCAN_EVERY
-        self._scan_pause = shortest if found else min(longest, 2 * self._scan_pause)
-        now = self._clock.monotonic()
-        share = min(self._poll, SCAN_SHARE * (now - self._asked_at))
-        self._scan_at = now + max(self._scan_pause, share)
-
     # --- between exchanges ---------------------------------------------------------------------
 
     async def _sleep(self, ask: Ask) -> None:
@@ -238,15 +226,15 @@ class ClaimLoop:
             nap = min(LONGEST_NAP, 0.005 * self._hollow)
             if await self._clock.wait(self._wake, nap):
                 return
-        timeout = self._poll * (0.75 + 0.25 * random())
+        timeout = self._poll * (1 + 0.1 * random())
         now = self._clock.monotonic()
-        if self.ends_when_empty and self._inflight.is_empty:
-            # Nobody tells us when the others have run what is left: look soon, then less often.
+        if self._may_be_last:
+            # The store does not tell when other workers have run what is left: look soon, then
+            # less often.
             self._others += 1
             timeout = min(timeout, SOONEST * 2.0 ** min(self._others, 10))
         if self._dispatcher.planner.is_half_full:
-            scan_at = max(self._scan_at, min(self._half_full_since, now) + MOMENT)
-            timeout = min(timeout, max(0.001, scan_at - now))
+            timeout = min(timeout, self._skips.due_in())
         if await self._wait(ask, timeout):
             return
         # After a time-out there is nothing to ask for: the next wait begins with a look.
@@ -277,10 +265,9 @@ class ClaimLoop:
             raise error
         return is_ours
 
-    async def _keep_house(self) -> None:
-        """What is done now and then, between two exchanges."""
+    async def _maintain(self) -> None:
         now = self._clock.monotonic()
-        if now - self._tidied_at >= self._tools.settings.patience / 4:
+        if now - self._tidied_at >= self._patience / 4:
             self._tidied_at = now
             self._dispatcher.tidy()
         if now - self._forgot_at >= FORGET_UNKNOWN:
@@ -305,22 +292,23 @@ class ClaimLoop:
             self._dispatcher.resend_reports()
             raise
 
-    async def _nothing_left(self, ask: Ask) -> bool:
-        """No job of these queues is due, runs anywhere, or will be ready by itself.
 
-        What is scheduled for later does not count, nor what is held for an unknown task, a
-        dependency or a breaker, nor what waits in a paused queue. What costs least is asked first:
-        others may be at work for long.
-        """
-        if any(hand.queue in ask.queues for hand in await self._engine.hands()):
+async def nothing_left(engine: Engine, ask: Ask) -> bool:
+    """No job of these queues is due, runs anywhere, or will be ready by itself.
+
+    What is scheduled for later does not count, nor what is held for an unknown task, a
+    dependency or a breaker, nor what waits in a paused queue. What costs least is asked first:
+    others may be at work for long.
+    """
+    if any(hand.queue in ask.queues for hand in await engine.hands()):
+        return False
+    seen = await engine.glance(0.0, 0)
+    paused = {queue for queue, each in seen.settings.items() if each.paused}
+    for count in seen.counts:
+        is_open = count.state is State.RUNNING or (
+            count.state is State.READY and count.hold in SOON and count.queue not in paused
+        )
+        if count.jobs and is_open and count.queue in ask.queues:
             return False
-        seen = await self._engine.glance(0.0, 0)
-        paused = {queue for queue, each in seen.settings.items() if each.paused}
-        for count in seen.counts:
-            is_open = count.state is State.RUNNING or (
-                count.state is State.READY and count.hold in SOON and count.queue not in paused
-            )
-            if count.jobs and is_open and count.queue in ask.queues:
-                return False
-        due_in = await self._engine.look(ask)
-        return due_in is None or due_in > 0
+    due_in = await engine.look(ask)
+    return due_in is None or due_in > 0

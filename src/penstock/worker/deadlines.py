@@ -2,11 +2,11 @@
 
 | after                       | a coroutine      | a thread               | a child process        |
 |-----------------------------|------------------|------------------------|------------------------|
-| its timeout or stall, the   | is cancelled     | is hit, while its      | is killed              |
-| end of its lease or worker  |                  | handler runs           |                        |
+| its timeout or stall, the   | is cancelled     | is interrupted, while  | is killed              |
+| end of its lease or worker  |                  | its handler runs       |                        |
 | a person's cancel           | is cancelled     | sees ``ctx.cancelled`` | sees ``ctx.cancelled`` |
-| ``grace`` more              | is cancelled     | is hit, if it was not  | is killed              |
-|                             | even in clean-up | before                 |                        |
+| ``grace`` more              | is cancelled     | is interrupted, if it  | is killed              |
+|                             | even in clean-up | was not before         |                        |
 | ``stall_limit`` more        | is stuck: its slot stays taken, its process should be replaced     |
 
 It has ended when it has ended, not before: until then its slot, its limits and its job are taken.
@@ -15,33 +15,25 @@ It has ended when it has ended, not before: until then its slot, its limits and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 from penstock.clock import Clock
 from penstock.worker.inflight import Attempt, Ending
-from penstock.worker.tools import Tools
-
-# --- alarms -------------------------------------------------------------------------------------
-#
-# What time alone brings about: one task watches the alarms of all attempts.
-#
-# Most alarms never ring: their attempts end before. So taking one back is only a mark, and the
-# marked
-# ones are swept out when they are in the majority.
-
+from penstock.worker.log import WorkerLog
+from penstock.worker.settings import WorkerSettings
+from penstock.worker.status import Parent
 
 ROUNDING: Final = 0.001
-"""Seconds that an alarm may be early: clocks and sleeps are not exact."""
+"""Seconds that a deadline may be early: clocks and sleeps are not exact."""
 
 FEW: Final = 64
-"""Alarms that are not worth sweeping."""
+"""Deadlines that are not worth sweeping."""
 
 
-class Ring(Enum):
+class DeadlineKind(Enum):
     """What it is time for."""
 
     TIMEOUT = auto()
@@ -54,50 +46,71 @@ class Ring(Enum):
     """Nothing that was tried has ended it."""
 
 
-class Alarm:
-    """One attempt's alarm; without the attempt once it was taken back."""
+class Deadline:
+    """One deadline of an attempt; without the attempt once it was taken back."""
 
-    __slots__ = ("at", "attempt", "number", "ring")
+    __slots__ = ("at", "attempt", "kind", "number")
 
-    def __init__(self, at: float, number: int, attempt: Attempt, ring: Ring) -> None:
+    def __init__(self, at: float, number: int, attempt: Attempt, kind: DeadlineKind) -> None:
         self.at = at
         self.number = number
         self.attempt: Attempt | None = attempt
-        self.ring = ring
+        self.kind = kind
 
-    def __lt__(self, other: Alarm) -> bool:
+    def __lt__(self, other: Deadline) -> bool:
         return (self.at, self.number) < (other.at, other.number)
 
 
-class Alarms:
-    """Calls ``rang`` when an alarm is due, on the loop; the earliest first."""
+class Deadlines:
+    """Sees to it that attempts end: one task watches the deadlines of all. Belongs to the worker's
+    loop.
 
-    def __init__(self, clock: Clock, rang: Callable[[Attempt, Ring], None]) -> None:
+    Most attempts end before any deadline. So taking one back is only a mark, and the marked ones
+    are swept out when they are in the majority.
+    """
+
+    def __init__(
+        self, clock: Clock, settings: WorkerSettings, log: WorkerLog, parent: Parent
+    ) -> None:
         self._clock = clock
-        self._rang = rang
-        self._heap: list[Alarm] = []
-        self._of: dict[Attempt, list[Alarm]] = {}
+        self._grace = settings.grace
+        self._stall_limit = settings.stall_limit
+        self._log = log
+        self._parent = parent
+        self._heap: list[Deadline] = []
+        self._of: dict[Attempt, list[Deadline]] = {}
         self._live = 0
         self._numbers = count()
         self._changed = asyncio.Event()
         self._wakes_at: float | None = None
 
-    def set(self, attempt: Attempt, at: float, ring: Ring) -> None:
-        """Ring at this instant of the monotonic clock, unless taken back."""
-        alarm = Alarm(at, next(self._numbers), attempt, ring)
-        heappush(self._heap, alarm)
-        self._of.setdefault(attempt, []).append(alarm)
-        self._live += 1
-        if self._wakes_at is None or at < self._wakes_at:
-            self._changed.set()
+    def begun(self, attempt: Attempt) -> None:
+        """An attempt that is watched has started."""
+        spec, now = attempt.spec, attempt.started_at
+        if now is None or attempt.is_over:
+            return
+        if spec.timeout is not None:
+            self._set(attempt, now + spec.timeout, DeadlineKind.TIMEOUT)
+        if spec.stall is not None:
+            self._set(attempt, now + spec.stall, DeadlineKind.STALL)
 
-    def take_back(self, attempt: Attempt) -> None:
-        """Let no alarm of this attempt ring any more."""
-        for alarm in self._of.pop(attempt, ()):
-            alarm.attempt = None
+    def interrupt(self, attempt: Attempt, ending: Ending) -> None:
+        """Make an attempt end, for this reason."""
+        is_first = attempt.ending is None
+        attempt.end(ending)
+        if attempt.pool is None:
+            return
+        attempt.pool.interrupt(attempt)
+        if is_first:
+            self._set(attempt, self._clock.monotonic() + self._grace, DeadlineKind.INSIST)
+
+    def forget(self, attempt: Attempt) -> None:
+        """The attempt has ended."""
+        for deadline in self._of.pop(attempt, ()):
+            deadline.attempt = None
             self._live -= 1
         if len(self._heap) > FEW and len(self._heap) > 2 * self._live:
-            self._heap = [alarm for alarm in self._heap if alarm.attempt is not None]
+            self._heap = [each for each in self._heap if each.attempt is not None]
             heapify(self._heap)
 
     async def run(self) -> None:
@@ -108,99 +121,72 @@ class Alarms:
             left = None if self._wakes_at is None else self._wakes_at - self._clock.monotonic()
             if left is None or left > ROUNDING:
                 await self._clock.wait(self._changed, left)
-            self._ring_all()
+            self._pass_all()
 
-    def _ring_all(self) -> None:
+    def _set(self, attempt: Attempt, at: float, kind: DeadlineKind) -> None:
+        deadline = Deadline(at, next(self._numbers), attempt, kind)
+        heappush(self._heap, deadline)
+        self._of.setdefault(attempt, []).append(deadline)
+        self._live += 1
+        if self._wakes_at is None or at < self._wakes_at:
+            self._changed.set()
+
+    def _pass_all(self) -> None:
         now = self._clock.monotonic() + ROUNDING
         while self._heap and self._heap[0].at <= now:
-            alarm = heappop(self._heap)
-            if (attempt := alarm.attempt) is None:
+            deadline = heappop(self._heap)
+            if (attempt := deadline.attempt) is None:
                 continue
             self._live -= 1
-            self._of[attempt].remove(alarm)
-            self._rang(attempt, alarm.ring)
+            self._of[attempt].remove(deadline)
+            self._passed(attempt, deadline.kind)
 
-
-# --- ends ---------------------------------------------------------------------------------------
-
-
-class Ends:
-    """Sees to it that attempts end. Belongs to the worker's loop."""
-
-    def __init__(self, tools: Tools) -> None:
-        self._tools = tools
-        self._clock = tools.clock
-        self._alarms = Alarms(tools.clock, self._rang)
-
-    def run(self) -> Coroutine[Any, Any, None]:
-        """Watch the time until cancelled."""
-        return self._alarms.run()
-
-    def over(self, attempt: Attempt) -> None:
-        """It has ended."""
-        self._alarms.take_back(attempt)
-
-    def interrupt(self, attempt: Attempt, ending: Ending) -> None:
-        is_first = attempt.ending is None
-        attempt.end(ending)
-        if attempt.pool is None:
-            return
-        attempt.pool.interrupt(attempt)
-        if is_first:
-            insist_at = self._clock.monotonic() + self._tools.settings.grace
-            self._alarms.set(attempt, insist_at, Ring.INSIST)
-
-    def begun(self, attempt: Attempt) -> None:
-        """An attempt that is watched has started."""
-        spec, now = attempt.spec, attempt.started_at
-        if now is None or attempt.is_over:
-            return
-        if spec.timeout is not None:
-            self._alarms.set(attempt, now + spec.timeout, Ring.TIMEOUT)
-        if spec.stall is not None:
-            self._alarms.set(attempt, now + spec.stall, Ring.STALL)
-
-    def _rang(self, attempt: Attempt, ring: Ring) -> None:
-        match ring:
-            case Ring.TIMEOUT | Ring.STALL if attempt.ending is not None:
+    def _passed(self, attempt: Attempt, kind: DeadlineKind) -> None:
+        match kind:
+            case DeadlineKind.TIMEOUT | DeadlineKind.STALL if attempt.ending is not None:
                 pass  # it ends already, and has its grace
-            case Ring.TIMEOUT:
-                self._look_at_time(attempt)
-            case Ring.STALL:
-                self._look_for_life(attempt)
-            case Ring.INSIST:
+            case DeadlineKind.TIMEOUT:
+                self._check_timeout(attempt)
+            case DeadlineKind.STALL:
+                self._check_stall(attempt)
+            case DeadlineKind.INSIST:
                 if attempt.pool is not None:
                     attempt.pool.insist(attempt)
-                stuck_at = self._clock.monotonic() + self._tools.settings.stall_limit
-                self._alarms.set(attempt, stuck_at, Ring.STUCK)
-            case Ring.STUCK:
-                self._be_wedged(attempt)
+                stuck_at = self._clock.monotonic() + self._stall_limit
+                self._set(attempt, stuck_at, DeadlineKind.STUCK)
+            case DeadlineKind.STUCK:
+                self._give_up(attempt)
             case _:
-                assert_never(ring)
+                assert_never(kind)
 
-    def _look_at_time(self, attempt: Attempt) -> None:
+    def _check_timeout(self, attempt: Attempt) -> None:
         """It may have been held up when it started, or be so still."""
         now, timeout = self._clock.monotonic(), attempt.spec.timeout or 0.0
         since = now if attempt.is_held_up else (attempt.started_at or 0.0)
         if since + timeout > now + ROUNDING:
-            self._alarms.set(attempt, since + timeout, Ring.TIMEOUT)
+            self._set(attempt, since + timeout, DeadlineKind.TIMEOUT)
         else:
             self.interrupt(attempt, Ending.TIMEOUT)
 
-    def _look_for_life(self, attempt: Attempt) -> None:
+    def _check_stall(self, attempt: Attempt) -> None:
         stall, seen = attempt.spec.stall or 0.0, attempt.context.alive_at
-        silent_until = (attempt.started_at if seen is None else seen) or 0.0
+        silent_since = (attempt.started_at if seen is None else seen) or 0.0
         if attempt.is_held_up:
-            silent_until = self._clock.monotonic()
-        if silent_until + stall > self._clock.monotonic() + ROUNDING:
-            self._alarms.set(attempt, silent_until + stall, Ring.STALL)
+            silent_since = self._clock.monotonic()
+        if silent_since + stall > self._clock.monotonic() + ROUNDING:
+            self._set(attempt, silent_since + stall, DeadlineKind.STALL)
         else:
             self.interrupt(attempt, Ending.STALL)
 
-    def _be_wedged(self, attempt: Attempt) -> None:
+    def _give_up(self, attempt: Attempt) -> None:
         """Nothing ends this attempt: its slot is lost to this process, which should be replaced."""
         attempt.is_stuck = True
-        job = attempt.job
-        self._tools.journal.stuck(job.id, job.task, self._tools.parent.settles)
+        job, event = attempt.job, "attempt stuck: its process is replaced"
+        if not self._parent.settles:
+            event = (
+                "attempt stuck: its slot stays taken until this process ends; a task with "
+                'isolation="process" can be killed'
+            )
+        self._log.error(event, job=job.id, task=job.task)
         why = f"job {job.id} ({job.task}) must end and does not"
-        self._tools.parent.replace(why, is_wedged=True)
+        self._parent.replace(why, is_wedged=True)

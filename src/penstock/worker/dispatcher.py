@@ -1,27 +1,35 @@
-"""Who does the work: hands claimed jobs to slots, threads and children, and collects the outcomes.
+"""Hands claimed jobs to the pools that run them, and collects the outcomes.
 
 Everything here happens on the worker's loop and never waits: what the store says comes in by one
-side (``take``, ``cancel``, ``forget``), outcomes are put into the hands on the other.
+side (``take``, ``cancel``, ``forget``), outcomes go into ``inflight`` on the other.
+
+A job that was in a crash is a *suspect*: its next attempt runs alone in a child process, or, if no
+child can import its task, in this process while nothing else runs. A crash charges all suspects
+that a worker has, so those that find no room go back under a hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
+from penstock.clock import Clock
 from penstock.core.job import SUCCEEDED, Hold, Job, Outcome, OutcomeKind, Verdict
-from penstock.core.spec import KINDS, Kind
+from penstock.core.spec import KINDS, Kind, Spec
 from penstock.engines.records import Report
 from penstock.worker.async_pool import AsyncPool
-from penstock.worker.deadlines import Ends
-from penstock.worker.inflight import Attempt, Ending
-from penstock.worker.lone_attempts import Surroundings, Suspects
-from penstock.worker.pool import Means, Pool
+from penstock.worker.child.find_task import NotImportable, locate
+from penstock.worker.deadlines import Deadlines
+from penstock.worker.inflight import Attempt, Ending, Inflight
+from penstock.worker.log import WorkerLog
+from penstock.worker.lone_attempts import LonePool
+from penstock.worker.pool import Pool, StartGate
 from penstock.worker.prefetch import Demand, DemandPlanner, Room
-from penstock.worker.process_pool import Home, ProcessPool
+from penstock.worker.process_pool import ProcessPool
 from penstock.worker.runner import SHUT_DOWN, Runner
+from penstock.worker.settings import WorkerSettings
+from penstock.worker.status import Parent, Stats, StoreTime
 from penstock.worker.thread_pool import ThreadPool
-from penstock.worker.tools import Tools
 
 NO_SLOT: Final = "no slot was free"
 
@@ -38,55 +46,81 @@ QUIET_WITHIN: Final = 10.0
 LOUD_HOLD: Final = 30.0
 """Seconds before such a suspect is offered again, while others get their turn."""
 
+SUSPECT_IDLE: Final = 10.0
+"""Seconds after which children that no suspect needs are let go."""
+
 
 class Dispatcher:
-    """All attempts of one worker, wherever they run."""
+    """All attempts of one worker, wherever they run.
 
-    def __init__(self, tools: Tools) -> None:
-        self._tools = tools
-        self._inflight = tools.inflight
-        self._stats = tools.stats
-        self._wake = tools.wake
-        self._gate = tools.gate
-        self._is_verbose = tools.journal.is_verbose
-        settings = tools.settings
-        self._runner = runner = Runner(tools.time.now, tools.worker)
-        self._ends = Ends(tools)
-        means = Means(
-            runner, tools.gate, tools.clock, self._ends.begun, self._finished, settings.reserve
-        )
-        self._slots = AsyncPool(settings.concurrency, means)
-        self._threads = ThreadPool(settings.threads, means)
-        home = Home(worker=tools.worker, time=tools.time)
-        self._children = ProcessPool(settings.children, means, home, settings.max_jobs)
-        around = Surroundings(
-            worker=tools.worker,
-            pools=(self._slots, self._threads, self._children),
-            pool_of=self._pool_of,
-            announce=self._announce,
-            time=tools.time,
-            journal=tools.journal,
-        )
-        self._suspects = Suspects(settings.children, means, around)
+    ``worker`` is the worker's present id; ``wake`` is called when there is something to send, or
+    room for more.
+    """
+
+    def __init__(
+        self,
+        specs: Mapping[str, Spec],
+        settings: WorkerSettings,
+        *,
+        clock: Clock,
+        gate: StartGate,
+        worker: Callable[[], str],
+        stats: Stats,
+        log: WorkerLog,
+        parent: Parent,
+        wake: Callable[[], None],
+    ) -> None:
+        self.inflight = Inflight(clock.monotonic)
+        self.time = time = StoreTime(clock)
+        self.stats = stats
+        self._specs = specs
+        self._settings = settings
+        self._clock = clock
+        self._gate = gate
+        self._worker = worker
+        self._log = log
+        self._parent = parent
+        self._wake = wake
+        self._is_verbose = log.is_verbose
+        self._runner = Runner(time.now, worker)
+        self._deadlines = Deadlines(clock, settings, log, parent)
+        common = (self._runner, gate, clock, self._deadlines.begun, self._finished)
+        self._slots = AsyncPool(settings.concurrency, *common, settings.reserve)
         self._by_kind: dict[Kind, Pool] = {
             "async": self._slots,
-            "sync": self._threads,
-            "process": self._children,
+            "sync": ThreadPool(settings.threads, *common, settings.reserve),
+            "process": ProcessPool(
+                settings.children,
+                *common,
+                settings.reserve,
+                worker=worker,
+                time=time,
+                max_jobs=settings.max_jobs,
+            ),
         }
-        self._pools: tuple[Pool, ...] = (*self._by_kind.values(), self._suspects)
-        self.planner = DemandPlanner(tools, self._by_kind)
+        self._suspects = ProcessPool(
+            settings.children,
+            *common,
+            worker=worker,
+            time=time,
+            idle=SUSPECT_IDLE,
+            unfit=self._run_alone,
+        )
+        others = (*self._by_kind.values(), self._suspects)
+        self._lone = LonePool(gate, others, self._pool_of, self._announce)
+        self._pools: tuple[Pool, ...] = (*others, self._lone)
+        self.planner = DemandPlanner(specs, settings, gate, self.inflight, self._by_kind)
         self.is_draining = False
         self.left_to_parent = False
         """Something is left to be settled when this process is dead, under its lease."""
 
     def lives(self) -> list[Coroutine[Any, Any, None]]:
-        """What has to live for attempts to run: slots, alarms and suspects."""
+        """What has to run so that attempts can: slots, deadlines, and what runs alone."""
         slots = [self._slots.serve() for _ in range(self._slots.size)]
-        children = [self._suspects.serve() for _ in range(self._suspects.size)]
-        return [*slots, *children, self._ends.run()]
+        return [*slots, self._lone.serve(), self._deadlines.run()]
 
     def close(self) -> None:
-        """Let everything end; nobody wants to know how. Call it before the tasks are cancelled."""
+        """Let everything end, and drop its outcomes. Call it before the tasks are cancelled."""
         for pool in self._pools:
             pool.close()
 
@@ -122,55 +156,78 @@ class Dispatcher:
     @property
     def running(self) -> int:
         """How many attempts have started and not ended."""
-        return sum(attempt.started_at is not None for attempt in self._inflight)
+        return sum(attempt.started_at is not None for attempt in self.inflight)
 
     # --- jobs come in --------------------------------------------------------------------------
 
     def take(self, jobs: Sequence[Job]) -> dict[Kind, int]:
         """Hand claimed jobs out, most urgent first; return how many of each kind there were."""
-        now = self._tools.clock.monotonic()
-        lots: dict[Kind, list[Attempt]] = {kind: [] for kind in KINDS}
-        spec_of, take = self._tools.specs.get, self._inflight.take
+        now = self._clock.monotonic()
+        by_kind: dict[Kind, list[Attempt]] = {kind: [] for kind in KINDS}
+        spec_of, take = self._specs.get, self.inflight.take
         for job in jobs:
             spec = spec_of(job.task)
             if spec is None:
-                self._turn_away(job)
+                self._hold_unknown(job)
                 continue
             attempt = take(job, spec, now)
             if self.is_draining:
                 self._settle(attempt, released(attempt, SHUT_DOWN))
             elif job.crashes == 0:
                 attempt.pool = self._by_kind[spec.kind]
-                lots[spec.kind].append(attempt)
-            elif self._suspects.has_room:
-                attempt.pool = self._suspects
-                self._suspects.put([attempt])
+                by_kind[spec.kind].append(attempt)
             else:
-                self._settle(attempt, _held(job, Hold.LIMIT, NOT_ALONE, SUSPECT_HOLD))
-        self._tools.stats.claimed += len(jobs)
-        for kind, lot in lots.items():
-            if lot:
-                self._by_kind[kind].put(lot)
-                self._return_surplus(kind, lot)
-        return {kind: len(lot) for kind, lot in lots.items()}
+                self._take_suspect(attempt)
+        self.stats.claimed += len(jobs)
+        for kind, attempts in by_kind.items():
+            if attempts:
+                self._by_kind[kind].put(attempts)
+                self._return_surplus(kind, len(attempts))
+        return {kind: len(attempts) for kind, attempts in by_kind.items()}
 
-    def _return_surplus(self, kind: Kind, lot: list[Attempt]) -> None:
+    def _return_surplus(self, kind: Kind, taken: int) -> None:
         """Give back at once what is more than a kind can take: the mix was not as expected."""
         pool = self._by_kind[kind]
-        surplus = min(len(lot), pool.load - pool.size - self.planner.prefetch.stock(kind))
+        surplus = min(taken, pool.load - pool.size - self.planner.prefetch.ahead(kind))
         if surplus > 0:
             self._release(pool.waiting[-surplus:], NO_SLOT)
 
-    def _turn_away(self, job: Job) -> None:
-        """Nobody here knows the task; it waits until a worker joins that does."""
+    def _take_suspect(self, attempt: Attempt) -> None:
+        if self._suspects.load + self._lone.load > self._suspects.size:
+            self._settle(attempt, _held(attempt.job, Hold.LIMIT, NOT_ALONE, SUSPECT_HOLD))
+            return
+        if attempt.spec.kind != "process":
+            location = locate(attempt.spec.function)
+            if isinstance(location, NotImportable):
+                self._run_alone(attempt, location.why)
+                return
+            if location.script is not None:
+                why = "only a task with isolation='process' has its script run again"
+                self._run_alone(attempt, why)
+                return
+        self._log_suspect(attempt, "in a child process")
+        attempt.pool = self._suspects
+        self._suspects.put([attempt])
+
+    def _run_alone(self, attempt: Attempt, why: str) -> None:
+        self._log_suspect(attempt, f"alone in this process ({why})")
+        attempt.pool = self._lone
+        self._lone.put([attempt])
+
+    def _log_suspect(self, attempt: Attempt, where: str) -> None:
+        job = attempt.job
+        self._log.warning("suspect", job=job.id, task=job.task, crashes=job.crashes, runs=where)
+
+    def _hold_unknown(self, job: Job) -> None:
+        """The job waits until a worker joins that has its task."""
         self.planner.unknown.add(job.task)
-        self._inflight.add(_held(job, Hold.UNKNOWN_TASK, job.task))
-        self._tools.stats.count(OutcomeKind.RELEASED)
-        self._tools.journal.unknown_task(job.task, tuple(self._tools.specs))
+        self.inflight.add(_held(job, Hold.UNKNOWN_TASK, job.task))
+        self.stats.count(OutcomeKind.RELEASED)
+        self._log.unknown_task(job.task, self._specs)
 
     def _announce(self, attempt: Attempt) -> None:
-        self._inflight.announce(attempt)
-        self._tools.wake()
+        self.inflight.announce(attempt)
+        self._wake()
 
     def _pool_of(self, attempt: Attempt) -> Pool:
         return self._by_kind[attempt.spec.kind]
@@ -178,29 +235,28 @@ class Dispatcher:
     # --- attempts end --------------------------------------------------------------------------
 
     def _finished(self, attempt: Attempt, outcome: Outcome | None) -> None:
-        """An attempt that ran has ended."""
         if attempt.ending is not None or attempt.spec.is_watched:
-            self._ends.over(attempt)
+            self._deadlines.forget(attempt)
         self.planner.prefetch.finished(attempt.spec.kind)
         self._over(attempt)
         if outcome is not None and (self._is_verbose or outcome.kind is not SUCCEEDED):
-            self._tools.journal.ended(attempt.job, outcome)
+            self._log.attempt_ended(attempt.job, outcome)
         self._settle(attempt, outcome)
 
     def _over(self, attempt: Attempt) -> None:
         attempt.is_over = True
         if self._gate.alone is not None:
-            self._suspects.pump()
+            self._lone.pump()
 
     def _settle(self, attempt: Attempt, outcome: Outcome | None) -> None:
-        if self._inflight.settle(attempt, outcome) and outcome is not None:
-            self._stats.count(outcome.kind)
+        if self.inflight.settle(attempt, outcome) and outcome is not None:
+            self.stats.count(outcome.kind)
         self._wake()
 
     @property
     def is_hopeless(self) -> bool:
         """All that still runs is stuck."""
-        attempts = list(self._inflight)
+        attempts = list(self.inflight)
         return bool(attempts) and all(attempt.is_stuck for attempt in attempts)
 
     def _withdraw(self, attempt: Attempt) -> bool:
@@ -210,41 +266,41 @@ class Dispatcher:
         return True
 
     def cancel(self, ids: Sequence[str]) -> None:
-        """Somebody wants these jobs cancelled."""
-        for attempt in self._inflight.find(ids) if ids else ():
+        """These jobs are to be cancelled."""
+        for attempt in self.inflight.find(ids) if ids else ():
             if self._withdraw(attempt):
                 self._settle(attempt, attempt.outcome(OutcomeKind.CANCELLED))
             else:
-                self._inflight.tell(attempt.job.id)
-                self._ends.interrupt(attempt, Ending.CANCEL)
+                self.inflight.tell(attempt.job.id)
+                self._deadlines.interrupt(attempt, Ending.CANCEL)
 
     def drop(self, attempts: Sequence[Attempt]) -> None:
-        """These belong to others now; whatever becomes of them, nobody wants to know."""
+        """These belong to other workers now: their outcomes are dropped."""
         for attempt in attempts:
             if not self._withdraw(attempt):
-                self._ends.interrupt(attempt, Ending.LOST)
+                self._deadlines.interrupt(attempt, Ending.LOST)
             self._settle(attempt, None)
-        self._tools.stats.dropped += len(attempts)
+        self.stats.dropped += len(attempts)
 
     def forget(self) -> int:
         """The lease is lost: everything belongs to others now."""
-        attempts = list(self._inflight)
+        attempts = list(self.inflight)
         self.drop(attempts)
-        self._inflight.clear()
+        self.inflight.clear()
         return len(attempts)
 
     # --- jobs go back --------------------------------------------------------------------------
 
     def tidy(self) -> None:
-        """Give back what waited too long for a slot: somebody else may be free."""
+        """Give back what waited too long for a slot: another worker may have one."""
         if not self._gate.is_trusted:
             return  # they wait for the lease, not for a slot
-        late = self._tools.clock.monotonic() - self._tools.settings.patience
+        late = self._clock.monotonic() - self._settings.patience
         for pool in self._by_kind.values():
             stale = [attempt for attempt in pool.waiting if attempt.taken_at < late]
             if self._release(stale, NO_SLOT):
                 self.planner.prefetch.stalled()
-        for attempt in self._suspects.waiting:
+        for attempt in (*self._suspects.waiting, *self._lone.waiting):
             is_next = attempt is self._gate.alone
             extra, hold = (QUIET_WITHIN, LOUD_HOLD) if is_next else (0.0, SUSPECT_HOLD)
             if attempt.taken_at + extra < late and self._withdraw(attempt):
@@ -264,33 +320,33 @@ class Dispatcher:
 
     def end_all(self) -> None:
         """Time is up: stop what can be stopped."""
-        for attempt in self._inflight:
-            self._ends.interrupt(attempt, Ending.SHUTDOWN)
+        for attempt in self.inflight:
+            self._deadlines.interrupt(attempt, Ending.SHUTDOWN)
 
     def leave_all(self) -> None:
         """What did not end when it was stopped: give it back all the same, or see to it that it is
         given back when this process is dead.
         """
-        parent, outcomes = self._tools.parent, []
-        for attempt in self._inflight:
+        outcomes = []
+        for attempt in self.inflight:
             outcome = self._runner.ended(attempt)
-            if parent.settles and outcome is not None:
+            if self._parent.settles and outcome is not None:
                 outcomes.append(outcome)
                 outcome = None
             self._settle(attempt, outcome)
             attempt.end(Ending.LOST)
         if outcomes:
             self.left_to_parent = True
-            parent.settle_after_death(self._tools.worker(), outcomes)
+            self._parent.settle_after_death(self._worker(), outcomes)
 
     def given_back(self, attempts: Sequence[Attempt], verdicts: Sequence[Verdict | None]) -> None:
-        """Somebody else has seized these attempts and given them back, as far as there is a
+        """The watchdog has seized these attempts and given them back, as far as there is a
         verdict.
         """
         for attempt, verdict in zip(attempts, verdicts, strict=True):
             if attempt.pool is not None:
                 attempt.pool.discard(attempt)
-            self._ends.over(attempt)  # it may have been told to end meanwhile
+            self._deadlines.forget(attempt)  # it may have been told to end meanwhile
             self._over(attempt)
             is_settled = verdict is not None and verdict is not Verdict.LATER
             self._settle(attempt, None if is_settled else released(attempt, WEDGED))
@@ -305,12 +361,12 @@ class Dispatcher:
 
     def reports(self) -> list[Report]:
         """What handlers have reported since the last time."""
-        found = (attempt.context.take_report() for attempt in self._inflight)
+        found = (attempt.context.take_report() for attempt in self.inflight)
         return [report for report in found if report is not None]
 
     def resend_reports(self) -> None:
         """The reports did not arrive."""
-        for attempt in self._inflight:
+        for attempt in self.inflight:
             attempt.context.resend()
 
 

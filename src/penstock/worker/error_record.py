@@ -42,7 +42,7 @@ def message_of(error: BaseException) -> str:
     """What the exception says of itself."""
     try:
         return storable(str(error), LONGEST_MESSAGE)
-    except BaseException as trouble:  # it is somebody else's code, and may even exit
+    except BaseException as trouble:  # it is the user's code, and may even exit
         return f"its message cannot be read: {type(trouble).__name__}"
 
 

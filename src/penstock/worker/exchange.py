@@ -11,7 +11,7 @@ If this goes wrong here
 |------------------------------------|-------------------------------------------------------------|
 | an exchange's reply is lost        | outcomes once more with want 0, then ``held``; then go on   |
 | the same again while clearing up   | clear up again: every step may be repeated                  |
-| the lease is lost, whoever notices | all is dropped; a new id, a new ``join``                    |
+| the lease is lost                  | all is dropped; a new id, a new ``join``                    |
 | an outcome cannot be stored        | the batch is halved until it stands alone; then the job     |
 |                                    | fails, with that as the reason                              |
 | a row is locked (``LATER``)        | its outcome is kept for the next exchange                   |
@@ -22,12 +22,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
+from penstock.clock import Clock
 from penstock.core.job import Outcome, OutcomeKind, Verdict
+from penstock.core.spec import Spec
 from penstock.engines.batcher import halved
 from penstock.engines.engine import Engine
 from penstock.engines.records import Ask, Exchange, WorkerInfo
@@ -35,20 +37,39 @@ from penstock.errors import ItemRefused
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.error_record import storable
 from penstock.worker.lease import Lease
-from penstock.worker.tools import Tools
+from penstock.worker.log import WorkerLog
+from penstock.worker.settings import WorkerSettings
 
 UNSTORABLE: Final = "result could not be stored"
 
 
 class Exchanger:
-    """The worker's dealings with the store, under whatever name it has now."""
+    """The worker's exchanges with the store, under the id that it has now.
 
-    def __init__(self, engine: Engine, lease: Lease, dispatcher: Dispatcher, tools: Tools) -> None:
+    ``joined`` is told of each id under which it has joined.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        lease: Lease,
+        dispatcher: Dispatcher,
+        *,
+        specs: Mapping[str, Spec],
+        settings: WorkerSettings,
+        clock: Clock,
+        log: WorkerLog,
+        joined: Callable[[str], None],
+    ) -> None:
         self._engine = engine
         self._lease = lease
         self._dispatcher = dispatcher
-        self._tools = tools
-        self._inflight = tools.inflight
+        self._inflight = dispatcher.inflight
+        self._specs = specs
+        self._settings = settings
+        self._clock = clock
+        self._log = log
+        self._joined = joined
         self._must_join = True
         self._is_uncertain = False
 
@@ -65,10 +86,10 @@ class Exchanger:
             await self._recover()
 
     def lose(self, worker: str) -> None:
-        """The store does not know ``worker`` any more. Idempotent, whoever finds out."""
+        """The store does not know ``worker`` any more. Idempotent."""
         if worker != self._lease.worker:
             return
-        self._tools.journal.lease_lost(worker, self._dispatcher.forget())
+        self._log.warning("lease lost", worker=worker, dropped=self._dispatcher.forget())
         self._lease.rename()
         self._must_join = True
         self._is_uncertain = False
@@ -78,9 +99,8 @@ class Exchanger:
 
         On failure: any ``EngineError``; call ``clear_up`` before the next one.
         """
-        stats, clock = self._tools.stats, self._tools.clock
-        stats.exchanges += 1
-        asked_at = clock.monotonic()
+        self._dispatcher.stats.exchanges += 1
+        asked_at = self._clock.monotonic()
         self._is_uncertain = True
         try:
             reply = await self._engine.exchange(ask)
@@ -91,50 +111,35 @@ class Exchanger:
         if ask.worker != self._lease.worker:
             return None  # the lease was lost meanwhile: what it says is for a worker that was
         self._is_uncertain = False
-        self._tools.time.told(reply.now)
-        self._judged(ask, reply.verdicts)
-        self._dispatcher.cancel(reply.cancels)
+        self._dispatcher.time.told(reply.now)
+        self._judged(ask, reply)
         kinds = self._dispatcher.take(reply.jobs)
-        now = clock.monotonic()
+        now = self._clock.monotonic()
         self._dispatcher.planner.prefetch.exchanged(now, now - asked_at, kinds)
         return reply
 
-    def _judged(self, ask: Ask, verdicts: Sequence[Verdict]) -> None:
-        self._tools.journal.available()
+    def _judged(self, ask: Ask, reply: Exchange) -> None:
+        self._log.available()
         if self._inflight.reported(ask.begun):
             self._dispatcher.pump()
-        if stale := self._inflight.answered(ask.outcomes, verdicts):
-            self._tools.journal.stale(ask.worker, stale)
+        if stale := self._inflight.answered(ask.outcomes, reply.verdicts):
+            self._log.warning("outcomes stale", worker=ask.worker, count=stale)
+        self._dispatcher.cancel(reply.cancels)
 
     # --- before the next one -------------------------------------------------------------------
 
     async def _join(self) -> None:
-        settings = self._tools.settings
-        asked_at = self._tools.clock.monotonic()
-        info = WorkerInfo(
-            id=self._lease.worker,
-            queues=settings.queues,
-            tasks=tuple(self._tools.specs),
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            slots=settings.concurrency + settings.threads + settings.children,
-            rooms={
-                "async": settings.concurrency,
-                "sync": settings.threads,
-                "process": settings.children,
-            },
-            kinds={name: spec.kind for name, spec in self._tools.specs.items()},
-            reserve=settings.reserve,
-            lease=settings.lease,
-        )
+        asked_at = self._clock.monotonic()
+        info = worker_info(self._lease.worker, self._specs, self._settings)
         await self._engine.join(info)
-        self._tools.journal.available()
+        self._log.available()
         if info.id != self._lease.worker:
             return
         self._must_join = False
         self._lease.renew(info.id, asked_at)
-        self._tools.journal.joined(info.id, settings.queues, len(info.tasks))
-        self._tools.parent.joined(info.id)
+        queues = ",".join(info.queues)
+        self._log.info("worker joined", worker=info.id, queues=queues, tasks=len(info.tasks))
+        self._joined(info.id)
 
     async def _recover(self) -> None:
         worker = self._lease.worker
@@ -146,21 +151,19 @@ class Exchanger:
         )
         if ask.outcomes:
             try:
-                reply = await self._engine.exchange(ask)
+                self._judged(ask, await self._engine.exchange(ask))
             except ItemRefused:
                 await self._halve(ask)
-            else:
-                self._judged(ask, reply.verdicts)
-                self._dispatcher.cancel(reply.cancels)
         held = await self._engine.held(worker)
-        self._tools.journal.available()
+        self._log.available()
         if worker != self._lease.worker:
             return
         difference = self._inflight.compare(held)
         self._dispatcher.drop(difference.gone)
         self._dispatcher.take(difference.unknown)
         self._is_uncertain = False
-        self._tools.journal.recovered(worker, len(difference.unknown), len(difference.gone))
+        adopted, dropped = len(difference.unknown), len(difference.gone)
+        self._log.info("lost reply", worker=worker, adopted=adopted, dropped=dropped)
 
     # --- what cannot be stored -----------------------------------------------------------------
 
@@ -170,15 +173,35 @@ class Exchanger:
         async def settle(outcomes: Sequence[Outcome]) -> Sequence[Verdict]:
             piece = Ask(worker=ask.worker, outcomes=tuple(outcomes), begun=ask.begun, told=ask.told)
             reply = await self._engine.exchange(piece)
-            self._judged(piece, reply.verdicts)
-            self._dispatcher.cancel(reply.cancels)
+            self._judged(piece, reply)
             return reply.verdicts
 
         answers = await halved(settle, ask.outcomes)
         for outcome, answer in zip(ask.outcomes, answers, strict=True):
             if isinstance(answer, ItemRefused):
-                self._tools.journal.refused(outcome.job, answer)
+                self._log.error("outcome refused", job=outcome.job, why=str(answer))
                 self._inflight.replace(outcome, _plainer(outcome, answer))
+
+
+def worker_info(id: str, specs: Mapping[str, Spec], settings: WorkerSettings) -> WorkerInfo:
+    """What a worker tells of itself when it joins."""
+    rooms = {
+        "async": settings.concurrency,
+        "sync": settings.threads,
+        "process": settings.children,
+    }
+    return WorkerInfo(
+        id=id,
+        queues=settings.queues,
+        tasks=tuple(specs),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        slots=sum(rooms.values()),
+        rooms=rooms,
+        kinds={name: spec.kind for name, spec in specs.items()},
+        reserve=settings.reserve,
+        lease=settings.lease,
+    )
 
 
 def _plainer(outcome: Outcome, refusal: ItemRefused) -> Outcome | None:

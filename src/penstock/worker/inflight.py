@@ -1,4 +1,4 @@
-"""What a worker has in its inflight: attempts not yet ended, and outcomes not yet settled.
+"""What a worker has in flight: attempts not yet ended, and outcomes not yet settled.
 
 Every job that the store gave this worker is in exactly one of the two until the store has answered
 for its outcome. That is what ``held`` is compared with after a lost reply (law 3).
@@ -18,11 +18,6 @@ from penstock.core.spec import Spec
 from penstock.worker.interrupt import NEVER, InterruptGuard
 from penstock.worker.pool import Pool
 
-# --- attempt ------------------------------------------------------------------------------------
-#
-# One job in this worker's inflight, from the claim to its outcome.
-
-
 Key = tuple[str, int]
 """A job and its attempt: with the worker's id, the fence."""
 
@@ -35,7 +30,7 @@ class Ending(Enum):
     CANCEL = auto()
     SHUTDOWN = auto()
     LOST = auto()
-    """It belongs to another worker now: whatever becomes of it, nobody wants to know."""
+    """It belongs to another worker now: its outcome is dropped."""
 
 
 class Attempt:
@@ -105,11 +100,11 @@ class Attempt:
         self.task: asyncio.Task[None] | None = None
         """The slot that runs it, while one does."""
         self.guard = NEVER if spec.is_async else InterruptGuard()
-        """When its handler can be hit, if it runs in a thread."""
+        """When its handler can be interrupted, if it runs in a thread."""
 
     def seize(self) -> bool:
-        """Decide that it starts, or that it never does: whoever seizes it, from whatever thread,
-        is the only one.
+        """Decide that it starts, or that it never does; only the first caller, from whatever
+        thread, gets True.
         """
         try:
             self._token.pop()
@@ -119,8 +114,14 @@ class Attempt:
 
     @property
     def is_waiting(self) -> bool:
-        """Nobody has seized it."""
+        """It has not been seized."""
         return bool(self._token)
+
+    def reset(self) -> None:
+        """It could not start where it was to: let it be seized again."""
+        self.started_at = None
+        self.is_reported = self.job.started
+        self._token = [None]
 
     @property
     def is_out_of_time(self) -> bool:
@@ -143,12 +144,9 @@ class Attempt:
         return Outcome(job=self.job.id, attempt=self.job.attempt, kind=kind, reason=reason)
 
 
-# --- hands --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What the store and the hands disagree about."""
+    """What the store and the worker disagree about."""
 
     unknown: list[Job]
     """The store says this worker has them."""
@@ -196,7 +194,7 @@ class Inflight:
     def settle(self, attempt: Attempt, outcome: Outcome | None) -> bool:
         """The attempt has ended; its outcome is kept for the next exchange.
 
-        False: it was forgotten before, and its outcome is nobody's business.
+        False: it was forgotten before, and its outcome is dropped.
         """
         key = attempt.key
         if self._attempts.pop(key, None) is None:

@@ -1,8 +1,9 @@
 """The lease: a worker's right to start jobs, kept by beats from a thread of its own.
 
-A beat proves to others that the worker lives; its answer proves to the worker that nobody has taken
-its jobs. How long that answer is good for is counted from the moment the beat was *sent*: somebody
-who saw the beat before this one may have begun to count a lease right after that moment. So
+A beat proves to others that the worker lives; its answer proves to the worker that its jobs are
+still its own. How long that answer is good for is counted from the moment the beat was *sent*: an
+observer that saw the beat before this one may have begun to count a lease right after that moment.
+So
 
     trusted_until = start of the last successful beat (or join) + lease - margin
 
@@ -19,7 +20,7 @@ If this dies, or hangs, here
 | the process, anywhere        | its beat stands still; a leader proves the death and rescues      |
 | the worker's loop            | beats go on: the jobs stay here, slow but not doubled             |
 | the beat thread, or the GIL  | nothing starts after ``trusted_until``; then as if it had died    |
-| the store, less than a lease | nobody can prove anything: everything goes on, outcomes wait      |
+| the store, less than a lease | nothing can be proven: everything goes on, outcomes wait          |
 | the store, longer            | the same, but nothing starts until a beat succeeds again          |
 | after a rescue               | the next beat is told ``LeaseLost``: all is dropped, a new id     |
 """
@@ -30,14 +31,13 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from penstock.clock import Clock
 from penstock.engines.engine import Engine
 from penstock.engines.retrying import Backoff
-from penstock.errors import EngineClosed, EngineError, EngineUnavailable, LeaseLost
-from penstock.worker.log import Journal
+from penstock.errors import EngineClosed, EngineError, LeaseLost
+from penstock.worker.log import WorkerLog
 from penstock.worker.pool import StartGate
 from penstock.worker.settings import WorkerSettings
 
@@ -48,7 +48,7 @@ def new_worker_id(name: str) -> str:
 
 
 class Lease:
-    """Which name the worker has now, and until when it may trust it. Safe for threads.
+    """Which id the worker has now, and until when it may trust it. Safe for threads.
 
     ``lost`` and ``regained`` are called on the worker's loop.
     """
@@ -74,7 +74,7 @@ class Lease:
 
     @property
     def beating(self) -> str | None:
-        """Whom to beat for; None: the store does not know the worker yet."""
+        """The id to beat for; None: the store does not know the worker yet."""
         with self._lock:
             return self.worker if self._is_joined else None
 
@@ -86,7 +86,7 @@ class Lease:
             self._is_joined = True
             before = self._gate.trusted_until
             self._gate.trusted_until = max(before, asked_at + self._good_for)
-        # Asked after the change: whoever found the gate shut before it is woken by this.
+        # Asked after the change: what found the gate shut before is woken by this.
         if self._clock.monotonic() >= before:
             self._call(self._regained)
 
@@ -99,7 +99,7 @@ class Lease:
         self._call(self._lost, worker)
 
     def rename(self) -> None:
-        """Become somebody new; nothing is trusted until it has joined."""
+        """Take a new id; nothing is trusted until it has joined."""
         with self._lock:
             self.worker = new_worker_id(self._name)
             self._is_joined = False
@@ -109,83 +109,27 @@ class Lease:
         try:
             self._loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
-            pass  # the worker's loop is closed: there is nobody to tell
+            pass  # the worker's loop is closed: it has ended
 
 
-class Heartbeat:
-    """Heartbeat every fifth of a lease, for whoever the worker is at that moment.
-
-    ``beside`` lives in the same thread, with the same handle.
-    """
-
-    def __init__(
-        self,
-        connect: Callable[[], Engine],
-        lease: Lease,
-        every: float,
-        clock: Clock,
-        journal: Journal,
-        beside: Callable[[Engine], Coroutine[Any, Any, None]],
-    ) -> None:
-        self._connect = connect
-        self._lease = lease
-        self._every = every
-        self._clock = clock
-        self._journal = journal
-        self._beside = beside
-
-    async def run(self) -> None:
-        """Beat until cancelled."""
-        engine = self._connect()
+async def keep_beating(
+    engine: Engine, lease: Lease, every: float, clock: Clock, log: WorkerLog
+) -> None:
+    """Beat every fifth of a lease, under the id that the worker has at that moment."""
+    backoff = Backoff(longest=every)
+    while True:
+        worker, asked_at, pause = lease.beating, clock.monotonic(), every
         try:
-            await open_patiently(engine, self._clock, self._journal)
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._beat_on(engine))
-                group.create_task(self._beside(engine))
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        finally:
-            await engine.close()
-
-    async def _beat_on(self, engine: Engine) -> None:
-        backoff = Backoff(longest=self._every)
-        while True:
-            await self._clock.sleep(await self._beat(engine, backoff))
-
-    async def _beat(self, engine: Engine, backoff: Backoff) -> float:
-        """Beat once; return how long to wait before the next one."""
-        worker, asked_at = self._lease.beating, self._clock.monotonic()
-        if worker is None:
-            return self._every
-        try:
-            await engine.beat(worker)
-        except LeaseLost:
-            self._lease.lose(worker)
+            if worker is not None:
+                await engine.beat(worker)
+                lease.renew(worker, asked_at)
+        except LeaseLost as error:
+            lease.lose(error.worker)
         except EngineClosed:
             raise
         except EngineError as error:
-            self._journal.unavailable("beat", error)
-            return backoff.next()
+            log.unavailable("beat", error)
+            pause = backoff.next()
         else:
-            self._lease.renew(worker, asked_at)
-        backoff.reset()
-        return self._every
-
-
-async def open_patiently(
-    engine: Engine, clock: Clock, journal: Journal, unless: asyncio.Event | None = None
-) -> bool:
-    """Open a handle, however long the store is away; any other error is raised.
-
-    False: ``unless`` was set before it could be opened.
-    """
-    backoff = Backoff()
-    unless = unless or asyncio.Event()
-    while not unless.is_set():
-        try:
-            await engine.open()
-            return True
-        except EngineUnavailable as error:
-            journal.unavailable("open", error)
-            await clock.wait(unless, backoff.next())
-    return False
+            backoff.reset()
+        await clock.sleep(pause)

@@ -1,15 +1,15 @@
-"""One attempt on its way through what surrounds its handler, and back.
+"""What surrounds a handler: middleware, dependencies, and the start-up and shutdown of an app.
 
     middleware  >  arguments decoded  >  dependencies made  >  the handler
     middleware  <                        dependencies left  <
 
-It is written once, as a coroutine. For a sync task nothing in it ever waits: a thread takes it to
-its end in one step.
+A call is written once, as a coroutine. For a sync task nothing in it ever waits: a thread takes it
+to its end in one step.
 
-Nothing but the handler, and the way to it on a loop, can be stopped. In a thread all else is
-outside the window; on a loop ``is_cleaning`` tells that the way back has begun. What the attempt
-was asked when the way back began decides how it ends; what comes later comes too late, except that
-a clean-up which had to be cancelled is no success.
+Nothing but the handler, and the way to it on a loop, can be stopped: in a thread all else is out of
+the guard, on a loop ``is_cleaning`` tells that the clean-up has begun. What the attempt was asked
+when the clean-up began decides how it ends; what comes later comes too late, except that a clean-up
+which had to be cancelled is no success.
 """
 
 from __future__ import annotations
@@ -29,16 +29,13 @@ from penstock.errors import BadHook
 from penstock.logs import say
 from penstock.worker.inflight import Attempt, Ending
 
-# --- hook --------------------------------------------------------------------------------------
-#
-# A generator with one yield, from its first step to its last: what hooks are made of.
-
-
 _END: Final = (StopIteration, StopAsyncIteration)
+
+_log: Final = logging.getLogger("penstock.worker")
 
 
 class YieldingHook:
-    """One run of a generator, sync or async. Of a sync one nothing here ever waits."""
+    """One run of a generator with one yield, sync or async; with a sync one nothing here waits."""
 
     __slots__ = ("_generator", "_role", "name")
 
@@ -106,11 +103,9 @@ def _is_veiled(raised: BaseException, error: BaseException) -> bool:
     )
 
 
-# --- wrapped ------------------------------------------------------------------------------------
-
-
 class WrappedCall:
-    """The way of one attempt. Afterwards ``value``, ``error`` and ``ending`` say how it went.
+    """One attempt with its middleware and dependencies. Afterwards ``value``, ``error`` and
+    ``ending`` say how it went.
 
     ``returned`` is called when the handler has ended, before anything cleans up.
     """
@@ -126,20 +121,20 @@ class WrappedCall:
         self.ending: Ending | None = None
         """Why we ended it; None: it ended by itself."""
 
-    def step(self) -> None:
-        """Go all the way in this thread, for a sync task."""
+    def run_sync(self) -> None:
+        """Run it in this thread, for a sync task."""
         try:
-            self.go().send(None)
+            self.run().send(None)
         except StopIteration:
             return
-        raise AssertionError("something waited on the way of a sync task")
+        raise AssertionError("something waited in the call of a sync task")
 
-    async def go(self) -> None:
-        """Go all the way. Never raises."""
+    async def run(self) -> None:
+        """Run it to its end. Never raises."""
         entered = await self._enter()
         if self.error is None:
-            await self._serve()
-        await self._turn()
+            await self._call_handler()
+        await self._begin_cleanup()
         while entered:
             error = self.error
             self.error = await entered.pop().leave(self.value, error)
@@ -153,7 +148,6 @@ class WrappedCall:
     # --- middleware ----------------------------------------------------------------------------
 
     async def _enter(self) -> list[YieldingHook]:
-        """Begin what wraps the attempt, the first declared first."""
         spec = self._attempt.spec
         entered: list[YieldingHook] = []
         try:
@@ -169,8 +163,7 @@ class WrappedCall:
 
     # --- dependencies and the handler ----------------------------------------------------------
 
-    async def _serve(self) -> None:
-        """Make what the handler needs, call it, and clean up."""
+    async def _call_handler(self) -> None:
         attempt = self._attempt
         spec, entered = attempt.spec, list[YieldingHook]()
         try:
@@ -196,7 +189,7 @@ class WrappedCall:
         except BaseException as error:
             self.error = error
         self._returned()
-        await self._turn()
+        await self._begin_cleanup()
         while entered:
             # One that swallows the error has cleaned up, no more: the attempt ends with it.
             self.error = await entered.pop().leave(None, self.error) or self.error
@@ -229,10 +222,10 @@ class WrappedCall:
             raise not_awaited(step.maker, self._attempt.spec.name)
         return await found
 
-    # --- the way back --------------------------------------------------------------------------
+    # --- the clean-up --------------------------------------------------------------------------
 
-    async def _turn(self) -> None:
-        """Begin the way back, once: see how it ends, and let nobody cancel what cleans up."""
+    async def _begin_cleanup(self) -> None:
+        """Begin the clean-up, once: see how it ends, and let no cancellation reach it."""
         attempt = self._attempt
         if attempt.is_cleaning:
             return
@@ -253,14 +246,6 @@ async def absorb_cancellation() -> None:
             await asyncio.sleep(0)
         except (asyncio.CancelledError, GeneratorExit):
             pass
-
-
-# --- lifespan -----------------------------------------------------------------------------------
-#
-# Start-up and shutdown: what an app's hooks do around the life of a worker.
-
-
-_log: Final = logging.getLogger("penstock.worker")
 
 
 @asynccontextmanager
@@ -311,7 +296,6 @@ async def _end_all(begun: list[Stage | YieldingHook]) -> None:
 
 
 async def _end(stage: Stage | YieldingHook) -> BaseException | None:
-    """What it raises; None: nothing."""
     if isinstance(stage, YieldingHook):
         return await stage.leave()
     try:

@@ -1,28 +1,27 @@
-"""How many jobs to ask for: the free slots, and what will have been eaten before the next demand.
+"""How many jobs a worker claims at once: its free slots plus what it will finish meanwhile.
 
 Prefetching is measured, not configured: what the slots finish during one round trip to the store is
 asked for on top. Long jobs finish less than one in that time, so they are never prefetched.
 
 A worker with several kinds of tasks cannot know which kind it will get: it asks for as many as the
-scarcest kind can take at the recent mix. When one kind has no free slots, its tasks are passed over
-now and then, so that jobs waiting for a thread do not keep idle coroutine slots from theirs. Not
-each time: to find what is behind a long line, the store may have to read it. So when such a claim
-was answered in full, and all of it is done before the next one may be made, the next one brings
-more.
+scarcest kind can take at the recent mix. When one kind has no free slots, its tasks are skipped now
+and then, so that jobs waiting for a thread do not keep idle coroutine slots from theirs. Not
+each time: to find what is behind a long line, the store may have to read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import exp
+from math import exp, inf
 from typing import Final
 
-from penstock.core.spec import KINDS, Kind
-from penstock.worker.inflight import Attempt
-from penstock.worker.pool import Pool
+from penstock.clock import Clock
+from penstock.core.spec import KINDS, Kind, Spec
+from penstock.worker.inflight import Attempt, Inflight
+from penstock.worker.pool import Pool, StartGate
 from penstock.worker.reserve import ANY, free_for
-from penstock.worker.tools import Tools
+from penstock.worker.settings import WorkerSettings
 
 MEMORY: Final = 0.1
 """Seconds over which the rate of finished attempts is averaged."""
@@ -34,11 +33,22 @@ third one that takes longer than most.
 
 SHORTEST: Final = 0.005
 """Seconds that a round trip counts at least: a loop and its threads need a while to wake up, and
-what waits no longer than that waits for nobody.
+what waits no longer than that delays no other worker.
 """
 
 RARE: Final = 0.02
 """No kind is thought to be rarer than this."""
+
+
+SKIP_EVERY: Final = (0.005, 0.25)
+"""Shortest and longest pause, in seconds, between two claims that skip a kind of tasks."""
+
+SKIP_SHARE: Final = 20
+"""How many times its own duration such a claim pauses, at most the poll: it may have to read a
+long line."""
+
+MOMENT: Final = 0.02
+"""Seconds for which all slots of a kind may be taken before others are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,7 @@ class Demand:
     want: int = 0
     slots: int = 0
     skipped_kinds: frozenset[Kind] = frozenset()
-    """The kinds whose tasks are left to others this time."""
+    """The kinds whose tasks are left to other workers this time."""
     least_urgent: int | None = None
     """The greatest priority number that there is room for; None: for any."""
 
@@ -75,10 +85,6 @@ class Prefetch:
         self._rate: dict[Kind, float] = dict.fromkeys(KINDS, 0.0)
         self._share: dict[Kind, float] = dict.fromkeys(KINDS, 0.5)
         """How common each kind was of late; what counts is the proportion."""
-        self._stock: dict[Kind, int] = dict.fromkeys(KINDS, 0)
-        """What a claim that passes over all other kinds brings beyond the free slots."""
-        self._is_plenty: dict[Kind, bool] = dict.fromkeys(KINDS, False)
-        """The last such claim was answered in full."""
         self._round_trip = 0.0
         self._counted_at: float | None = None
 
@@ -101,23 +107,13 @@ class Prefetch:
             for kind, share in self._share.items():
                 self._share[kind] += weight * (claimed.get(kind, 0) / total - share)
 
-    def skipped(self, kind: Kind, *, was_idle: bool, in_full: bool) -> None:
-        """A claim for this kind alone was answered; ``was_idle``: none of it ran before."""
-        stock = self._stock[kind]
-        if was_idle and self._is_plenty[kind]:
-            self._stock[kind] = min(self._most, 2 * stock + 8)
-        elif not was_idle:
-            self._stock[kind] = stock // 2
-        self._is_plenty[kind] = in_full
-
     def stalled(self) -> None:
-        """Something waited too long in the worker's inflight: no prefetch until jobs end again."""
+        """A claimed job waited too long: no prefetch until jobs end again."""
         for kind in self._rate:
             self._rate[kind] = 0.0
             self._finished[kind] = 0
-            self._stock[kind] = 0
 
-    def prefetch(self, kind: Kind) -> int:
+    def ahead(self, kind: Kind) -> int:
         """How many jobs of this kind will end while the next ones are fetched."""
         ahead = max(SHORTEST, self._round_trip) * AHEAD
         return min(self._most, int(self._rate[kind] * ahead))
@@ -132,22 +128,19 @@ class Prefetch:
         shortest = min(waiting[kind] / max(1.0, self._rate[kind]) for kind in waiting)
         return shortest - max(SHORTEST, self._round_trip)
 
-    def stock(self, kind: Kind) -> int:
-        """How many jobs of this kind may wait in the worker's inflight."""
-        return max(self.prefetch(kind), self._stock[kind])
-
     def demand(self, rooms: Mapping[Kind, Room], *, may_skip: bool) -> Demand:
         """What to ask for, with this room for the kinds of tasks that there are."""
         full = full_kinds(rooms)
         if full and may_skip:
             left = {kind: room for kind, room in rooms.items() if kind not in full}
-            want, slots = self._mixed(left, self.stock)
-            return Demand(want, slots, skipped_kinds=full)
-        return Demand(*self._mixed(rooms, self.prefetch))
+            return Demand(*self._mixed(left), skipped_kinds=full)
+        return Demand(*self._mixed(rooms))
 
-    def _mixed(self, rooms: Mapping[Kind, Room], ahead: Callable[[Kind], int]) -> tuple[int, int]:
+    def _mixed(self, rooms: Mapping[Kind, Room]) -> tuple[int, int]:
         """How many jobs fit in whatever kind they come, and how many of them would start."""
-        room = {kind: max(0, each.size + ahead(kind) - each.load) for kind, each in rooms.items()}
+        room = {
+            kind: max(0, each.size + self.ahead(kind) - each.load) for kind, each in rooms.items()
+        }
         slots = min(each.free for each in rooms.values())
         if len(rooms) == 1:
             return sum(room.values()), slots
@@ -162,23 +155,26 @@ def full_kinds(rooms: Mapping[Kind, Room]) -> frozenset[Kind]:
     return full if len(full) < len(rooms) else frozenset()
 
 
-# --- planner --------------------------------------------------------------------------------------
-#
-# What a worker asks the store for: as many jobs as there is room for, of tasks that have some.
-
-
 class DemandPlanner:
-    """Looks at the pools of a dispatcher, each for one kind of tasks."""
+    """Decides what to ask the store for, from the room in the pools, one for each kind of tasks."""
 
-    def __init__(self, tools: Tools, pools: Mapping[Kind, Pool]) -> None:
-        self._tools = tools
-        self._gate = tools.gate
+    def __init__(
+        self,
+        specs: Mapping[str, Spec],
+        settings: WorkerSettings,
+        gate: StartGate,
+        inflight: Inflight,
+        pools: Mapping[Kind, Pool],
+    ) -> None:
+        self._kept = settings.reserve
+        self._gate = gate
+        self._inflight = inflight
         self._pools = pools
         self._names: dict[Kind, frozenset[str]] = {
-            kind: frozenset(name for name, spec in tools.specs.items() if spec.kind == kind)
+            kind: frozenset(name for name, spec in specs.items() if spec.kind == kind)
             for kind in KINDS
         }
-        self.prefetch = Prefetch(tools.settings.prefetch)
+        self.prefetch = Prefetch(settings.prefetch)
         self.unknown: set[str] = set()
         """Tasks of jobs that came and that this process does not have."""
 
@@ -187,13 +183,13 @@ class DemandPlanner:
         if self._gate.alone is not None or not self._gate.is_trusted:
             return Demand()
         demand = self.prefetch.demand(self._rooms(ANY), may_skip=may_skip)
-        if demand.want == 0 and self._tools.settings.reserve:
+        if demand.want == 0 and self._kept:
             return self._urgent_demand(may_skip=may_skip)
         return demand
 
     def _urgent_demand(self, *, may_skip: bool) -> Demand:
         """What to ask for when only slots are free that are kept for urgent jobs."""
-        for level in sorted(self._tools.settings.reserve, reverse=True):
+        for level in sorted(self._kept, reverse=True):
             rooms = self._rooms(level)
             full = full_kinds(rooms)
             slots = min(room.free for kind, room in rooms.items() if kind not in full)
@@ -204,34 +200,26 @@ class DemandPlanner:
     @property
     def is_half_full(self) -> bool:
         """One kind of tasks has no free slot while another one has, for jobs of some priority."""
-        return any(full_kinds(self._rooms(level)) for level in (ANY, *self._tools.settings.reserve))
+        return any(full_kinds(self._rooms(level)) for level in (ANY, *self._kept))
 
     def _rooms(self, priority: float) -> dict[Kind, Room]:
         """The room for jobs of a priority, by kind: what waits and is less urgent takes none."""
         kinds = [kind for kind in KINDS if self._names[kind]] or KINDS[:1]
         pools = {kind: self._pools[kind] for kind in kinds}
-        kept = self._tools.settings.reserve
-        if not kept:
+        if not self._kept:
             return {kind: Room(pool.size, pool.load) for kind, pool in pools.items()}
-        there = list(self._tools.inflight)
+        there = list(self._inflight)
         rooms = {}
         for kind, pool in pools.items():
             here = [each for each in there if each.pool is pool]
             before = [each for each in here if not _comes_after(each, priority)]
             load = pool.load - (len(here) - len(before))
-            free = free_for(priority, pool.size, kept, [each.job.priority for each in before])
+            free = free_for(priority, pool.size, self._kept, [each.job.priority for each in before])
             rooms[kind] = Room(load + min(pool.size - load, free), load)
         return rooms
 
-    def skipped(self, demand: Demand, *, in_full: bool) -> None:
-        """A claim that passed over some kinds of tasks was answered."""
-        asked = [kind for kind in KINDS if self._names[kind] and kind not in demand.skipped_kinds]
-        if len(asked) == 1 and demand.least_urgent is None:
-            was_idle = demand.slots == self._pools[asked[0]].size
-            self.prefetch.skipped(asked[0], was_idle=was_idle, in_full=in_full)
-
     def avoid(self, demand: Demand) -> frozenset[str]:
-        """The tasks whose jobs should go to others."""
+        """The tasks whose jobs should go to other workers."""
         full = frozenset[str]().union(*(self._names[kind] for kind in demand.skipped_kinds))
         return full.union(self.unknown) if self.unknown else full
 
@@ -239,3 +227,40 @@ class DemandPlanner:
 def _comes_after(attempt: Attempt, priority: float) -> bool:
     """It waits, and lets a job of this priority go first."""
     return attempt.is_waiting and attempt.job.priority > priority
+
+
+class SkipPace:
+    """When a claim may skip the kinds of tasks that have no free slot."""
+
+    def __init__(self, clock: Clock, longest: float) -> None:
+        self._clock = clock
+        self._longest = longest
+        self._next_at = -inf
+        self._pause = SKIP_EVERY[0]
+        self._uneven_since = inf
+
+    def may_skip(self, *, is_uneven: bool) -> bool:
+        """It is time to look behind jobs that have no free slot.
+
+        ``is_uneven``: the last claim took all there was, and one kind of tasks is without a slot
+        while another has some. Then it is so only when this has lasted for a moment.
+        """
+        now = self._clock.monotonic()
+        if not is_uneven:
+            self._uneven_since = inf
+            return now >= self._next_at
+        self._uneven_since = min(self._uneven_since, now)
+        return now >= max(self._next_at, self._uneven_since + MOMENT)
+
+    def skipped(self, asked_at: float, *, found: bool) -> None:
+        """A claim that skipped some kinds was answered; ``found``: it brought jobs."""
+        shortest, longest = SKIP_EVERY
+        self._pause = shortest if found else min(longest, 2 * self._pause)
+        now = self._clock.monotonic()
+        share = min(self._longest, SKIP_SHARE * (now - asked_at))
+        self._next_at = now + max(self._pause, share)
+
+    def due_in(self) -> float:
+        """Seconds until the next such claim may be made."""
+        now = self._clock.monotonic()
+        return max(0.001, max(self._next_at, min(self._uneven_since, now) + MOMENT) - now)

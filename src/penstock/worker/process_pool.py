@@ -1,8 +1,8 @@
 """The children for isolated attempts: processes that run one attempt after the other.
 
 Each child has a thread of the worker, which takes the next attempt itself, writes the request and
-listens until the attempt has ended; see ``child.talk`` for what they say. Children are started when
-they are first needed. If one dies
+listens until the attempt has ended; see ``child.process.converse`` for the messages. Children are
+started when they are first needed. If one dies
 
 | here                          | then                                                             |
 |-------------------------------|------------------------------------------------------------------|
@@ -13,24 +13,31 @@ they are first needed. If one dies
 | as it told the outcome        | the outcome stands; the next attempt gets a new child            |
 
 The lock decides between a kill and an end: a child is killed only while it has the attempt that is
-to be stopped, so nobody else's attempt is ever hit.
+to be stopped, so no other attempt is ever killed.
+
+A worker has two such pools: one for tasks with ``isolation="process"``, and one for jobs that were
+in a crash. A job that kills the child in which it is alone was in one more crash, until the limit
+of crashes ends it; the others of the same crash run through their children unharmed. What no child
+can run is given to ``unfit`` there, and idle children are let go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
+from queue import Empty
 from typing import Any, Final
 
+from penstock.clock import Clock
 from penstock.core.job import Outcome
 from penstock.errors import CannotIsolate, MemoryExceeded
 from penstock.worker.child.find_task import NotImportable, TaskLocation, locate
-from penstock.worker.child.messages import AttemptEnded, CannotRun, RunAttempt
-from penstock.worker.child.process import ChildDied, ChildProcess, crashed, talk
+from penstock.worker.child.messages import AttemptDone, CannotRun, RunAttempt
+from penstock.worker.child.process import ChildDied, ChildProcess, converse, crashed
 from penstock.worker.error_record import summary_of
 from penstock.worker.inflight import Attempt, Ending
-from penstock.worker.pool import Means
+from penstock.worker.pool import StartGate
+from penstock.worker.runner import Runner
 from penstock.worker.runtime import resident
 from penstock.worker.status import StoreTime
 from penstock.worker.thread_pool import ThreadPool
@@ -41,128 +48,152 @@ TRIES: Final = 3
 IMPORTABLE: Final = "a child must be able to import its module, and to start up"
 
 
-@dataclass(frozen=True, slots=True)
-class Home:
-    """What children need to know of their worker."""
-
-    worker: Callable[[], str]
-    """The worker's present id."""
-    time: StoreTime
-
-
 class Seat:
-    """One thread's place, with the child that it has."""
+    """One thread's child and attempt."""
 
-    __slots__ = ("child", "is_told")
+    __slots__ = ("attempt", "child", "is_told")
 
     def __init__(self) -> None:
+        self.attempt: Attempt | None = None
         self.child: ChildProcess | None = None
         self.is_told = False
-        """The child was, or is being, asked to run the thread's attempt."""
+        """The child was, or is being, asked to run the attempt."""
 
 
 class ProcessPool(ThreadPool):
     """``size`` child processes, each with a thread; otherwise as ``ThreadPool``.
 
     ``begun`` is told when the handler is called, not before: getting there has its own limit. A
-    child is replaced after ``max_jobs`` attempts, or if it has more memory than its task may.
+    child is replaced after ``max_jobs`` attempts, or if it has more memory than its task may, and
+    let go after ``idle`` seconds without an attempt. ``unfit`` is given, on the loop, attempts that
+    no child can run although their tasks need none, and why; without it they fail.
     """
 
     def __init__(
         self,
         size: int,
-        means: Means,
-        home: Home,
+        runner: Runner,
+        gate: StartGate,
+        clock: Clock,
+        begun: Callable[[Attempt], None],
+        finished: Callable[[Attempt, Outcome | None], None],
+        reserve: Mapping[int, int] | None = None,
+        *,
+        worker: Callable[[], str],
+        time: StoreTime,
         max_jobs: int | None = None,
+        idle: float | None = None,
+        unfit: Callable[[Attempt, str], None] | None = None,
     ) -> None:
-        super().__init__(size, means)
-        self._home = home
+        super().__init__(size, runner, gate, clock, begun, finished, reserve)
+        self._worker = worker
+        self._time = time
         self._max_jobs = max_jobs
-        self._places: dict[Callable[..., Any], TaskLocation | NotImportable] = {}
-        self._seats: dict[Attempt, Seat] = {}
+        self._idle = idle
+        self._unfit = unfit
+        self._locations: dict[Callable[..., Any], TaskLocation | NotImportable] = {}
+        self._seats: list[Seat] = []
         self._is_closed = False
 
     def interrupt(self, attempt: Attempt) -> None:
         """Kill the child; one whose attempt is only cancelled may first end it by itself."""
         with self._lock:
-            seat = self._seats.get(attempt)
-            if seat is None or seat.child is None or not seat.is_told:
+            if (child := self._child_of(attempt)) is None:
                 return  # it has ended, or its thread will see that it must
             if attempt.ending is Ending.CANCEL:
-                seat.child.stop(seat.child.requests)
+                child.stop(child.requests)
             else:
-                seat.child.kill()
+                child.kill()
 
     def insist(self, attempt: Attempt) -> None:
         """Kill the child."""
         with self._lock:
-            seat = self._seats.get(attempt)
-            if seat is not None and seat.child is not None and seat.is_told:
-                seat.child.kill()
+            if (child := self._child_of(attempt)) is not None:
+                child.kill()
 
     def close(self) -> None:
         """Kill what runs; let the other children end in peace. Nothing of it is waited for."""
         with self._lock:
             self._is_closed = True
-            for attempt, seat in self._seats.items():
-                attempt.end(Ending.LOST)
-                if seat.child is not None and seat.is_told:
-                    seat.child.kill()
+            for seat in self._seats:
+                if seat.attempt is not None:
+                    seat.attempt.end(Ending.LOST)
+                    if seat.child is not None and seat.is_told:
+                        seat.child.kill()
         super().close()
+
+    def _child_of(self, attempt: Attempt) -> ChildProcess | None:
+        for seat in self._seats:
+            if seat.attempt is attempt and seat.is_told:
+                return seat.child
+        return None
 
     # --- in a thread ---------------------------------------------------------------------------
 
-    def _blame(self, attempt: Attempt, error: Exception) -> Exception:
+    def _no_thread(self, attempt: Attempt, error: Exception) -> Exception:
         return CannotIsolate(attempt.spec.name, summary_of(error))
 
     def _serve(self) -> None:
         seat = Seat()
-        while (attempt := self._inbox.get()) is not None and not self._is_closed:
+        with self._lock:
+            self._seats.append(seat)
+        while (attempt := self._next(seat)) is not None and not self._is_closed:
             # If this worker dies, that is not the doing of what it has in a child.
             attempt.is_reported = True
             if not self._begin(attempt):
                 continue
-            outcome = self._run(seat, attempt)
+            answer = self._run(seat, attempt)
             with self._lock:
                 self._running -= 1
-            self._tell(partial(self._end, attempt, outcome))
+            if isinstance(answer, CannotRun):
+                self._tell(partial(self._give_to_unfit, attempt, answer.why))
+            else:
+                self._tell(partial(self._end, attempt, answer))
             if self._loop.is_closed():
-                break  # nobody is left who would close this pool
-            self._look_after(seat, attempt)
+                break  # the worker has ended without closing this pool
+            self._replace_if_due(seat, attempt)
         if seat.child is not None:
-            seat.child.part()
+            seat.child.retire()
 
-    def _run(self, seat: Seat, attempt: Attempt) -> Outcome | None:
+    def _next(self, seat: Seat) -> Attempt | None:
+        """The next attempt; None: the pool is closed."""
+        if seat.child is not None:
+            try:
+                return self._inbox.get(timeout=self._idle)
+            except Empty:
+                child, seat.child = seat.child, None
+                child.retire()
+        return self._inbox.get()
+
+    def _run(self, seat: Seat, attempt: Attempt) -> Outcome | CannotRun | None:
         """Run an attempt to its end, in as many children as that takes. Never raises."""
         with self._lock:
-            self._seats[attempt] = seat
+            seat.attempt = attempt
         try:
-            return self._outcome(seat, attempt)
+            return self._answer(seat, attempt)
         except Exception as error:  # no memory for a process, no file descriptors, no interpreter
             if seat.child is not None:
-                seat.child.kill()  # nobody knows what it would say next
-            failure = CannotIsolate(attempt.spec.name, summary_of(error))
-            return self._runner.broke(attempt, failure)
+                seat.child.kill()  # what it would say next is unknown
+            return self._refused_by_children(attempt, summary_of(error))
         finally:
             with self._lock:
-                seat.is_told = False
-                del self._seats[attempt]
+                seat.attempt, seat.is_told = None, False
 
-    def _outcome(self, seat: Seat, attempt: Attempt) -> Outcome | None:
+    def _answer(self, seat: Seat, attempt: Attempt) -> Outcome | CannotRun | None:
         name, function = attempt.spec.name, attempt.spec.function
-        if (place := self._places.get(function)) is None:
-            place = self._places[function] = locate(function)
-        if isinstance(place, NotImportable):
-            return self._runner.broke(attempt, CannotIsolate(name, place.why))
+        if (location := self._locations.get(function)) is None:
+            location = self._locations[function] = locate(function)
+        if isinstance(location, NotImportable):
+            return self._refused_by_children(attempt, location.why)
         how = ""
         for _ in range(TRIES):
-            match self._ask(seat, attempt, place):
+            match self._ask(seat, attempt, location):
                 case None:
                     return self._runner.ended(attempt)
-                case AttemptEnded(outcome):
+                case AttemptDone(outcome):
                     return None if attempt.ending is Ending.LOST else outcome
                 case CannotRun(why):
-                    return self._runner.broke(attempt, CannotIsolate(name, f"{why}; {IMPORTABLE}"))
+                    return self._refused_by_children(attempt, f"{why}; {IMPORTABLE}")
                 case ChildDied() as death:
                     seat.child = None
                     if attempt.ending is not None:
@@ -171,19 +202,22 @@ class ProcessPool(ThreadPool):
                         limit = attempt.spec.max_memory or 0
                         return self._runner.broke(attempt, MemoryExceeded(name, death.used, limit))
                     if death.has_begun:
-                        now, worker = self._home.time.now(), self._home.worker()
-                        return crashed(attempt, death.how, now, worker)
+                        return crashed(attempt, death.how, self._time.now(), self._worker())
                     how = death.how
         why = f"{TRIES} in a row died on the way to it, the last one {how}; see its standard error"
-        return self._runner.broke(attempt, CannotIsolate(name, why))
+        return self._refused_by_children(attempt, why)
+
+    def _refused_by_children(self, attempt: Attempt, why: str) -> Outcome | CannotRun | None:
+        is_isolated = attempt.spec.kind == "process"
+        if self._unfit is not None and not is_isolated and attempt.ending is None:
+            return CannotRun(why)
+        return self._runner.broke(attempt, CannotIsolate(attempt.spec.name, why))
 
     def _ask(
-        self, seat: Seat, attempt: Attempt, place: TaskLocation
-    ) -> CannotRun | AttemptEnded | ChildDied | None:
+        self, seat: Seat, attempt: Attempt, location: TaskLocation
+    ) -> CannotRun | AttemptDone | ChildDied | None:
         """Let a child run it; None: it must not start any more."""
-        child = seat.child
-        if child is None:
-            child = ChildProcess()
+        child = seat.child or ChildProcess()
         with self._lock:
             seat.child = child
             if attempt.ending is not None:
@@ -193,19 +227,18 @@ class ProcessPool(ThreadPool):
         request = RunAttempt(
             number=child.requests,
             job=attempt.job,
-            place=place,
-            worker=self._home.worker(),
-            ahead=self._home.time.now() - self._clock.now(),
+            location=location,
+            worker=self._worker(),
+            ahead=self._time.now() - self._clock.now(),
         )
-        return talk(child, request, attempt, partial(self._has_begun, attempt))
+        return converse(child, request, attempt, partial(self._has_begun, attempt))
 
     def _has_begun(self, attempt: Attempt) -> None:
         attempt.started_at = self._clock.monotonic()
         if attempt.spec.is_watched:
             self._tell(partial(self._begun, attempt))
 
-    def _look_after(self, seat: Seat, attempt: Attempt) -> None:
-        """Part with a child that should not run another attempt."""
+    def _replace_if_due(self, seat: Seat, attempt: Attempt) -> None:
         child, limit = seat.child, attempt.spec.max_memory
         if child is None:
             return
@@ -213,4 +246,14 @@ class ProcessPool(ThreadPool):
         is_big = limit is not None and (resident(child.pid) or 0) > limit
         if child.is_killed or is_spent or is_big:
             seat.child = None
-            child.part()
+            child.retire()
+
+    # --- on the loop ---------------------------------------------------------------------------
+
+    def _give_to_unfit(self, attempt: Attempt, why: str) -> None:
+        self._forget(attempt)
+        if attempt.ending is not None or self._unfit is None:
+            self._finished(attempt, self._runner.ended(attempt))
+            return
+        attempt.reset()
+        self._unfit(attempt, why)

@@ -25,7 +25,7 @@ class Reserve:
         self._less_urgent = [0] * len(self._levels)
 
     def admits(self, priority: int) -> bool:
-        """One more job of this priority may start; the number of slots is somebody else's care."""
+        """One more job of this priority may start, if a slot is free."""
         for (level, most), count in zip(self._levels, self._less_urgent, strict=True):
             if priority > level and count >= most:
                 return False

@@ -9,15 +9,15 @@
 | gets a payload that is no JSON object        | failed                                            |
 | raises or returns Retry, Snooze, Cancel      | what they say; Retry obeys the policy's limit     |
 | is stopped by us, or noticed that it should  | timeout, stall: a failure; cancel: cancelled;     |
-| and returned                                 | shutdown: released; lease lost: nobody's business |
+| and returned                                 | shutdown: released; lease lost: dropped           |
 | forks, and the fork returns, raises or waits | what the original says; the fork exits there      |
-| is transactional                             | what its transaction says: see ``effects``        |
+| is transactional                             | as its transaction: see ``transactional_tasks``   |
 
 A task that runs at most once is never retried or released after its start.
 
-A coroutine is stopped by cancellation, a thread by an exception (see ``window``). Either may take
-its time to end, and until then the attempt has not ended. Middleware and dependencies around a
-handler are part of the attempt (see ``wrapped``); without any, they cost it nothing.
+A coroutine is stopped by cancellation, a thread by an exception (see ``interrupt``). Either may
+take its time, and until then the attempt has not ended. Middleware and dependencies around a
+handler are part of the attempt (see ``middleware``); without any, they cost it nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Runner:
         _runners.add(self)
 
     async def run(self, attempt: Attempt) -> Outcome | None:
-        """Run an async handler; None: nobody wants to know its outcome."""
+        """Run an async handler; None: its outcome is not wanted."""
         if attempt.job.expires_at is not None and (early := self.prevented(attempt)) is not None:
             return early
         spec = attempt.spec
@@ -77,8 +77,8 @@ class Runner:
         function: Callable[..., Any] = spec.function
         try:
             if spec.hooks.middleware or spec.signature.plan.steps:
-                wrapped = WrappedCall(attempt, self.part)
-                function, args, kwargs = wrapped.go, (), dict[str, Any]()
+                wrapped = WrappedCall(attempt, self.exit_if_forked)
+                function, args, kwargs = wrapped.run, (), dict[str, Any]()
             else:
                 args, kwargs = spec.signature.decode(attempt.job.payload, attempt.context)
             enter = _apart(attempt)
@@ -92,7 +92,7 @@ class Runner:
             else:
                 value = await _awaited(self, attempt, handler, enter, future)
             if self.is_copied:
-                self.part()
+                self.exit_if_forked()
         except BaseException as error:
             return self._raised(attempt, error, attempt.ending)
         if wrapped is not None:
@@ -104,7 +104,7 @@ class Runner:
         return self._returned(attempt, value, _heeded(attempt))
 
     def call(self, attempt: Attempt) -> Outcome | None:
-        """Run a sync handler in this thread; None: nobody wants to know its outcome."""
+        """Run a sync handler in this thread; None: its outcome is not wanted."""
         if attempt.job.expires_at is not None and (early := self.prevented(attempt)) is not None:
             return early
         spec = attempt.spec
@@ -117,18 +117,18 @@ class Runner:
         variables = Variables()
         variables.run(CURRENT.set, attempt.context)
         if spec.hooks.middleware or spec.signature.plan.steps:
-            wrapped = WrappedCall(attempt, self.part)
-            variables.run(wrapped.step)
+            wrapped = WrappedCall(attempt, self.exit_if_forked)
+            variables.run(wrapped.run_sync)
             return self._passed(attempt, wrapped)
         try:
             args, kwargs = spec.signature.decode(attempt.job.payload, attempt.context)
             value = variables.run(attempt.guard.call, spec.function, args, kwargs)
-            self.part()
+            self.exit_if_forked()
         except BaseException as error:
             return self._raised(attempt, error, attempt.ending)
         return self._returned(attempt, value, _heeded(attempt))
 
-    def part(self) -> None:
+    def exit_if_forked(self) -> None:
         """Never return in a fork that a handler has let come back: it has our connections and
         would go on as this worker.
         """
@@ -163,8 +163,7 @@ class Runner:
         return self._failure(attempt, error)
 
     def _passed(self, attempt: Attempt, wrapped: WrappedCall) -> Outcome | None:
-        """It has come back through all that surrounds the handler."""
-        error, wrapped.error = wrapped.error, None  # whose traceback leads back to the wrapped
+        error, wrapped.error = wrapped.error, None  # whose traceback leads back to the call
         if error is not None:
             return self._raised(attempt, error, wrapped.ending)
         return self._returned(attempt, wrapped.value, wrapped.ending)
@@ -196,7 +195,7 @@ class Runner:
         Whatever a handler raises while we stop it, CancelledError or what a driver made of it, is
         our doing.
         """
-        self.part()
+        self.exit_if_forked()
         if attempt.ending is Ending.LOST:
             return None
         if ending is not None and not isinstance(error, Signal):
@@ -251,7 +250,6 @@ class Runner:
         return self._bad(attempt, error, OutcomeKind.RETRY, _said(error), delay)
 
     def _failed(self, attempt: Attempt, error: BaseException, reason: str = "") -> Outcome:
-        """There is no other attempt."""
         return self._bad(attempt, error, OutcomeKind.FAILED, reason or _said(error))
 
     def _bad(
@@ -273,7 +271,7 @@ class Runner:
         )
 
 
-# A fork copies runners of whoever made them; nobody else could tell them.
+# A fork copies every runner; only this list can tell the copies.
 _runners: Final[WeakSet[Runner]] = WeakSet()
 
 
@@ -293,7 +291,6 @@ def _heeded(attempt: Attempt) -> Ending | None:
 
 
 def _said(error: BaseException) -> str:
-    """Why an attempt failed, in one line."""
     if isinstance(error, Retry):
         return message_of(error) or "the task asked for a retry"
     return summary_of(error)
@@ -320,7 +317,7 @@ def _awaited(
 ) -> Generator[Any, Any, Any]:
     """Await a coroutine that waits for ``future``, with the variables that ``enter`` has for it."""
     while True:
-        runner.part()
+        runner.exit_if_forked()
         step: Callable[[Any], Any]
         try:
             sent: Any = yield future
@@ -337,15 +334,14 @@ def _awaited(
 
 
 def _close(handler: Coroutine[Any, Any, Any]) -> None:
-    """End a coroutine that nobody waits for any more; it has ignored all that was more polite."""
+    """End a coroutine that ignored its cancellation; its outcome is not wanted."""
     try:
         handler.close()
     except BaseException:
-        pass  # it awaits even now, or fails to clean up: there is nobody left to tell
+        pass  # it awaits even now, or fails to clean up
 
 
 def _coroutine(handler: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
-    """What a handler has returned that is no plain coroutine."""
     return handler if asyncio.iscoroutine(handler) else _waits_for(handler)
 
 

@@ -1,4 +1,4 @@
-"""How much memory a process has in use."""
+"""The process a worker runs in: its memory, its garbage collection, its event loop."""
 
 from __future__ import annotations
 
@@ -52,20 +52,14 @@ def _asked(pid: int) -> int | None:
         return None
 
 
-# --- garbage ------------------------------------------------------------------------------------
-#
-# Garbage collection in a process that is a worker and nothing else.
-#
-# Now and then Python searches all objects for cycles that nobody can reach. Nearly all that a
-# worker
-# process has are modules, classes and functions, which stay as long as it lives; to look at them
-# again takes tens of milliseconds, in a large application hundreds, and meanwhile no job starts.
-
-
 @contextmanager
 def spared() -> Iterator[None]:
-    """Let collections pass over what is there now, for the time of the block; what of it becomes
-    garbage stays until then.
+    """Let garbage collections pass over what is there now, for the time of the block; what of it
+    becomes garbage stays until then. For a process that is a worker and nothing else.
+
+    Now and then Python searches all objects for unreachable cycles. Nearly all that a worker
+    process has are modules, classes and functions, which stay as long as it lives; to look at them
+    again takes tens of milliseconds, in a large application hundreds, and meanwhile no job starts.
 
     An application that has switched them off has decided, and is left alone.
     """
@@ -79,13 +73,8 @@ def spared() -> Iterator[None]:
         gc.unfreeze()
 
 
-# --- loops --------------------------------------------------------------------------------------
-#
-# Which event loop runs what is ours alone: uvloop's, if it is installed.
-
-
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, if it is installed."""
+    """What makes the event loops that are ours alone: uvloop's, if it is installed."""
     try:
         import uvloop
     except ImportError:

@@ -33,9 +33,9 @@ class WorkerSettings:
     """Slots of each kind that are kept for jobs at least as urgent as a priority's number; at least
     one of each kind stays for all."""
     prefetch: int = 1000
-    """Jobs beyond the free slots that may wait in its inflight, at most; long jobs mean none."""
+    """Jobs beyond the free slots that may wait in it, at most; long jobs mean none."""
     patience: float = 1.0
-    """How long a job may wait in its hands for a slot before it is given back."""
+    """How long a claimed job may wait for a slot before it is given back."""
     lease: float = LEASE
     drain: float = 30.0
     """How long running attempts may go on after ``stop``."""
@@ -48,7 +48,7 @@ class WorkerSettings:
     max_memory: int | None = None
     """Bytes of memory at which it does."""
     poll: float = 1.0
-    """The longest sleep between two looks at the store."""
+    """How long an idle worker sleeps between two looks at the store, and up to a tenth more."""
     keep_finished: float = 7 * 86400.0
     leads: bool = True
     """It stands for election as the leader."""

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from penstock.worker.log import Journal
+from penstock.worker.log import WorkerLog
 
 LINGER: Final = 5.0
-"""Real seconds that a side_thread may take to end before it is left behind."""
+"""Real seconds that the thread may take to end before it is left behind."""
 
 
 class SideThread:
@@ -21,11 +21,11 @@ class SideThread:
     """
 
     def __init__(
-        self, name: str, main: Callable[[], Coroutine[Any, Any, None]], journal: Journal
+        self, name: str, main: Callable[[], Coroutine[Any, Any, None]], log: WorkerLog
     ) -> None:
         self._name = name
         self._main = main
-        self._journal = journal
+        self._log = log
         self._error: BaseException | None = None
         self._inner: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
         self._is_stopping = False
@@ -57,7 +57,7 @@ class SideThread:
             except asyncio.CancelledError:
                 continue
             except TimeoutError:
-                self._journal.left_behind(self._name)
+                self._log.warning("thread left behind", thread=self._name)
                 return
 
     # --- in the thread -------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Who is responsible for a worker's process, as the worker sees them.
+"""What a worker tells of itself: to its parent every second, in counters, and as the store's time.
 
 Under a supervisor a worker that cannot go on well is replaced, and what it cannot settle itself,
 because a thread that nothing stops still runs it, is settled once its process has died. A worker in
-somebody else's process has nobody to ask: its slot stays taken, and it says so.
+an application's own process has no parent: its slot stays taken, and it says so.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parent(Protocol):
-    """Any thread may call; no call waits."""
+    """The process that started the worker's and watches it. Any thread may call; no call waits."""
 
     @property
     def settles(self) -> bool:
-        """It settles what is bequeathed to it."""
+        """It settles outcomes after the worker's death."""
 
     def joined(self, worker: str) -> None:
         """The worker has its lease, under this name; it calls again with each new name."""
@@ -62,31 +62,26 @@ class Parent(Protocol):
 
 
 class NoParent:
-    """Nobody: the worker is on its own."""
+    """The worker is on its own."""
 
     settles = False
 
     def joined(self, worker: str) -> None:
-        """Nobody wants to know."""
+        pass
 
     def pulse(self, pulse: Pulse) -> None:
-        """Nobody wants to know."""
+        pass
 
     def replace(self, reason: str, *, is_wedged: bool = False) -> None:
-        """Nobody could."""
+        pass
 
     def settle_after_death(self, worker: str, outcomes: Sequence[Outcome]) -> None:
-        """Never called: nobody settles anything."""
-
-
-# --- stats --------------------------------------------------------------------------------------
-#
-# What a worker has done so far, for a status line.
+        """Never called: ``settles`` is false."""
 
 
 @dataclass(slots=True)
 class Stats:
-    """Counters that only grow; written by the worker's loop, read by anyone."""
+    """Counters that only grow; written by the worker's loop, read by any thread."""
 
     claimed: int = 0
     succeeded: int = 0
@@ -128,11 +123,6 @@ class Stats:
         """The counters that are not zero, by name."""
         pairs = ((field.name, int(getattr(self, field.name))) for field in fields(self))
         return {name: value for name, value in pairs if value}
-
-
-# --- store time ---------------------------------------------------------------------------------
-#
-# What time the store has, estimated between two exchanges.
 
 
 class StoreTime:

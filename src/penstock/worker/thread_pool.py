@@ -10,35 +10,47 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 
+from penstock.clock import Clock
 from penstock.core.job import Outcome
 from penstock.worker.inflight import Attempt, Ending
-from penstock.worker.pool import AttemptQueue, Means
+from penstock.worker.pool import AttemptQueue, StartGate
 from penstock.worker.reserve import Reserve
+from penstock.worker.runner import Runner
 
 
 class ThreadPool:
     """``size`` threads, started when first needed.
 
-    An attempt is in the line of the loop while the gate is shut, then in the inbox of the threads.
+    An attempt is in the loop's queue while the gate is shut, then in the inbox of the threads.
+    ``begun`` and ``finished`` are called as in ``AsyncPool``.
     """
 
-    def __init__(self, size: int, means: Means) -> None:
+    def __init__(
+        self,
+        size: int,
+        runner: Runner,
+        gate: StartGate,
+        clock: Clock,
+        begun: Callable[[Attempt], None],
+        finished: Callable[[Attempt, Outcome | None], None],
+        reserve: Mapping[int, int] | None = None,
+    ) -> None:
         self.size = size
-        self._runner = means.runner
-        self._gate = means.gate
-        self._clock = means.clock
-        self._begun = means.begun
-        self._finished = means.finished
-        self._reserve = Reserve(size, means.kept) if means.kept else None
+        self._runner = runner
+        self._gate = gate
+        self._clock = clock
+        self._begun = begun
+        self._finished = finished
+        self._reserve = Reserve(size, reserve) if reserve else None
         self._queue = AttemptQueue()
         self._inside: dict[Attempt, None] = {}
         self._inbox: SimpleQueue[Attempt | None] = SimpleQueue()
         self._news: deque[Callable[[], None]] = deque()
-        self._is_ringing = False
+        self._is_told = False
         self._lock = threading.Lock()
         self._running = 0
         self._threads: list[threading.Thread] = []
@@ -46,7 +58,6 @@ class ThreadPool:
 
     @property
     def load(self) -> int:
-        """Attempts that wait or run here."""
         return len(self._queue) + len(self._inside)
 
     @property
@@ -57,21 +68,18 @@ class ThreadPool:
 
     @property
     def waiting(self) -> list[Attempt]:
-        """Those that have not started, the next one first."""
         return [each for each in (*list(self._inside), *self._queue) if each.is_waiting]
 
     def put(self, attempts: Sequence[Attempt]) -> None:
-        """Let attempts run as soon as a thread is free."""
         self._queue.add(attempts)
         self.pump()
 
     def put_first(self, attempt: Attempt) -> None:
-        """Let an attempt run before all others in the line."""
         self._queue.appendleft(attempt)
         self.pump()
 
     def pump(self) -> None:
-        """Hand the line to the threads, as far as the gate and the reserve admit it."""
+        """Hand the queue to the threads, as far as the gate and the reserve admit it."""
         while self._queue and self._gate.admits(self._queue[0]):
             if not self._makes_room(self._queue[0]):
                 return
@@ -79,7 +87,7 @@ class ThreadPool:
             self._inside[attempt] = None
             self._inbox.put(attempt)
             if len(self._threads) < min(self.size, len(self._inside)):
-                self._hire()
+                self._start_thread()
 
     def _makes_room(self, attempt: Attempt) -> bool:
         if self._reserve is None:
@@ -91,14 +99,12 @@ class ThreadPool:
         return True
 
     def withdraw(self, attempt: Attempt) -> bool:
-        """Take an attempt out of the line; False: it has started."""
         if not attempt.seize():
             return False
         self.discard(attempt)
         return True
 
     def discard(self, attempt: Attempt) -> None:
-        """Forget an attempt that somebody else has seized."""
         if not self._queue.withdraw(attempt):
             self._forget(attempt)
 
@@ -111,13 +117,13 @@ class ThreadPool:
         return True
 
     def interrupt(self, attempt: Attempt) -> None:
-        """Hit the handler; one that is only cancelled may first end by itself."""
+        """Interrupt the handler; one that is only cancelled may first end by itself."""
         if attempt.ending is not Ending.CANCEL:
-            attempt.guard.hit()
+            attempt.guard.interrupt()
 
     def insist(self, attempt: Attempt) -> None:
-        """Hit the handler, unless it was hit before: it can be told only once."""
-        attempt.guard.hit()
+        """Interrupt the handler, unless it was before: it can be told only once."""
+        attempt.guard.interrupt()
 
     def close(self) -> None:
         """Let every thread end after what it runs now. Nothing of it is waited for."""
@@ -126,30 +132,30 @@ class ThreadPool:
 
     # --- in a thread ---------------------------------------------------------------------------
 
-    def _hire(self) -> None:
+    def _start_thread(self) -> None:
         name = f"penstock-{len(self._threads) + 1}"
         thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._threads.append(thread)
         try:
             thread.start()
-        except RuntimeError as error:  # no thread is to be had
+        except RuntimeError as error:  # the system has no more threads
             self._threads.pop()
             if not self._threads:
-                self._turn_away(error)
+                self._fail_inbox(error)
 
-    def _turn_away(self, error: Exception) -> None:
-        """Nobody will ever take what is in the inbox."""
+    def _fail_inbox(self, error: Exception) -> None:
+        """No thread will ever take what is in the inbox."""
         while True:
             try:
                 attempt = self._inbox.get_nowait()
             except Empty:
                 return
             if attempt is not None and attempt.seize():
-                outcome = self._runner.broke(attempt, self._blame(attempt, error))
+                outcome = self._runner.broke(attempt, self._no_thread(attempt, error))
                 self._tell(partial(self._end, attempt, outcome))
 
-    def _blame(self, attempt: Attempt, error: Exception) -> Exception:
-        """What an attempt fails with that no thread could be had for."""
+    def _no_thread(self, attempt: Attempt, error: Exception) -> Exception:
+        """What an attempt fails with if no thread can be started."""
         return error
 
     def _serve(self) -> None:
@@ -178,17 +184,17 @@ class ThreadPool:
     def _tell(self, news: Callable[[], None]) -> None:
         self._news.append(news)
         # The loop clears the flag before it reads the news, so none is left behind.
-        if not self._is_ringing:
-            self._is_ringing = True
+        if not self._is_told:
+            self._is_told = True
             try:
-                self._loop.call_soon_threadsafe(self._listen)
+                self._loop.call_soon_threadsafe(self._take_news)
             except RuntimeError:
-                pass  # the loop is closed, and with it everybody who wanted to know
+                pass  # the loop is closed: the worker has ended
 
     # --- on the loop ---------------------------------------------------------------------------
 
-    def _listen(self) -> None:
-        self._is_ringing = False
+    def _take_news(self) -> None:
+        self._is_told = False
         while self._news:
             self._news.popleft()()
         self.pump()
@@ -198,6 +204,6 @@ class ThreadPool:
         self._finished(attempt, outcome)
 
     def _refused(self, attempt: Attempt) -> None:
-        """The gate shut while it was on its way; it waits in the line again."""
+        """The gate shut while it was on its way: it waits in the queue again."""
         if self._forget(attempt) and attempt.is_waiting:
             self._queue.add([attempt])

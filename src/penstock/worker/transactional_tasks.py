@@ -1,7 +1,7 @@
 """One attempt in its transaction: begun before anything of it, ended after everything.
 
-The way of an attempt (see ``middleware``) lies between the two: middleware and dependencies have
-cleaned up before the job is settled, and if one of them raises, nothing of it is committed.
+Middleware and dependencies (see ``middleware``) run between the two: they have cleaned up before
+the job is settled, and if one of them raises, nothing of it is committed.
 
 | the attempt is                       | the transaction is                                      |
 |--------------------------------------|---------------------------------------------------------|
@@ -17,7 +17,7 @@ its end in one step, and blocks where it has to.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -26,29 +26,24 @@ from penstock.errors import EngineUnavailable, NoTransaction
 from penstock.worker.inflight import Attempt, Ending
 from penstock.worker.middleware import absorb_cancellation
 
+if TYPE_CHECKING:
+    from penstock.worker.runner import Runner
+
 PAUSE: Final = 1.0
 """Seconds that a job waits whose transaction could not begin."""
 
 T = TypeVar("T")
 
 
-class Judge(Protocol):
-    """Who says what becomes of an attempt: the runner."""
-
-    def ended(self, attempt: Attempt) -> Outcome | None: ...
-    def broke(self, attempt: Attempt, error: BaseException) -> Outcome | None: ...
-    def undid(self, attempt: Attempt, error: Exception) -> Outcome | None: ...
-
-
 async def transacted(
-    attempt: Attempt, run: Callable[[], Awaitable[Outcome | None]], judge: Judge
+    attempt: Attempt, run: Callable[[], Awaitable[Outcome | None]], runner: Runner
 ) -> Outcome | None:
-    """Run an attempt in its transaction; None: nobody wants to know its outcome."""
-    early = await _begin(attempt, judge)
+    """Run an attempt in its transaction; None: its outcome is not wanted."""
+    early = await _begin(attempt, runner)
     effect = attempt.context.effect
     if effect is None:
         return early
-    outcome = await run() if attempt.ending is None else judge.ended(attempt)
+    outcome = await run() if attempt.ending is None else runner.ended(attempt)
     attempt.is_cleaning = True
     if attempt.spec.is_async and not attempt.is_abandoned:
         await absorb_cancellation()
@@ -58,13 +53,13 @@ async def transacted(
     try:
         is_ours = await effect.settle(outcome.result or b"null")
     except Exception as error:
-        return judge.undid(attempt, error)
+        return runner.undid(attempt, error)
     except BaseException as error:  # its slot was abandoned
-        return judge.broke(attempt, error)
+        return runner.broke(attempt, error)
     return replace(outcome, is_settled=True) if is_ours else None
 
 
-async def _begin(attempt: Attempt, judge: Judge) -> Outcome | None:
+async def _begin(attempt: Attempt, runner: Runner) -> Outcome | None:
     """Give it its transaction; or the outcome of an attempt that cannot have one now."""
     spec, context = attempt.spec, attempt.context
     effects = spec.hooks.stand_in or spec.hooks.effects
@@ -76,11 +71,11 @@ async def _begin(attempt: Attempt, judge: Judge) -> Outcome | None:
         context.effect = await effects.begin(attempt.job, spec.need)
     except EngineUnavailable as error:
         if attempt.ending is not None:
-            return judge.ended(attempt)
+            return runner.ended(attempt)
         waits = attempt.outcome(OutcomeKind.SNOOZE, f"its transaction could not begin: {error}")
         return replace(waits, delay=PAUSE)
     except BaseException as error:
-        return judge.broke(attempt, error)
+        return runner.broke(attempt, error)
     finally:
         attempt.started_at = context.now()
         attempt.is_held_up = False

@@ -3,9 +3,8 @@
 A coroutine that blocks (``time.sleep``, a slow query without ``await``) stops every other one on
 its loop, and the exchange with the store. Its jobs are safe: beats go on. But what was claimed and
 has not started would wait for nothing. So when the loop has not come round for ``BLOCKED`` seconds,
-this thread seizes what waits and gives it back, and says which code blocks. Whoever seizes an
-attempt is the only one who decides about it: if the loop wakes up at that moment, it starts
-something else.
+this thread seizes what waits and gives it back, and says which code blocks. An attempt is seized
+once: if the loop wakes up at that moment, it starts something else.
 
 | if                                  | then                                                      |
 |-------------------------------------|-----------------------------------------------------------|
@@ -26,15 +25,17 @@ from collections.abc import Callable, Sequence
 from traceback import format_stack
 from typing import Final
 
+from penstock.clock import Clock
 from penstock.core.job import Verdict
 from penstock.engines.engine import Engine
 from penstock.engines.records import Ask
 from penstock.errors import EngineError
 from penstock.worker.dispatcher import WEDGED, Dispatcher, released
 from penstock.worker.inflight import Attempt
+from penstock.worker.log import WorkerLog
 from penstock.worker.runtime import resident
-from penstock.worker.status import Pulse
-from penstock.worker.tools import Tools
+from penstock.worker.settings import WorkerSettings
+from penstock.worker.status import Parent, Pulse
 
 PULSE: Final = 1.0
 """Seconds between two looks."""
@@ -49,10 +50,21 @@ DEEPEST: Final = 20
 class Watchdog:
     """Made on the worker's loop; ``run`` belongs to another one."""
 
-    def __init__(self, dispatcher: Dispatcher, tools: Tools) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        worker: Callable[[], str],
+        settings: WorkerSettings,
+        clock: Clock,
+        log: WorkerLog,
+        parent: Parent,
+    ) -> None:
         self._dispatcher = dispatcher
-        self._tools = tools
-        self._clock = tools.clock
+        self._worker = worker
+        self._settings = settings
+        self._clock = clock
+        self._log = log
+        self._parent = parent
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._asked_at: float | None = None
@@ -71,7 +83,9 @@ class Watchdog:
                 continue
             if not self._is_blocked:
                 self._is_blocked = True
-                self._tools.journal.blocked(self._tools.worker(), lag, self._code())
+                event = "loop blocked: a coroutine does not let others run"
+                seconds = round(lag, 1)
+                self._log.error(event, worker=self._worker(), seconds=seconds, code=self._code())
             await self._give_back(engine)
 
     def _lag(self) -> float:
@@ -89,17 +103,16 @@ class Watchdog:
         try:
             self._loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
-            pass  # the loop is closed: nobody is left to watch
+            pass  # the loop is closed: the worker has ended
 
     def _code(self) -> str:
-        """Where the loop's thread is."""
         frame = sys._current_frames().get(self._thread)
         return "".join(format_stack(frame)[-DEEPEST:]) if frame is not None else ""
 
     # --- what waits ----------------------------------------------------------------------------
 
     async def _give_back(self, engine: Engine) -> None:
-        worker = self._tools.worker()
+        worker = self._worker()
         seized = [attempt for attempt in self._dispatcher.waiting if attempt.seize()]
         most = engine.traits.max_batch
         for first in range(0, len(seized), most):
@@ -108,7 +121,7 @@ class Watchdog:
                 self._dispatcher.given_back, attempts, await self._settled(engine, worker, attempts)
             )
         if seized:
-            self._tools.journal.given_back(worker, len(seized))
+            self._log.warning("jobs given back", worker=worker, count=len(seized))
 
     async def _settled(
         self, engine: Engine, worker: str, attempts: Sequence[Attempt]
@@ -117,17 +130,17 @@ class Watchdog:
         try:
             return (await engine.exchange(Ask(worker=worker, outcomes=outcomes))).verdicts
         except EngineError as error:
-            self._tools.journal.unavailable("give back", error)
+            self._log.unavailable("give back", error)
             return [None] * len(attempts)
 
-    # --- the parent --------------------------------------------------------------------------
+    # --- the parent ----------------------------------------------------------------------------
 
     def _tell(self, lag: float) -> None:
-        stats, parent = self._tools.stats, self._tools.parent
+        stats = self._dispatcher.stats
         memory = resident(os.getpid())
-        parent.pulse(
+        self._parent.pulse(
             Pulse(
-                worker=self._tools.worker(),
+                worker=self._worker(),
                 running=self._dispatcher.running,
                 waiting=len(self._dispatcher.waiting),
                 lag=lag if lag >= PULSE else 0.0,
@@ -141,10 +154,10 @@ class Watchdog:
         reason = self._reason_to_go(memory)
         if reason and not self._wants_replacement:
             self._wants_replacement = True
-            parent.replace(reason)
+            self._parent.replace(reason)
 
     def _reason_to_go(self, memory: int | None) -> str | None:
-        settings, stats = self._tools.settings, self._tools.stats
+        settings, stats = self._settings, self._dispatcher.stats
         done = stats.claimed - stats.released
         if settings.max_jobs is not None and done >= settings.max_jobs:
             return f"it had {done} jobs, of max_jobs {settings.max_jobs}"

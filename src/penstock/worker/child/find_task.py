@@ -1,4 +1,9 @@
-"""The tasks that a child process has found so far."""
+"""Where a child process finds a task: the module and the name by which it can be imported.
+
+A task of the main script has no module to import. Its script is run again in the child, under the
+name ``__mp_main__``, as the ``spawn`` of multiprocessing does: what stands below
+``if __name__ == "__main__":`` is not run.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +18,6 @@ from typing import Any, Final
 import msgspec
 
 from penstock.core.spec import Spec
-
-# --- place --------------------------------------------------------------------------------------
-#
-# Where a child process finds a task: the module and the name by which it can be imported.
-#
-# A task of the main script has no module to import. Its script is run again in the child, under the
-# name ``__mp_main__``, as the ``spawn`` of multiprocessing does: what stands below
-# ``if __name__ == "__main__":`` is not run.
-
 
 PROGRAM: Final = (
     "import json, sys; sys.path[:], log = json.loads(sys.argv[1]); del sys.argv[1:]; "
@@ -96,9 +92,6 @@ def _script() -> MainScript | None:
     return MainScript(name, os.path.abspath(path), tuple(sys.argv))
 
 
-# --- tasks --------------------------------------------------------------------------------------
-
-
 class ChildTasks:
     """Finds each task once."""
 
@@ -106,21 +99,23 @@ class ChildTasks:
         self._found: dict[tuple[TaskLocation, str], Spec] = {}
         self._main: ModuleType | None = None
 
-    def find(self, place: TaskLocation, task: str) -> Spec:
+    def find(self, location: TaskLocation, task: str) -> Spec:
         """The task as this process knows it.
 
         On failure: whatever importing its module raises; LookupError if it is not there.
         """
-        spec = self._found.get((place, task))
+        spec = self._found.get((location, task))
         if spec is None:
-            spec = self._found[place, task] = find_spec(self._module(place), place.qualname, task)
+            spec = self._found[location, task] = find_spec(
+                self._module(location), location.qualname, task
+            )
         return spec
 
-    def _module(self, place: TaskLocation) -> ModuleType:
-        if place.script is None:
-            return importlib.import_module(place.module)
+    def _module(self, location: TaskLocation) -> ModuleType:
+        if location.script is None:
+            return importlib.import_module(location.module)
         if self._main is None:
-            self._main = run_again(place.script)
+            self._main = run_again(location.script)
         return self._main
 
 

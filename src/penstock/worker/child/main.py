@@ -1,4 +1,4 @@
-"""Inside a child process: become one, and end as one.
+"""Inside a child process: it runs attempts, one after the other, and ends with its worker.
 
 Orders come by what was standard input, frames go out by what was standard output: handlers find
 nothing to read on the first, and what they print goes to standard error.
@@ -7,7 +7,7 @@ The child ends with its parent, and takes with it what the handlers started:
 
 | when its orders end    | then                                                               |
 |------------------------|--------------------------------------------------------------------|
-| while an attempt runs  | nobody is left who would settle the job: all is killed at once     |
+| while an attempt runs  | nothing is left that could settle the job: all is killed at once   |
 | between two attempts   | it ends in peace, within ``FAREWELL``; what is left then is killed |
 
 SIGTERM and SIGINT are for the worker, which decides; a signal that reaches all processes of a
@@ -39,7 +39,7 @@ from penstock.worker.child.find_task import ChildTasks
 from penstock.worker.child.messages import (
     TO_CHILD,
     AttemptBegan,
-    AttemptEnded,
+    AttemptDone,
     CancelAttempt,
     CannotRun,
     FromChild,
@@ -56,21 +56,15 @@ from penstock.worker.middleware import lifespan
 from penstock.worker.runner import Runner
 from penstock.worker.runtime import loop_factory
 
-# --- service ------------------------------------------------------------------------------------
-#
-# What a child process does: attempts, one after the other.
-#
-# Sync handlers run on the main thread, async ones on one event loop for the child's whole life.
-# What
-# an app's start-up hooks began on that loop goes on only while an async handler runs.
-
-
 REPORT_EVERY: Final = 0.5
 """Seconds between two looks for signs of life."""
 
 
 class ChildService:
     """Runs what is asked on the main thread; one thread listens, one tells signs of life.
+
+    Sync handlers run on the main thread, async ones on one event loop for the child's whole life.
+    What an app's start-up hooks began on that loop goes on only while an async handler runs.
 
     ``end`` is called when the orders have ended, on the thread that listens; it is told whether an
     attempt runs.
@@ -94,7 +88,7 @@ class ChildService:
         self._current: Attempt | None = None
         self._cancelled: Attempt | None = None
         self._lock = threading.Lock()
-        """Whoever has it may say something of the current attempt."""
+        """Guards what is said of the current attempt."""
         self._is_busy = threading.Event()
 
     def serve(self) -> None:
@@ -111,7 +105,7 @@ class ChildService:
     def _attend(self, request: RunAttempt) -> None:
         self._ahead, self._worker = request.ahead, request.worker
         try:
-            spec = self._tasks.find(request.place, request.job.task)
+            spec = self._tasks.find(request.location, request.job.task)
             has_life = spec.hooks.stages or spec.hooks.effects is not None
             if has_life and spec.hooks not in self._alive:
                 self._loop.run(self._start_up(spec.hooks))
@@ -136,7 +130,7 @@ class ChildService:
         with self._lock:
             self._current = None
             self._answered = request.number
-            self._say(AttemptEnded(outcome, attempt.context.take_report()))
+            self._say(AttemptDone(outcome, attempt.context.take_report()))
 
     def _perform(self, attempt: Attempt) -> Outcome | None:
         if not attempt.spec.is_async:
@@ -164,7 +158,6 @@ class ChildService:
     # --- on threads of their own ---------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Take orders until there are none any more."""
         try:
             while (order := self._orders.next()) is not None:
                 match order:
@@ -209,9 +202,6 @@ class ChildService:
                     self._is_busy.set()
 
 
-# --- main ---------------------------------------------------------------------------------------
-
-
 TO_END: Final = (signal.SIGINT, signal.SIGTERM)
 """The signals that tell a process to end."""
 
@@ -238,7 +228,7 @@ def main(log: tuple[Literal["text", "json"], int] | None) -> None:
         os.register_at_fork(
             before=_heed_signals,
             after_in_parent=_ignore_signals,
-            after_in_child=lambda: _be_a_stranger(orders, frames),
+            after_in_child=lambda: _detach(orders, frames),
         )
     atexit.register(_end_all)
     ChildService(orders, frames, _end).serve()
@@ -256,7 +246,6 @@ def _heed_signals() -> None:
 
 
 def _ignore_signals() -> None:
-    """After a fork, in the one that forked."""
     _swap(signal.SIG_DFL, _ignore)
 
 
@@ -269,7 +258,7 @@ def _swap(handler: object, other: Any) -> None:
                 pass  # only the main thread may
 
 
-def _be_a_stranger(orders: int, frames: int) -> None:
+def _detach(orders: int, frames: int) -> None:
     """What a handler forks may outlive this process: the worker must hear of the child's end."""
     for pipe in (orders, frames):
         try:

@@ -21,9 +21,9 @@ class RunAttempt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What the child is to run, and all it needs to know of its worker."""
 
     number: int
-    """Its place among all that this child was asked."""
+    """Its number among all that this child was asked."""
     job: Job
-    place: TaskLocation
+    location: TaskLocation
     worker: str
     ahead: float
     """How far the store's clock is ahead of this machine's."""
@@ -56,14 +56,14 @@ class SignOfLife(msgspec.Struct, frozen=True, tag=True):
     report: Report | None = None
 
 
-class AttemptEnded(msgspec.Struct, frozen=True, tag=True):
+class AttemptDone(msgspec.Struct, frozen=True, tag=True):
     """The attempt has an outcome; before it there may have been a last report."""
 
     outcome: Outcome | None
     report: Report | None = None
 
 
-FromChild = AttemptBegan | CannotRun | SignOfLife | AttemptEnded
+FromChild = AttemptBegan | CannotRun | SignOfLife | AttemptDone
 
 # --- through a pipe -----------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class Reader(Generic[T]):
     def next(self, timeout: float | None = None) -> T | None:
         """The next message; None: the other side is gone.
 
-        On failure: TimeoutError; ``msgspec.DecodeError`` if somebody else has written there.
+        On failure: TimeoutError; ``msgspec.DecodeError`` if a handler has written there.
         """
         buffer = self._buffer
         while True:

@@ -30,7 +30,7 @@ from penstock.worker.child.find_task import PROGRAM
 from penstock.worker.child.messages import (
     FROM_CHILD,
     AttemptBegan,
-    AttemptEnded,
+    AttemptDone,
     CancelAttempt,
     CannotRun,
     FromChild,
@@ -96,7 +96,7 @@ class ChildProcess:
         """
         return self._reader.next(timeout)
 
-    def bury(self) -> int:
+    def reap(self) -> int:
         """It has ended, or fallen silent: see that it is gone; return the code it died with."""
         with self._killing:
             self._is_over = True  # from here on its number may belong to another process
@@ -109,10 +109,10 @@ class ChildProcess:
         self._close()
         return code
 
-    def part(self) -> None:
+    def retire(self) -> None:
         """Let it end in peace, and see that it does."""
         self._close_orders()
-        self.bury()
+        self.reap()
 
     # --- from any thread -----------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class ChildProcess:
         self._say_unsaid()
 
     def _say_unsaid(self) -> None:
-        # Whoever holds the lock looks here after letting it go: nothing is left unsaid.
+        # The holder of the lock looks here after letting it go: nothing is left unsaid.
         while self._unsaid is not None and self._writing.acquire(blocking=False):
             try:
                 unsaid, self._unsaid = self._unsaid, None
@@ -161,7 +161,7 @@ class ChildProcess:
                     pipe.close()
 
 
-# A fork copies pipes of whoever made them; nobody else could close the copies.
+# A fork copies the pipes of every child; only this list can close the copies.
 _children: Final[WeakSet[ChildProcess]] = WeakSet()
 
 
@@ -182,7 +182,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        pass  # nobody is left; macOS says it so of a zombie
+        pass  # the group is gone; macOS says it so of a zombie
 
 
 def died(code: int) -> str:
@@ -193,24 +193,6 @@ def died(code: int) -> str:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"was killed by signal {-code}"
-
-
-# --- talk ---------------------------------------------------------------------------------------
-#
-# What a worker and a child say about one attempt, and what it means if the child dies.
-#
-# The worker writes a ``RunAttempt``; the child answers ``AttemptBegan``, any number of
-# ``SignOfLife``, and
-# ``AttemptEnded``;
-# or ``CannotRun``. If the child dies
-#
-# | here                       | then                                                            |
-# |----------------------------|-----------------------------------------------------------------|
-# | before it reads a request  | the attempt has not started: it may run in another child        |
-# | before ``AttemptBegan``    | the same                                                        |
-# | after ``AttemptBegan``     | the attempt is ``crashed``, with the way its process died; or   |
-# |                            | what the worker wanted when it killed it                        |
-# | after ``AttemptEnded``     | the outcome stands, even if the worker was about to kill it     |
 
 
 START_UP: Final = 60.0
@@ -230,12 +212,22 @@ class ChildDied:
     """The bytes of memory for which it was killed, if it was."""
 
 
-def talk(
+def converse(
     child: ChildProcess, request: RunAttempt, attempt: Attempt, began: Callable[[], object]
-) -> CannotRun | AttemptEnded | ChildDied:
-    """Let a child run an attempt; return its last word, or how it died.
+) -> CannotRun | AttemptDone | ChildDied:
+    """Let a child run an attempt; return its last message, or how it died. Blocks until then.
 
-    Blocks until then. ``began`` is called when the handler is. A child that has died is buried.
+    The worker writes a ``RunAttempt``; the child answers ``AttemptBegan``, any number of
+    ``SignOfLife``, and ``AttemptDone``; or ``CannotRun``. ``began`` is called when the handler
+    is. If the child dies, it is reaped, and
+
+    | here                       | then                                                            |
+    |----------------------------|-----------------------------------------------------------------|
+    | before it reads a request  | the attempt has not started: it may run in another child        |
+    | before ``AttemptBegan``    | the same                                                        |
+    | after ``AttemptBegan``     | the attempt is ``crashed``, with the way its process died; or   |
+    |                            | what the worker wanted when it killed it                        |
+    | after ``AttemptDone``      | the outcome stands, even if the worker was about to kill it     |
     """
     child.send(request)
     limit = attempt.spec.max_memory
@@ -255,7 +247,7 @@ def talk(
             patience = None
             continue
         except msgspec.DecodeError as error:
-            how = f"was killed: it wrote what nobody can read ({error})"
+            how = f"was killed: it wrote what cannot be read ({error})"
             child.kill()
             frame = None
         match frame:
@@ -265,14 +257,14 @@ def talk(
                 began()
             case SignOfLife(report):
                 relay(attempt, report)
-            case AttemptEnded():
+            case AttemptDone():
                 if frame.report is not None:
                     relay(attempt, frame.report)
                 return frame
             case CannotRun():
                 return frame
             case None:
-                code = child.bury()
+                code = child.reap()
                 return ChildDied(how or died(code), has_begun, used)
             case _:
                 assert_never(frame)
