@@ -585,11 +585,11 @@ def test_an_interruption_while_a_fork_waits_leaves_no_connection_and_no_lock(scr
             def __exit__(self, *_):
                 lock.release()
 
-        hits, lock = [], engine._steps.lock
-        engine._steps.lock = Lock()
+        hits, lock = [], engine._connection.lock
+        engine._connection.lock = Lock()
         child = os.fork()
         if child == 0:
-            os._exit(any(link.connection is not None for link in connection._links))
+            os._exit(any(each.raw is not None for each in connection._connections))
         ended(child)
         assert ignored == [Interrupted], ignored
         for _ in range(2):

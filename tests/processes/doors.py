@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 import psycopg
 
 from penstock.clock import Clock
-from penstock.engines.sqlite.write_lock import FileGate
+from penstock.engines.sqlite.write_lock import WriteLock
 from penstock.errors import EngineBusy
 from penstock.stores import parse
 
@@ -28,7 +28,7 @@ def shut(url: str, clock: Clock, timeout: float) -> AbstractContextManager[None]
 
 @contextmanager
 def _file(path: str, clock: Clock, timeout: float) -> Iterator[None]:
-    gate = FileGate(path, "test", clock)
+    gate = WriteLock(path, "test", clock)
     try:
         with gate.writing(timeout):
             yield

@@ -31,8 +31,8 @@ class TornEngine(SqliteEngine):
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
-        assert self._steps.connection is not None
-        yield self._steps.connection
+        assert self._connection.raw is not None
+        yield self._connection.raw
 
 
 class Stop:
@@ -44,8 +44,8 @@ class Stop:
         self._is_used = False
         self.reached = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        assert engine._steps.connection is not None
-        engine._steps.connection.set_trace_callback(self._trace)
+        assert engine._connection.raw is not None
+        engine._connection.raw.set_trace_callback(self._trace)
 
     def _trace(self, statement: str) -> None:
         if self._text in statement and not self._is_used:

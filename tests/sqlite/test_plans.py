@@ -54,12 +54,12 @@ async def test_hot_statements_use_an_index(tmp_path: Path, rows: int) -> None:
     await engine.open()
     if rows:
         await engine.enqueue([draft(delay=float(number % 2)) for number in range(rows)])
-    connection = engine._steps.connection
+    connection = engine._connection.raw
     assert connection is not None
     if rows:
         connection.execute("ANALYZE")
     for name in HOT:
-        sql = statements("sqlite/steps.sql")[name]
+        sql = statements("sqlite/steps.sql", "sqlite/reads.sql")[name]
         names = re.findall(r":(\w+)", sql)
         values = dict.fromkeys(names, 1) if names else [1] * sql.count("?")
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
@@ -87,11 +87,11 @@ async def test_hot_statements_use_an_index(tmp_path: Path, rows: int) -> None:
 async def test_a_glance_reads_no_job_that_ended_well(tmp_path: Path) -> None:
     engine = SqliteEngine(str(tmp_path / "jobs.db"))
     await engine.open()
-    connection = engine._steps.connection
+    connection = engine._connection.raw
     assert connection is not None
-    by_index = {"counts": 4, "busy": 1, "ended": 1, "running": 1, "failed": 1}
+    by_index = {"live_counts": 4, "busy": 1, "ended": 1, "running": 1, "last_failed": 1}
     for name, times in by_index.items():
-        sql = statements("sqlite/glance.sql")[name]
+        sql = statements("sqlite/reads.sql")[name]
         steps = connection.execute(f"EXPLAIN QUERY PLAN {sql}", [1] * sql.count("?"))
         reads = [step for *_, step in steps if step.startswith(("SCAN job", "SEARCH job"))]
         assert len(reads) == times, (name, reads)
@@ -106,8 +106,8 @@ async def test_mending_many_holds_reads_the_workers_once(tmp_path: Path) -> None
     jobs = await claim(engine, want=20)
     hold = {"hold": Hold.UNKNOWN_TASK, "hold_cause": "unheard of"}
     seen: list[str] = []
-    assert engine._steps.connection is not None
-    engine._steps.connection.set_trace_callback(seen.append)
+    assert engine._connection.raw is not None
+    engine._connection.raw.set_trace_callback(seen.append)
     await send(engine, jobs[0].worker, *(outcome(job, "released", **hold) for job in jobs))
     await engine.mend()
     assert len([statement for statement in seen if "info FROM worker" in statement]) == 2

@@ -163,14 +163,14 @@ async def test_a_process_killed_before_any_statement_loses_nothing_and_blocks_no
 async def stops_in_a_step(path: str, parent: Connection) -> None:
     engine = SqliteEngine(path)
     await engine.open()
-    assert engine._steps.connection is not None
+    assert engine._connection.raw is not None
 
     def stop(statement: str) -> None:
         if statement == "COMMIT":
             parent.send(os.getpid())
             kill_here(signal.SIGSTOP)
 
-    engine._steps.connection.set_trace_callback(stop)
+    engine._connection.raw.set_trace_callback(stop)
     await put(engine, "slow")
     parent.send("done")
 
@@ -308,16 +308,16 @@ async def test_a_fork_does_not_wait_for_the_gate(path: str) -> None:
     engine, other = SqliteEngine(path, busy_timeout=5.0), SqliteEngine(path)
     await engine.open()
     await other.open()
-    assert engine._gate is not None
-    assert other._gate is not None
-    take, waits = engine._gate._take, threading.Event()
+    assert engine._write_lock is not None
+    assert other._write_lock is not None
+    take, waits = engine._write_lock._take, threading.Event()
 
     def tell_and_take(lock: int, deadline: float) -> None:
         waits.set()
         take(lock, deadline)
 
-    engine._gate._take = tell_and_take  # type: ignore[method-assign]
-    with other._gate.writing(1.0):
+    engine._write_lock._take = tell_and_take  # type: ignore[method-assign]
+    with other._write_lock.writing(1.0):
         putting = asyncio.create_task(put(engine, "a"))
         assert await asyncio.to_thread(waits.wait, PATIENCE)
         if not (child := os.fork()):

@@ -20,7 +20,7 @@ from penstock.core.job import State
 from penstock.engines.sql_files import migrations
 from penstock.engines.sqlite import schema
 from penstock.engines.sqlite.engine import SqliteEngine
-from penstock.engines.sqlite.write_lock import FileGate
+from penstock.engines.sqlite.write_lock import try_lock
 from penstock.errors import (
     EngineBusy,
     EngineClosed,
@@ -63,8 +63,8 @@ async def test_a_closed_gate_says_so_and_opens_again(path: str) -> None:
     engine, other = SqliteEngine(path, busy_timeout=0.1), SqliteEngine(path)
     await engine.open()
     await other.open()
-    assert other._gate is not None
-    with other._gate.writing(1.0), pytest.raises(EngineBusy, match="stopped or hung process"):
+    assert other._write_lock is not None
+    with other._write_lock.writing(1.0), pytest.raises(EngineBusy, match="stopped or hung process"):
         await engine.enqueue([draft("a")])
     assert (await engine.enqueue([draft("a")]))[0].created
     await engine.close()
@@ -76,11 +76,11 @@ async def test_a_read_only_connection_says_so_and_keeps_the_running_job(path: st
     await engine.open()
     await put(engine, "a")
     job = await claim_one(engine)
-    assert engine._steps.connection is not None
-    engine._steps.connection.execute("PRAGMA query_only = 1")
+    assert engine._connection.raw is not None
+    engine._connection.raw.execute("PRAGMA query_only = 1")
     with pytest.raises(EngineReadOnly, match="give this user write permission"):
         await settle(engine, job, "succeeded")
-    engine._steps.connection.execute("PRAGMA query_only = 0")
+    engine._connection.raw.execute("PRAGMA query_only = 0")
     await settle(engine, job, "succeeded")
     assert (await stored(engine, "a")).state is State.SUCCEEDED
     await engine.close()
@@ -118,14 +118,14 @@ async def test_a_full_disk_says_so_and_stores_all_or_nothing(path: str) -> None:
     await engine.open()
     await put(engine, "a")
     job = await claim_one(engine)
-    assert engine._steps.connection is not None
-    (pages,) = engine._steps.connection.execute("PRAGMA page_count").fetchone()
-    engine._steps.connection.execute(f"PRAGMA max_page_count = {pages}")
+    assert engine._connection.raw is not None
+    (pages,) = engine._connection.raw.execute("PRAGMA page_count").fetchone()
+    engine._connection.raw.execute(f"PRAGMA max_page_count = {pages}")
     big = [draft(f"big-{number}", payload=b"{}" + b" " * 100_000) for number in range(20)]
     with pytest.raises(EngineFull, match="free space"):
         await engine.enqueue(big)
     assert await engine.get(["big-0", "big-19"]) == [None, None]
-    engine._steps.connection.execute("PRAGMA max_page_count = 1000000")
+    engine._connection.raw.execute("PRAGMA max_page_count = 1000000")
     assert all(receipt.created for receipt in await engine.enqueue(big))
     await settle(engine, job, "succeeded")
     await engine.close()
@@ -276,9 +276,9 @@ async def test_a_handle_can_be_opened_again_after_close(path: str) -> None:
 async def test_the_durability_option_reaches_sqlite(path: str, option: str, level: int) -> None:
     engine = SqliteEngine(path, synchronous=option)  # type: ignore[arg-type]
     await engine.open()
-    assert engine._steps.connection is not None
-    assert engine._steps.connection.execute("PRAGMA synchronous").fetchone() == (level,)
-    assert engine._steps.connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert engine._connection.raw is not None
+    assert engine._connection.raw.execute("PRAGMA synchronous").fetchone() == (level,)
+    assert engine._connection.raw.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     await engine.close()
 
 
@@ -324,7 +324,7 @@ async def test_whoever_may_use_the_file_may_use_its_locks(path: str) -> None:
     await engine.close()
 
 
-async def test_all_names_of_a_file_share_its_gate(path: str, tmp_path: Path) -> None:
+async def test_all_names_of_a_file_share_its_write_lock(path: str, tmp_path: Path) -> None:
     link = tmp_path / "other" / "link.db"
     link.parent.mkdir()
     engine = SqliteEngine(path)
@@ -332,8 +332,8 @@ async def test_all_names_of_a_file_share_its_gate(path: str, tmp_path: Path) -> 
     link.symlink_to(path)
     other = SqliteEngine(str(link), busy_timeout=0.05)
     await other.open()
-    assert engine._gate is not None
-    with engine._gate.writing(1.0), pytest.raises(EngineBusy):
+    assert engine._write_lock is not None
+    with engine._write_lock.writing(1.0), pytest.raises(EngineBusy):
         await other.enqueue([draft()])
     assert os.listdir(link.parent) == ["link.db"]
     await engine.close()
@@ -345,8 +345,8 @@ async def test_a_call_that_was_cancelled_before_its_turn_does_not_happen(path: s
     engine, other = SqliteEngine(path), SqliteEngine(path)
     await engine.open()
     await other.open()
-    assert other._gate is not None
-    with other._gate.writing(1.0):
+    assert other._write_lock is not None
+    with other._write_lock.writing(1.0):
         first = asyncio.create_task(put(engine, "a"))
         second = asyncio.create_task(put(engine, "b"))
         await asyncio.sleep(0)
@@ -365,8 +365,8 @@ async def test_who_only_reads_does_not_wait_for_a_writer_that_hangs(tmp_path: Pa
     await first.enqueue([draft("a")])
     hanging = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
     hanging.execute("BEGIN IMMEDIATE")
-    gate = FileGate(str(tmp_path / "jobs.db"), "test", first.clock)
-    assert gate.grab()
+    lock = try_lock(str(tmp_path / "jobs.db"))
+    assert lock is not None
 
     second = SqliteEngine(str(tmp_path / "jobs.db"), busy_timeout=0.01)
     await second.open()
@@ -376,6 +376,6 @@ async def test_who_only_reads_does_not_wait_for_a_writer_that_hangs(tmp_path: Pa
         await second.enqueue([draft("b")])
 
     hanging.close()
-    gate.close()
+    lock.close()
     await second.close()
     await first.close()

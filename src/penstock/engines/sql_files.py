@@ -8,10 +8,11 @@ from types import MappingProxyType
 
 
 @cache
-def statements(path: str) -> MappingProxyType[str, str]:
-    """Read the blocks that begin with ``-- name: NAME`` in a file below ``engines/sql``."""
+def statements(*paths: str) -> MappingProxyType[str, str]:
+    """Read the blocks that begin with ``-- name: NAME`` in files below ``engines/sql``."""
     blocks: dict[str, str] = {}
-    for block in _read(path).split("-- name: ")[1:]:
+    text = "\n".join(map(_read, paths))
+    for block in text.split("-- name: ")[1:]:
         name, _, body = block.partition("\n")
         lines = [line for line in body.splitlines() if not line.lstrip().startswith("--")]
         blocks[name.strip()] = "\n".join(lines).strip()

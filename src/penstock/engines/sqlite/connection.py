@@ -1,4 +1,5 @@
-"""A connection to an SQLite file that no fork can tear.
+"""How the SQLite engine reaches its file: a connection that no fork can tear, the thread that it
+is used on, and one transaction on it.
 
 SQLite keeps its file locks per process, together with counters in the process's memory. A forked
 child inherits the counters but not the locks: what it opens on the same file afterwards believes
@@ -10,47 +11,51 @@ and both sides open anew at their next use.
 |-----------------------------|-----------------------------------------------------------------|
 | while a step is under way   | the fork waits until the step has ended                         |
 | between two steps           | the connection is closed; the next step opens it again          |
+
+SQLite blocks, so it has a thread of its own: steps are handed over and come back as futures. A
+caller that is cancelled does not stop a step that has begun: it is a lost reply, like any other. A
+step that has not begun is left out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from operator import methodcaller
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
-from penstock.errors import (
-    EngineBusy,
-    EngineClosed,
-    EngineCorrupt,
-    EngineError,
-    EngineFull,
-    EngineReadOnly,
-    EngineUnavailable,
-    ItemRefused,
-    PenstockError,
-)
+import msgspec
+from msgspec.structs import replace
+
+from penstock.engines.records import QueueSettings, WorkerInfo
+from penstock.engines.sql_files import statements
+from penstock.engines.sqlite.rows import Row
+from penstock.errors import EngineClosed
+
+Result = TypeVar("Result")
+_settings = msgspec.json.Decoder(QueueSettings)
+_worker = msgspec.json.Decoder(WorkerInfo)
 
 
-class SqliteLink:
+class ForkSafeConnection:
     """One connection, opened when it is needed."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         self._connect = connect
-        self.lock: Any = threading.RLock()  # it can say whose it is
-        """Whoever has it has the connection; the process does not fork meanwhile."""
-        self.connection: sqlite3.Connection | None = None
+        self.lock: Any = threading.RLock()  # typed as Any: it can say who owns it
+        """The thread that has it has the connection; the process does not fork meanwhile."""
+        self.raw: sqlite3.Connection | None = None
         self.times_opened = 0
-        with _fork:
-            _links.add(self)
+        with _fork_lock:
+            _connections.add(self)
 
     @contextmanager
     def use(self) -> Iterator[sqlite3.Connection]:
@@ -59,11 +64,11 @@ class SqliteLink:
             yield self.open()
 
     def open(self) -> sqlite3.Connection:
-        """The connection, for whoever has the lock."""
-        if self.connection is None:
-            self.connection = self._connect()
+        """The connection; the calling thread must have the lock."""
+        if self.raw is None:
+            self.raw = self._connect()
             self.times_opened += 1
-        return self.connection
+        return self.raw
 
     @property
     def is_mine(self) -> bool:
@@ -73,14 +78,14 @@ class SqliteLink:
     def close(self) -> None:
         """Close the connection; the next use opens it again."""
         with self.lock:
-            connection, self.connection = self.connection, None
-            if connection is not None:
-                connection.close()
+            raw, self.raw = self.raw, None
+            if raw is not None:
+                raw.close()
 
 
-# Fork hooks can never be taken back, so there is one set for all links.
-_links: WeakSet[SqliteLink] = WeakSet()
-_fork: Any = threading.RLock()  # one at a time, and nobody makes a link meanwhile
+# Fork hooks can never be taken back, so there is one set for all connections.
+_connections: WeakSet[ForkSafeConnection] = WeakSet()
+_fork_lock: Any = threading.RLock()  # one fork at a time, and no new connection meanwhile
 _locks: list[Any] = []
 _taken: list[bool] = []
 _given: list[None] = []
@@ -88,8 +93,8 @@ _take = methodcaller("acquire")
 _give = methodcaller("release")
 
 
-def _before() -> None:
-    """Have all locks and close all connections; the process forks whatever is raised here."""
+def _before_fork() -> None:
+    """Have all locks and close all connections; the process forks even if this raises."""
     try:
         _pause()
     except BaseException:  # out of a signal handler
@@ -97,7 +102,7 @@ def _before() -> None:
         raise
 
 
-def _after() -> None:
+def _after_fork() -> None:
     """Give back what was taken, on both sides."""
     try:
         _resume()
@@ -110,53 +115,25 @@ def _after() -> None:
 
 
 def _pause() -> None:
-    if not _fork._is_owned():
-        _fork.acquire()
+    if not _fork_lock._is_owned():
+        _fork_lock.acquire()
     if not _locks:
-        _locks[:] = [link.lock for link in _links]
+        _locks[:] = [connection.lock for connection in _connections]
     _taken.extend(map(_take, _locks[len(_taken) :]))
-    for link in list(_links):
-        link.close()
+    for connection in list(_connections):
+        connection.close()
 
 
 def _resume() -> None:
-    if _fork._is_owned():
+    if _fork_lock._is_owned():
         _given.extend(map(_give, _locks[len(_given) : len(_taken)]))
         _locks.clear()
         _taken.clear()
         _given.clear()
-        _fork.release()
+        _fork_lock.release()
 
 
-os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)
-
-
-# --- sqlite thread ------------------------------------------------------------------------------
-#
-# The thread that owns a handle's SQLite connection, and the names of what can go wrong there.
-#
-# SQLite blocks, so it has a thread of its own; steps are handed over and come back as futures. A
-# caller that is cancelled does not stop a step that has begun: it is a lost reply, like any other.
-# A
-# step that has not begun is left out: it would only keep those who still wait.
-
-
-Result = TypeVar("Result")
-Reply = tuple["asyncio.Future[Any]", asyncio.AbstractEventLoop]
-"""Where the result of a call goes."""
-
-_BY_CODE: Final[dict[int, type[EngineError]]] = {
-    sqlite3.SQLITE_BUSY: EngineBusy,
-    sqlite3.SQLITE_LOCKED: EngineBusy,
-    sqlite3.SQLITE_READONLY: EngineReadOnly,
-    sqlite3.SQLITE_PERM: EngineReadOnly,
-    sqlite3.SQLITE_FULL: EngineFull,
-    sqlite3.SQLITE_CORRUPT: EngineCorrupt,
-    sqlite3.SQLITE_NOTADB: EngineCorrupt,
-    sqlite3.SQLITE_TOOBIG: ItemRefused,
-    sqlite3.SQLITE_MISMATCH: ItemRefused,
-    sqlite3.SQLITE_CONSTRAINT: ItemRefused,
-}
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 class SqliteThread:
@@ -164,102 +141,106 @@ class SqliteThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._calls: SimpleQueue[tuple[Callable[[], Any], Reply | None] | None] = SimpleQueue()
+        self._steps: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None]
+        self._steps = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"penstock-{name}", daemon=True)
         self._is_closed = False
         self._thread.start()
 
-    async def run(self, call: Callable[[], Result]) -> Result:
-        """Run ``call`` on the thread; its error is the caller's."""
+    async def run(self, step: Callable[[], Result]) -> Result:
+        """Run ``step`` on the thread; its error is the caller's."""
         if not self.is_alive:
             raise EngineClosed(self._name)
-        return await self._hand_over(call)
-
-    def post(self, call: Callable[[], object]) -> None:
-        """Run ``call``, which never raises, on the thread. Any thread may ask, and does not wait.
-
-        On failure: ``EngineClosed``; without it, too, the thread may end before it comes to this.
-        """
-        if not self.is_alive:
-            raise EngineClosed(self._name)
-        self._calls.put((call, None))
+        return await self._hand_over(step)
 
     async def close(self, last: Callable[[], None]) -> None:
         """Finish what was handed over, then ``last``; then end the thread, also if cancelled."""
         if self.is_alive:
             self._is_closed = True
             ended = self._hand_over(last)
-            self._calls.put(None)
+            self._steps.put(None)
             await asyncio.shield(ended)
             self._thread.join()
 
     @property
     def is_alive(self) -> bool:
-        """Calls are taken. In a forked child they are not: a fork copies no threads."""
+        """Steps are taken. In a forked child they are not: a fork copies no threads."""
         return not self._is_closed and self._thread.is_alive()
 
-    def _hand_over(self, call: Callable[[], Result]) -> asyncio.Future[Result]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
-        self._calls.put((call, (future, loop)))
-        return future
+    def _hand_over(self, step: Callable[[], Result]) -> asyncio.Future[Result]:
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._steps.put((step, answer))
+        return answer
 
     def _work(self) -> None:
-        while (item := self._calls.get()) is not None:
-            call, reply = item
+        while (item := self._steps.get()) is not None:
+            step, answer = item
             result, error = None, None
             try:
-                if reply is None or not reply[0].cancelled():
-                    result = call()
+                if not answer.cancelled():
+                    result = step()
             except BaseException as caught:
                 error = caught
-            if reply is not None:
-                future, loop = reply
-                with contextlib.suppress(RuntimeError):  # the caller's loop is closed
-                    loop.call_soon_threadsafe(_answer, future, result, error)
-                del future, loop
-            del item, call, reply, result, error
+            with contextlib.suppress(RuntimeError):  # the caller's loop is closed
+                answer.get_loop().call_soon_threadsafe(_answer, answer, result, error)
+            del item, step, answer, result, error
 
 
-def _answer(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():
+def _answer(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if answer.done():
         return
     if error is None:
-        future.set_result(result)
+        answer.set_result(result)
     else:
-        future.set_exception(error)
+        answer.set_exception(error)
 
 
-@contextmanager
-def named_errors(name: str, path: str) -> Iterator[None]:
-    """Turn what SQLite and the file system raise into the errors of the contract."""
-    try:
-        yield
-    except PenstockError:
-        raise
-    except (UnicodeEncodeError, OverflowError, sqlite3.DataError, sqlite3.InterfaceError) as error:
-        raise ItemRefused(name, str(error)) from error
-    except sqlite3.Error as error:
-        raise _named(error, name, path) from error
-    except OSError as error:
-        if error.errno is None:
-            raise  # a TimeoutError out of a signal handler: the system would have said a number
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise EngineReadOnly(name, str(error)) from error
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise EngineFull(name, str(error)) from error
-        raise EngineUnavailable(name, str(error)) from error
+class SqliteTransaction:
+    """One transaction: runs statements of ``sql/sqlite`` by their names, at one instant."""
 
+    def __init__(self, connection: sqlite3.Connection, now: float) -> None:
+        self.now = now
+        self._execute = connection.execute
+        self._execute_many = connection.executemany
+        self._sql = statements("sqlite/steps.sql", "sqlite/reads.sql")
 
-def _named(error: sqlite3.Error, name: str, path: str) -> EngineError:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    text = str(error)
-    if code == sqlite3.SQLITE_CANTOPEN:
-        folder = os.path.dirname(path) or "."
-        if not os.path.isdir(folder):
-            return EngineUnavailable(name, f"there is no directory {folder!r}: make it first")
-        if not os.access(folder, os.W_OK):
-            return EngineReadOnly(name, f"directory {folder!r} cannot be written")
-    kind: Any = _BY_CODE.get(code, EngineUnavailable)
-    named: EngineError = kind(name, text)
-    return named
+    def run(self, name: str, values: Sequence[object] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
+        """Run a statement."""
+        return self._execute(self._sql[name], values)
+
+    def run_many(self, name: str, rows: Iterable[Row]) -> sqlite3.Cursor:
+        """Run a statement once for each row of values."""
+        return self._execute_many(self._sql[name], rows)
+
+    def one(self, name: str, values: Sequence[object] | Mapping[str, Any] = ()) -> Row | None:
+        """Return the first row of a statement, if it has any."""
+        row: Row | None = self._execute(self._sql[name], values).fetchone()
+        return row
+
+    def all(self, name: str, values: Sequence[object] | Mapping[str, Any] = ()) -> list[Row]:
+        """Return all rows of a statement."""
+        return self._execute(self._sql[name], values).fetchall()
+
+    @contextmanager
+    def savepoint(self) -> Iterator[Callable[[], object]]:
+        """A part of the transaction that can be undone: by what is yielded."""
+        self._execute("SAVEPOINT part")
+        yield lambda: self._execute("ROLLBACK TO part")
+        self._execute("RELEASE part")
+
+    @cached_property
+    def settings(self) -> dict[str, QueueSettings]:
+        """What was decided about queues; those without a decision are not in it."""
+        return {name: _settings.decode(text) for name, text in self.run("settings")}
+
+    def workers(self) -> list[WorkerInfo]:
+        """Every worker that has a lease."""
+        return [
+            replace(_worker.decode(info), beat=beat, joined_at=joined_at)
+            for _, beat, joined_at, info in self.run("workers")
+        ]
+
+    @cached_property
+    def known_tasks(self) -> frozenset[str]:
+        """The tasks of all workers that have a lease: read once, however many jobs ask."""
+        return frozenset(task for worker in self.workers() for task in worker.tasks)

@@ -1,9 +1,7 @@
-"""The steps of the SQLite engine: what each verb reads and writes inside its transaction.
+"""What persons and the leader do to jobs of an SQLite store: control, upkeep, leadership, cells.
 
-Those that jobs go through every day are in ``sqlite_work``; here are control, upkeep and lead.
-
-A step runs on the engine's thread, inside one transaction that nobody else can write beside. What
-may happen to a job is decided in ``core.life``; the statements are in ``sql/sqlite/steps.sql``.
+Every function is a step of one write transaction. What may happen to a job is decided in
+``core.lifecycle``.
 """
 
 from __future__ import annotations
@@ -27,146 +25,165 @@ from penstock.engines.records import (
     Term,
     entry_before,
 )
-from penstock.engines.sqlite.claim import SqliteWork
-from penstock.engines.sqlite.reads import is_fair, where
-from penstock.engines.sqlite.rows import json_text, to_jobs
+from penstock.engines.sqlite.claim import wait_or_end
+from penstock.engines.sqlite.connection import SqliteTransaction
+from penstock.engines.sqlite.queues import (
+    forget_places,
+    give_key_back,
+    hold_key,
+    is_fair,
+    key_owner,
+    place_all,
+    promote_due,
+    take_tickets,
+)
+from penstock.engines.sqlite.reads import cell, due_in, find_job, where
+from penstock.engines.sqlite.rows import json_text, to_jobs, to_save
 
 
-class SqliteJobs(SqliteWork):
-    """One store inside a write transaction: nobody else writes before it ends."""
+def cancel(tx: SqliteTransaction, ids: Sequence[str], reason: str) -> list[Control]:
+    """See the contract."""
+    return [_cancel(tx, id, reason) for id in ids]
 
-    # --- control -------------------------------------------------------------------------------
 
-    def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
-        """See the contract."""
-        return [self._cancel(id, reason) for id in ids]
+def _cancel(tx: SqliteTransaction, id: str, reason: str) -> Control:
+    job = find_job(tx, id)
+    if job is None or job.state.is_final or job.cancel_reason is not None:
+        return Control(id, False, job.state if job else None)
+    after = lifecycle.cancelled(job, reason, tx.now)
+    if after.state.is_final and job.unique is not None:
+        give_key_back(tx, job.unique, id)
+    tx.run("save", to_save(after))
+    return Control(id, True, after.state)
 
-    def _cancel(self, id: str, reason: str) -> Control:
-        job = self._job(id)
-        if job is None or job.state.is_final or job.cancel_reason is not None:
-            return Control(id, False, job.state if job else None)
-        after = lifecycle.cancelled(job, reason, self.now)
-        if after.state.is_final and job.unique is not None:
-            self._keys.give_back(job.unique, id)
-        self._save(after)
-        return Control(id, True, after.state)
 
-    def retry(self, ids: Sequence[str]) -> list[Control]:
-        """See the contract."""
-        settings = self.settings()
-        return [self._retry(id, settings) for id in ids]
+def retry(tx: SqliteTransaction, ids: Sequence[str]) -> list[Control]:
+    """See the contract."""
+    return [_retry(tx, id) for id in ids]
 
-    def _retry(self, id: str, settings: dict[str, QueueSettings]) -> Control:
-        job = self._job(id)
-        if job is None or job.state not in (State.FAILED, State.CANCELLED):
-            return Control(id, False, job.state if job else None)
-        if job.unique is not None:
-            owner = self._keys.taken(job.unique, id)
-            if owner is not None:
-                return Control(id, False, job.state, owner)
-            self._keys.hold(job.unique, id)
-        after = replace(lifecycle.revived(job), seq=self._tickets(1), place=0.0)
-        if is_fair(settings, job.queue):
-            after = replace(after, hold=Hold.UNPLACED, hold_cause=job.queue)
-        self._save(after)
-        return Control(id, True, after.state)
 
-    def purge(self, which: Filter, limit: int, cursor: str | None) -> Purged:
-        """See the contract."""
-        before = entry_before(cursor)
-        if limit <= 0:
-            return Purged(cursor=cursor)
-        conditions = {**where(which), "before": before, "limit": limit + 1}
-        rows = self._run(self._sql["purgeable"], conditions).fetchall()
-        doomed = rows[:limit]
-        for _, id, key in doomed:
-            if key is not None:
-                self._keys.give_back(key, id)
-            self._run(self._sql["delete"], (id,))
-        rest = str(doomed[-1][0]) if len(rows) > limit else None
-        return Purged(jobs=len(doomed), cursor=rest)
+def _retry(tx: SqliteTransaction, id: str) -> Control:
+    job = find_job(tx, id)
+    if job is None or job.state not in (State.FAILED, State.CANCELLED):
+        return Control(id, False, job.state if job else None)
+    if job.unique is not None:
+        owner = key_owner(tx, job.unique, id)
+        if owner is not None:
+            return Control(id, False, job.state, owner)
+        hold_key(tx, job.unique, id)
+    after = replace(lifecycle.revived(job), seq=take_tickets(tx, 1), place=0.0)
+    if is_fair(tx, job.queue):
+        after = replace(after, hold=Hold.UNPLACED, hold_cause=job.queue)
+    tx.run("save", to_save(after))
+    return Control(id, True, after.state)
 
-    def set_queue(self, queue: str, settings: QueueSettings) -> None:
-        """See the contract."""
-        was_fair = is_fair(self.settings(), queue)
-        self._run(self._sql["set_queue"], (queue, json_text(settings)))
-        if was_fair and not settings.fair:
-            self._places.level(queue)
 
-    # --- upkeep --------------------------------------------------------------------------------
+def purge(tx: SqliteTransaction, which: Filter, limit: int, cursor: str | None) -> Purged:
+    """See the contract."""
+    before = entry_before(cursor)
+    if limit <= 0:
+        return Purged(cursor=cursor)
+    rows = tx.all("purgeable", {**where(which), "before": before, "limit": limit + 1})
+    doomed = rows[:limit]
+    for _, id, key in doomed:
+        if key is not None:
+            give_key_back(tx, key, id)
+        tx.run("delete", (id,))
+    rest = str(doomed[-1][0]) if len(rows) > limit else None
+    return Purged(jobs=len(doomed), cursor=rest)
 
-    def promote(self, limit: int) -> Promoted:
-        """See the contract."""
-        done = self._promote(limit, self.settings())
-        return replace(done, due_in=self._due_in("next_instant", [{}]))
 
-    def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
-        """See the contract."""
-        for sighting in dead:
-            self._run(self._sql["bury"], (sighting.worker, sighting.beat))
-        orphans = to_jobs(self._run(self._sql["orphans"], (max(0, limit),)).fetchall())
-        return [self._wait_or_end(job, lifecycle.rescued(job, self.now)) for job in orphans]
+def set_queue(tx: SqliteTransaction, queue: str, settings: QueueSettings) -> None:
+    """See the contract."""
+    was_fair = is_fair(tx, queue)
+    tx.run("set_queue", (queue, json_text(settings)))
+    if was_fair and not settings.fair:
+        forget_places(tx, queue)
 
-    def prune(self, keep: float, limit: int) -> Pruned:
-        """See the contract."""
-        limit = max(0, limit)
-        old = self._run(self._sql["old"], (self.now - keep, limit)).fetchall()
-        self._run_many(self._sql["delete"], old)
-        ids = self._run(self._sql["prune_ledger"], (self.now, limit)).rowcount
-        keys = self._run(self._sql["prune_keys"], (self.now, limit)).rowcount
-        self._run(self._sql["prune_spots"])
-        return Pruned(jobs=len(old), ids=ids, keys=keys)
 
-    def mend(self, *, rehearse: bool = False) -> Mended:
-        """See the contract."""
-        self._run("SAVEPOINT mend")
-        mended = self._mend()
+# --- upkeep -------------------------------------------------------------------------------------
+
+
+def promote(tx: SqliteTransaction, limit: int) -> Promoted:
+    """See the contract."""
+    done = promote_due(tx, limit)
+    return replace(done, due_in=due_in(tx, "next_instant", [{}]))
+
+
+def rescue(tx: SqliteTransaction, dead: Sequence[Sighting], limit: int) -> list[Job]:
+    """See the contract."""
+    for sighting in dead:
+        tx.run("end_lease", (sighting.worker, sighting.beat))
+    orphans = to_jobs(tx.all("orphans", (max(0, limit),)))
+    return [wait_or_end(tx, job, lifecycle.rescued(job, tx.now)) for job in orphans]
+
+
+def prune(tx: SqliteTransaction, keep: float, limit: int) -> Pruned:
+    """See the contract."""
+    limit = max(0, limit)
+    old = tx.all("old", (tx.now - keep, limit))
+    tx.run_many("delete", old)
+    ids = tx.run("prune_ledger", (tx.now, limit)).rowcount
+    keys = tx.run("prune_keys", (tx.now, limit)).rowcount
+    tx.run("prune_spots")
+    return Pruned(jobs=len(old), ids=ids, keys=keys)
+
+
+def mend(tx: SqliteTransaction, *, rehearse: bool = False) -> Mended:
+    """See the contract."""
+    with tx.savepoint() as roll_back:
+        mended = Mended(placed=place_all(tx), unheld=_mend_holds(tx), keys=_mend_keys(tx))
         if rehearse:
-            self._run("ROLLBACK TO mend")
-        self._run("RELEASE mend")
-        return mended
+            roll_back()
+    return mended
 
-    def _mend(self) -> Mended:
-        settings = self.settings()
-        placed = self._places.place(settings)
-        fair = frozenset(queue for queue, each in settings.items() if each.fair)
-        unheld = 0
-        for id, task, queue, hold, hold_until in self._run(self._sql["holds"]).fetchall():
-            has_cause = hold_until is not None or (
-                queue in fair
-                if hold == Hold.UNPLACED
-                else hold == Hold.UNKNOWN_TASK and task not in self._known_tasks
-            )
-            if not has_cause:
-                self._run(self._sql["unhold"], (id,))
-                unheld += 1
-        loose = self._run(self._sql["loose_keys"]).fetchall()
-        for key, owner in loose:
-            self._keys.give_back(key, owner)
-        return Mended(placed=placed, unheld=unheld, keys=len(loose))
 
-    # --- lead and small values -----------------------------------------------------------------
+def _mend_holds(tx: SqliteTransaction) -> int:
+    unheld = 0
+    for id, task, queue, hold, hold_until in tx.all("holds"):
+        has_cause = hold_until is not None or (
+            is_fair(tx, queue)
+            if hold == Hold.UNPLACED
+            else hold == Hold.UNKNOWN_TASK and task not in tx.known_tasks
+        )
+        if not has_cause:
+            tx.run("unhold", (id,))
+            unheld += 1
+    return unheld
 
-    def lead(self, candidate: str, ttl: float) -> Term | None:
-        """See the contract."""
-        holder, epoch, until, given = self._run(self._sql["term"]).fetchone()
-        if holder not in ("", candidate) and until > self.now:
-            # More is left than was ever given: the clock went back.
-            if until - self.now > given:
-                self._run(self._sql["set_term"], (holder, epoch, self.now + given, given))
-            return None
-        if holder != candidate or until <= self.now:
-            epoch += 1
-        self._run(self._sql["set_term"], (candidate, epoch, self.now + ttl, ttl))
-        return Term(holder=candidate, epoch=epoch, left=ttl)
 
-    def resign(self, holder: str, epoch: int) -> None:
-        """See the contract."""
-        self._run(self._sql["resign"], (holder, epoch))
+def _mend_keys(tx: SqliteTransaction) -> int:
+    loose = tx.all("loose_keys")
+    for key, owner in loose:
+        give_key_back(tx, key, owner)
+    return len(loose)
 
-    def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
-        """See the contract."""
-        if self.cell(name).version != version:
-            return None
-        self._run(self._sql["set_cell"], (name, value, version + 1))
-        return Cell(value, version + 1)
+
+# --- leadership and small values ----------------------------------------------------------------
+
+
+def lead(tx: SqliteTransaction, candidate: str, ttl: float) -> Term | None:
+    """See the contract."""
+    holder, epoch, until, given = tx.run("term").fetchone()
+    if holder not in ("", candidate) and until > tx.now:
+        # More is left than was ever given: the clock went back.
+        if until - tx.now > given:
+            tx.run("set_term", (holder, epoch, tx.now + given, given))
+        return None
+    if holder != candidate or until <= tx.now:
+        epoch += 1
+    tx.run("set_term", (candidate, epoch, tx.now + ttl, ttl))
+    return Term(holder=candidate, epoch=epoch, left=ttl)
+
+
+def resign(tx: SqliteTransaction, holder: str, epoch: int) -> None:
+    """See the contract."""
+    tx.run("resign", (holder, epoch))
+
+
+def set_cell(tx: SqliteTransaction, name: str, value: bytes | None, version: int) -> Cell | None:
+    """See the contract."""
+    if cell(tx, name).version != version:
+        return None
+    tx.run("set_cell", (name, value, version + 1))
+    return Cell(value, version + 1)

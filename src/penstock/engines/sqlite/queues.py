@@ -1,151 +1,197 @@
-"""Ordered queues of an SQLite store: which job is next, and when there may be one."""
+"""The lines of an SQLite store: tickets, what falls due, fair and ordered queues, unique keys.
+
+Every function is part of one transaction, and of a write transaction where it writes: no other
+process writes before it ends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from sqlite3 import Cursor
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from penstock.core import fairness
-from penstock.core.job import Hold, Job
-from penstock.engines.records import QueueSettings, least_before
-from penstock.engines.sqlite.rows import Row
+from penstock.core import fairness, lifecycle
+from penstock.core.job import Hold, Job, State
+from penstock.engines.records import ANY_PRIORITY, Ask, Promoted, least_before
+from penstock.engines.sqlite.connection import SqliteTransaction
+from penstock.engines.sqlite.rows import Row, json_text, to_jobs, to_save
 
-Line = Mapping[str, Any]
-"""The parameters of a look at one queue's line."""
+NO_LIMIT: Final = 1 << 31
 
-
-class SqliteOrder:
-    """The ordered queues inside one transaction; each is asked only while none of its jobs runs."""
-
-    def __init__(self, run: Callable[[str, Line], Cursor], sql: Mapping[str, str]) -> None:
-        self._run = run
-        self._sql = sql
-
-    def next(self, line: Line) -> Row | None:
-        """Entry, priority and at_most_once of the next job, if this worker could have it."""
-        if self._first("is_blocked", line):
-            return self._first("next_open", line)
-        row = self._first("next_in_order", line)
-        return row[:3] if row is not None and row[3] else None
-
-    def gives_at(self, line: Line) -> float | None:
-        """When this worker could have a job or place one; None: nobody knows."""
-        if self._first("is_blocked", line):
-            if self._first("next_open", line):
-                return float(line["now"])
-            return self._instant("open_due", line)
-        row = self._first("next_in_order", line)
-        if row is not None and row[3]:
-            return float(line["now"])
-        if line["is_fair"] and self._first("unplaced_fits", line):
-            return float(line["now"])
-        if row is not None:
-            least = least_before(row[1], is_fair=line["is_fair"])
-            line = {**line, "least_urgent": min(least, line["least_urgent"])}
-        return self._instant("next_due_fits", line)
-
-    def _first(self, statement: str, line: Line) -> Row | None:
-        row: Row | None = self._run(self._sql[statement], line).fetchone()
-        return row
-
-    def _instant(self, statement: str, line: Line) -> float | None:
-        (at,) = self._run(self._sql[statement], line).fetchone()
-        return None if at is None else float(at)
+QueueHead = Mapping[str, Any]
+"""The parameters of the statements that look at the head of one queue's line."""
 
 
-# --- sqlite keys --------------------------------------------------------------------------------
-#
-# Unique keys in SQLite: who has one, and until when (law 13).
+def take_tickets(tx: SqliteTransaction, count: int) -> int:
+    """Take so many tickets; return the first."""
+    if count == 0:
+        return 0
+    (last,) = tx.run("tickets", (count,)).fetchone()
+    return int(last) - count + 1
 
 
-class SqliteKeys:
-    """The unique keys inside one transaction."""
-
-    def __init__(
-        self, run: Callable[[str, Row], Cursor], sql: Mapping[str, str], now: float
-    ) -> None:
-        self._run = run
-        self._sql = sql
-        self._now = now
-
-    def taken(self, key: str, by: str) -> str | None:
-        """The job that keeps ``by`` from this key, if any."""
-        row = self._run(self._sql["key"], (key,)).fetchone()
-        if row is None:
-            return None
-        owner, until, held = row
-        return str(owner) if owner != by and (held or until > self._now) else None
-
-    def take(self, key: str, owner: str, until: float) -> None:
-        """Give a free key to a job, with a window that ends at ``until``."""
-        self._run(self._sql["take_key"], (key, owner, until))
-
-    def hold(self, key: str, owner: str) -> None:
-        """Give a free key back to a job that had it before; its window goes on."""
-        row = self._run(self._sql["key"], (key,)).fetchone()
-        self.take(key, owner, row[1] if row is not None and row[0] == owner else self._now)
-
-    def give_back(self, key: str, owner: str) -> None:
-        """The job's life needs the key no longer; its window may."""
-        if self._run(self._sql["loosen_key"], (key, owner)).rowcount:
-            self._run(self._sql["drop_key"], (key, self._now))
+def is_fair(tx: SqliteTransaction, queue: str) -> bool:
+    return queue in tx.settings and tx.settings[queue].fair
 
 
-# --- sqlite places ------------------------------------------------------------------------------
-#
-# Places in the fair queues of an SQLite store (law 8).
+def is_ordered(tx: SqliteTransaction, queue: str) -> bool:
+    return queue in tx.settings and tx.settings[queue].ordered
 
 
-class SqlitePlaces:
-    """The fair queues inside one transaction: whoever writes is the one placer of every queue."""
+def room_in(tx: SqliteTransaction, queue: str) -> int:
+    """How many more jobs of a queue may run now."""
+    chosen = tx.settings.get(queue)
+    if chosen is None:
+        return NO_LIMIT
+    if chosen.paused:
+        return 0
+    if chosen.most is None:
+        return NO_LIMIT
+    (running,) = tx.run("running_in", (queue,)).fetchone()
+    return chosen.most - int(running)
 
-    def __init__(
-        self,
-        run: Callable[..., Cursor],
-        run_many: Callable[[str, Iterable[Row]], Cursor],
-        sql: Mapping[str, str],
-    ) -> None:
-        self._run = run
-        self._run_many = run_many
-        self._sql = sql
 
-    def place(self, settings: Mapping[str, QueueSettings]) -> int:
-        """Give every unplaced job of a fair queue its place, in order of arrival."""
-        if not any(each.fair for each in settings.values()):
-            return 0
-        queues = [queue for (queue,) in self._run(self._sql["unplaced_queues"]).fetchall()]
-        fair = [queue for queue in queues if queue in settings and settings[queue].fair]
-        return sum(self._place(queue, settings[queue].weights) for queue in fair)
+def head_of(tx: SqliteTransaction, ask: Ask, queue: str, room: int) -> QueueHead:
+    """What is asked about one queue, for one worker."""
+    return {
+        "queue": queue,
+        "want": min(ask.want, room),
+        "slots": ask.slots,
+        "avoid": json_text(sorted(task for task in ask.avoid if "\0" not in task)),
+        "least_urgent": ANY_PRIORITY if ask.least_urgent is None else ask.least_urgent,
+        "is_fair": is_fair(tx, queue),
+        "now": tx.now,
+    }
 
-    def _place(self, queue: str, weights: Mapping[str, float]) -> int:
-        lanes = dict(self._run(self._sql["lanes"], (queue,)).fetchall())
-        spots: dict[tuple[int, str], float | None] = {}
-        placed: list[Row] = []
-        for id, priority, key in self._run(self._sql["unplaced"], (queue,)).fetchall():
-            if (priority, key) not in spots:
-                row = self._run(self._sql["spot"], (queue, priority, key)).fetchone()
-                spots[priority, key] = None if row is None else row[0]
-            place = fairness.place(lanes.get(priority, 0.0), spots[priority, key])
-            spots[priority, key] = fairness.following(place, weights.get(key, 1.0))
-            placed.append((place, id))
-        self._run_many(self._sql["place"], placed)
-        self._run_many(
-            self._sql["set_spot"],
-            [(queue, *spot, next_place) for spot, next_place in spots.items()],
-        )
-        return len(placed)
 
-    def advance(self, claimed: Sequence[Job]) -> None:
-        """Move virtual time on to the places that were claimed."""
-        self._run_many(
-            self._sql["advance_lane"], [(job.queue, job.priority, job.place) for job in claimed]
-        )
+def promote_due(tx: SqliteTransaction, limit: int) -> Promoted:
+    """Expire and promote what is due, at most ``limit`` of each, the earliest first."""
+    limit = max(0, limit)
+    old = to_jobs(tx.all("expired", (tx.now, limit)))
+    for job in old:
+        if job.unique is not None:
+            give_key_back(tx, job.unique, job.id)
+        tx.run("save", to_save(lifecycle.expired(job, tx.now)))
+    window = {"now": tx.now, "limit": limit}
+    due = tx.all("due", window) + tx.all("hold_over", window)
+    due = sorted(due, key=lambda row: (row[2], row[3]))[:limit]
+    scheduled = [row for row in due if row[4] == State.SCHEDULED]
+    seq = take_tickets(tx, len(scheduled))
+    for offset, (id, queue, *_) in enumerate(scheduled):
+        hold = (Hold.UNPLACED, queue) if is_fair(tx, queue) else (None, None)
+        tx.run("promote", (seq + offset, *hold, id))
+    for id, _, _, _, state in due:
+        if state != State.SCHEDULED:
+            tx.run("unhold", (id,))
+    return Promoted(ready=len(due), expired=len(old))
 
-    def level(self, queue: str) -> None:
-        """The queue is no longer fair: places mean nothing, and nobody waits for one."""
-        for id, _, of, _ in self._run(self._sql["held_for"], (Hold.UNPLACED,)).fetchall():
-            if of == queue:
-                self._run(self._sql["unhold"], (id,))
-        for statement in ("level", "forget_lanes", "forget_spots"):
-            self._run(self._sql[statement], (queue,))
+
+# --- ordered queues, asked only while none of their jobs runs -----------------------------------
+
+
+def next_in_order(tx: SqliteTransaction, head: QueueHead) -> Row | None:
+    """Entry, priority and at_most_once of the next job, if this worker could have it."""
+    if tx.one("is_blocked", head):
+        return tx.one("next_open", head)
+    row = tx.one("next_in_order", head)
+    return row[:3] if row is not None and row[3] else None
+
+
+def ordered_gives_at(tx: SqliteTransaction, head: QueueHead) -> float | None:
+    """When this worker could have a job or place one; None: it is not known."""
+    if tx.one("is_blocked", head):
+        return tx.now if tx.one("next_open", head) else _instant(tx, "open_due", head)
+    row = tx.one("next_in_order", head)
+    if row is not None and row[3]:
+        return tx.now
+    if head["is_fair"] and tx.one("unplaced_fits", head):
+        return tx.now
+    if row is not None:
+        least = least_before(row[1], is_fair=head["is_fair"])
+        head = {**head, "least_urgent": min(least, head["least_urgent"])}
+    return _instant(tx, "next_due_fits", head)
+
+
+def gives_at(tx: SqliteTransaction, head: QueueHead) -> float | None:
+    """The same for a queue that is not ordered and has room."""
+    if tx.one("head_of_many", head):
+        return tx.now
+    # What waits unplaced in a queue that is not fair is for ``mend``, not for a claimer.
+    if head["is_fair"] and tx.one("unplaced_fits", head):
+        return tx.now
+    return _instant(tx, "next_due_fits", head)
+
+
+def _instant(tx: SqliteTransaction, statement: str, head: QueueHead) -> float | None:
+    (at,) = tx.run(statement, head).fetchone()
+    return None if at is None else float(at)
+
+
+# --- fair queues: the transaction that writes is the one placer of every queue (law 8) ----------
+
+
+def place_all(tx: SqliteTransaction) -> int:
+    """Give every unplaced job of a fair queue its place, in order of arrival."""
+    if not any(each.fair for each in tx.settings.values()):
+        return 0
+    queues = [queue for (queue,) in tx.all("unplaced_queues")]
+    return sum(_place(tx, queue) for queue in queues if is_fair(tx, queue))
+
+
+def _place(tx: SqliteTransaction, queue: str) -> int:
+    weights = tx.settings[queue].weights
+    virtual_times: dict[int, float] = dict(tx.all("lanes", (queue,)))
+    spots: dict[tuple[int, str], float | None] = {}
+    placed: list[Row] = []
+    for id, priority, key in tx.all("unplaced", (queue,)):
+        if (priority, key) not in spots:
+            row = tx.one("spot", (queue, priority, key))
+            spots[priority, key] = None if row is None else row[0]
+        place = fairness.place(virtual_times.get(priority, 0.0), spots[priority, key])
+        spots[priority, key] = fairness.following(place, weights.get(key, 1.0))
+        placed.append((place, id))
+    tx.run_many("place", placed)
+    tx.run_many("set_spot", [(queue, *spot, following) for spot, following in spots.items()])
+    return len(placed)
+
+
+def advance_places(tx: SqliteTransaction, claimed: Sequence[Job]) -> None:
+    """Move virtual time on to the places that were claimed."""
+    tx.run_many("advance_lane", [(job.queue, job.priority, job.place) for job in claimed])
+
+
+def forget_places(tx: SqliteTransaction, queue: str) -> None:
+    """The queue is no longer fair: places mean nothing, and no job waits for one."""
+    for id, _, of, _ in tx.all("held_for", (Hold.UNPLACED,)):
+        if of == queue:
+            tx.run("unhold", (id,))
+    for statement in ("level", "forget_lanes", "forget_spots"):
+        tx.run(statement, (queue,))
+
+
+# --- unique keys (law 13) -----------------------------------------------------------------------
+
+
+def key_owner(tx: SqliteTransaction, key: str, by: str) -> str | None:
+    """The job that keeps ``by`` from this key, if any."""
+    row = tx.one("key", (key,))
+    if row is None:
+        return None
+    owner, until, held = row
+    return str(owner) if owner != by and (held or until > tx.now) else None
+
+
+def take_key(tx: SqliteTransaction, key: str, owner: str, until: float) -> None:
+    """Give a free key to a job, with a window that ends at ``until``."""
+    tx.run("take_key", (key, owner, until))
+
+
+def hold_key(tx: SqliteTransaction, key: str, owner: str) -> None:
+    """Give a free key back to a job that had it before; its window goes on."""
+    row = tx.one("key", (key,))
+    take_key(tx, key, owner, row[1] if row is not None and row[0] == owner else tx.now)
+
+
+def give_key_back(tx: SqliteTransaction, key: str, owner: str) -> None:
+    """The job's life needs the key no longer; its window may."""
+    if tx.run("loosen_key", (key, owner)).rowcount:
+        tx.run("drop_key", (key, tx.now))

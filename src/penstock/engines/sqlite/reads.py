@@ -1,19 +1,15 @@
-"""What the SQLite engine reads: the steps that change nothing, on one snapshot."""
+"""What the SQLite engine reads: steps that change nothing, each on one snapshot."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from penstock.core.job import Hold, Job, State
 from penstock.engines.records import (
-    ANY_PRIORITY,
     LINE_LIMIT,
     SOME,
     Ask,
@@ -31,232 +27,163 @@ from penstock.engines.records import (
     entry_before,
     most_common,
 )
-from penstock.engines.sql_files import statements
-from penstock.engines.sqlite.queues import SqliteOrder
-from penstock.engines.sqlite.rows import Row, json_names, json_text, to_job, to_jobs
+from penstock.engines.sqlite.connection import SqliteTransaction
+from penstock.engines.sqlite.queues import (
+    gives_at,
+    head_of,
+    is_ordered,
+    ordered_gives_at,
+    room_in,
+)
+from penstock.engines.sqlite.rows import json_names, json_text, to_job, to_jobs
 from penstock.errors import LeaseLost
 
-_NO_LIMIT: Final = 1 << 31
-_settings = msgspec.json.Decoder(QueueSettings)
-_info = msgspec.json.Decoder(WorkerInfo)
+
+def held(tx: SqliteTransaction, worker: str) -> list[Job]:
+    """See the contract."""
+    check_lease(tx, worker)
+    return sorted(to_jobs(tx.all("held_by", (worker,))), key=lambda job: job.order)
 
 
-class SqliteViews:
-    """One store, seen through one connection at one instant."""
-
-    def __init__(self, connection: sqlite3.Connection, now: float) -> None:
-        self.now = now
-        self._run = connection.execute
-        self._run_many = connection.executemany
-        self._sql = statements("sqlite/steps.sql")
-
-    @cached_property
-    def _order(self) -> SqliteOrder:
-        return SqliteOrder(self._run, self._sql)
-
-    def held(self, worker: str) -> list[Job]:
-        """See the contract."""
-        self._check_lease(worker)
-        jobs = to_jobs(self._run(self._sql["held_by"], (worker,)).fetchall())
-        return sorted(jobs, key=lambda job: job.order)
-
-    def look(self, ask: Ask) -> float | None:
-        """See the contract."""
-        if self._cancels(ask):
-            return 0.0
-        if ask.want <= 0:
-            return None
-        settings = self.settings()
-        earliest: float | None = None
-        for queue in ask.queues:
-            if self._room(queue, settings) <= 0:
-                continue
-            line = self._head(ask, queue, 1, settings)
-            find = self._order.gives_at if is_ordered(settings, queue) else self._gives_at
-            instant = find(line)
-            if instant is not None and instant <= self.now:
+def look(tx: SqliteTransaction, ask: Ask) -> float | None:
+    """See the contract."""
+    if cancels_for(tx, ask):
+        return 0.0
+    if ask.want <= 0:
+        return None
+    instants = []
+    for queue in ask.queues:
+        if room_in(tx, queue) > 0:
+            find = ordered_gives_at if is_ordered(tx, queue) else gives_at
+            instant = find(tx, head_of(tx, ask, queue, 1))
+            if instant is not None and instant <= tx.now:
                 return 0.0
-            if instant is not None and (earliest is None or instant < earliest):
-                earliest = instant
-        return None if earliest is None else earliest - self.now
+            if instant is not None:
+                instants.append(instant)
+    return min(instants) - tx.now if instants else None
 
-    def _gives_at(self, line: dict[str, Any]) -> float | None:
-        """When a queue that has room could give or place a job; None: nobody knows."""
-        if self._run(self._sql["head_of_many"], line).fetchone():
-            return self.now
-        # What waits unplaced in a queue that is not fair is for ``mend``, not for a claimer.
-        if line["is_fair"] and self._run(self._sql["unplaced_fits"], line).fetchone():
-            return self.now
-        (instant,) = self._run(self._sql["next_due_fits"], line).fetchone()
-        return None if instant is None else float(instant)
 
-    # --- see -----------------------------------------------------------------------------------
+def get(tx: SqliteTransaction, ids: Sequence[str]) -> list[Job | None]:
+    """See the contract."""
+    jobs = {job.id: job for job in to_jobs(tx.all("jobs", (json_names(ids),)))}
+    return [jobs.get(id) for id in ids]
 
-    def get(self, ids: Sequence[str]) -> list[Job | None]:
-        """See the contract."""
-        rows = self._run(self._sql["jobs"], (json_names(ids),)).fetchall()
-        jobs = {job.id: job for job in to_jobs(rows)}
-        return [jobs.get(id) for id in ids]
 
-    def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
-        """See the contract."""
-        before = entry_before(cursor)
-        if limit <= 0:
-            return Page((), cursor)
-        conditions = {**where(which), "before": before, "limit": limit + 1}
-        rows = self._run(self._sql["find"], conditions).fetchall()
-        page = rows[:limit]
-        return Page(tuple(to_jobs(page)), str(page[-1][0]) if len(rows) > limit else None)
+def find(tx: SqliteTransaction, which: Filter, cursor: str | None, limit: int) -> Page:
+    """See the contract."""
+    before = entry_before(cursor)
+    if limit <= 0:
+        return Page((), cursor)
+    rows = tx.all("find", {**where(which), "before": before, "limit": limit + 1})
+    page = rows[:limit]
+    return Page(tuple(to_jobs(page)), str(page[-1][0]) if len(rows) > limit else None)
 
-    def count(self, which: Filter) -> int:
-        """See the contract."""
-        (jobs,) = self._run(self._sql["count"], where(which)).fetchone()
-        return int(jobs)
 
-    def counts(self) -> list[Count]:
-        """See the contract."""
-        return [
-            Count(queue=queue, state=State(state), hold=Hold(hold) if hold else None, jobs=jobs)
-            for queue, state, hold, jobs in self._run(self._sql["counts"])
-        ]
+def count(tx: SqliteTransaction, which: Filter) -> int:
+    """See the contract."""
+    (jobs,) = tx.run("count", where(which)).fetchone()
+    return int(jobs)
 
-    def hands(self) -> list[Hand]:
-        """See the contract."""
-        return [
-            Hand(
-                worker=worker or "",
-                queue=queue,
-                task=task,
-                priority=priority,
-                jobs=jobs,
-                started=started,
-                first=first,
-                since_at=since_at,
-            )
-            for worker, queue, task, priority, jobs, started, first, since_at in self._run(
-                self._sql["hands"]
-            )
-        ]
 
-    def standing(self, id: str) -> Standing:
-        """See the contract."""
-        job = self._job(id)
-        row = self._run(self._sql["remembered"], (id, self.now)).fetchone()
-        stands = Standing(now=self.now, job=job, remembered_until=None if row is None else row[0])
-        if job is None:
-            return stands
-        settings = self.settings().get(job.queue, QueueSettings())
-        stands = replace(stands, settings=settings)
-        if not job.state.is_waiting:
-            return stands
-        ticket = {"priority": job.priority, "place": job.place, "seq": job.seq}
-        line = {**ticket, "queue": job.queue, "now": self.now, "limit": LINE_LIMIT + 1}
-        before: list[tuple[int, str | None]] = []
-        if job.state is State.READY and job.hold is None:
-            before = self._run(self._sql["ahead"], line).fetchall()
-        blockers: list[tuple[str]] = []
-        if settings.ordered:
-            line = {**line, "id": id, "is_open": job.is_open, "limit": SOME}
-            blockers = self._run(self._sql["blockers"], line).fetchall()
-        return replace(
-            stands,
-            ahead=len(before),
-            more_urgent=sum(priority < job.priority for priority, _ in before),
-            keys=most_common(key for _, key in before),
-            blockers=tuple(id for (id,) in blockers),
+def counts(tx: SqliteTransaction) -> list[Count]:
+    """See the contract."""
+    return [_count(*row) for row in tx.run("counts")]
+
+
+def hands(tx: SqliteTransaction) -> list[Hand]:
+    """See the contract."""
+    return [
+        Hand(
+            worker=worker or "",
+            queue=queue,
+            task=task,
+            priority=priority,
+            jobs=jobs,
+            started=started,
+            first=first,
+            since_at=since_at,
         )
-
-    def queues(self) -> dict[str, QueueSettings]:
-        """See the contract."""
-        settings = self.settings()
-        names = {name for (name,) in self._run(self._sql["queue_names"])} | settings.keys()
-        return {name: settings.get(name, QueueSettings()) for name in sorted(names)}
-
-    def leader(self) -> Term | None:
-        """See the contract."""
-        holder, epoch, until, ttl = self._run(self._sql["term"]).fetchone()
-        left = min(until - self.now, ttl)
-        return Term(holder=holder, epoch=epoch, left=left) if holder and left > 0 else None
-
-    def cell(self, name: str) -> Cell:
-        """See the contract."""
-        row = self._run(self._sql["cell"], (name,)).fetchone()
-        return Cell(None, 0) if row is None else Cell(*row)
-
-    # --- what all steps share ------------------------------------------------------------------
-
-    def settings(self) -> dict[str, QueueSettings]:
-        """What was decided about queues; those without a decision are not in it."""
-        return {name: _settings.decode(text) for name, text in self._run(self._sql["settings"])}
-
-    def workers(self) -> list[WorkerInfo]:
-        """Every worker that has a lease."""
-        return [
-            replace(_info.decode(info), beat=beat, joined_at=joined_at)
-            for _, beat, joined_at, info in self._run(self._sql["workers"])
-        ]
-
-    def query(self, sql: str, values: Sequence[object] = ()) -> Iterator[Row]:
-        """Read something else, on the same snapshot."""
-        return self._run(sql, values)
-
-    def _job(self, id: str) -> Job | None:
-        row = self._run(self._sql["job"], (id,)).fetchone()
-        return None if row is None else to_job(row)
-
-    def _has_lease(self, worker: str) -> bool:
-        return self._run(self._sql["worker"], (worker,)).fetchone() is not None
-
-    def _check_lease(self, worker: str) -> None:
-        if not self._has_lease(worker):
-            raise LeaseLost(worker)
-
-    def _cancels(self, ask: Ask) -> list[str]:
-        rows = self._run(self._sql["cancels"], (ask.worker,)).fetchall()
-        return [id for (id,) in rows if id not in ask.told]
-
-    def _due_in(self, statement: str, asked: Sequence[dict[str, Any]]) -> float | None:
-        instants = [self._run(self._sql[statement], each).fetchone()[0] for each in asked]
-        known = [instant for instant in instants if instant is not None]
-        return max(0.0, min(known) - self.now) if known else None
-
-    def _head(
-        self, ask: Ask, queue: str, room: int, settings: dict[str, QueueSettings]
-    ) -> dict[str, Any]:
-        """The parameters of a look at one queue's line."""
-        return {
-            "queue": queue,
-            "want": min(ask.want, room),
-            "slots": ask.slots,
-            "avoid": json_text(sorted(task for task in ask.avoid if "\0" not in task)),
-            "least_urgent": ANY_PRIORITY if ask.least_urgent is None else ask.least_urgent,
-            "is_fair": is_fair(settings, queue),
-            "now": self.now,
-        }
-
-    def _room(self, queue: str, settings: dict[str, QueueSettings]) -> int:
-        chosen = settings.get(queue)
-        if chosen is None:
-            return _NO_LIMIT
-        if chosen.paused:
-            return 0
-        if chosen.most is None:
-            return _NO_LIMIT
-        (running,) = self._run(self._sql["running_in"], (queue,)).fetchone()
-        return chosen.most - int(running)
-
-    @cached_property
-    def _known_tasks(self) -> frozenset[str]:
-        """The tasks of all workers that have a lease: read once, however many jobs ask."""
-        return frozenset(task for worker in self.workers() for task in worker.tasks)
+        for worker, queue, task, priority, jobs, started, first, since_at in tx.run("hands")
+    ]
 
 
-def is_fair(settings: dict[str, QueueSettings], queue: str) -> bool:
-    return queue in settings and settings[queue].fair
+def line(tx: SqliteTransaction, id: str) -> Standing:
+    """See the contract."""
+    job = find_job(tx, id)
+    row = tx.one("remembered", (id, tx.now))
+    stands = Standing(now=tx.now, job=job, remembered_until=None if row is None else row[0])
+    if job is None:
+        return stands
+    settings = tx.settings.get(job.queue, QueueSettings())
+    stands = replace(stands, settings=settings)
+    if not job.state.is_waiting:
+        return stands
+    ticket = {"priority": job.priority, "place": job.place, "seq": job.seq}
+    place = {**ticket, "queue": job.queue, "now": tx.now, "limit": LINE_LIMIT + 1}
+    is_in_line = job.state is State.READY and job.hold is None
+    before = tx.all("ahead", place) if is_in_line else []
+    place |= {"id": id, "is_open": job.is_open, "limit": SOME}
+    blockers = tx.all("blockers", place) if settings.ordered else []
+    return replace(
+        stands,
+        ahead=len(before),
+        more_urgent=sum(priority < job.priority for priority, _ in before),
+        keys=most_common(key for _, key in before),
+        blockers=tuple(id for (id,) in blockers),
+    )
 
 
-def is_ordered(settings: dict[str, QueueSettings], queue: str) -> bool:
-    return queue in settings and settings[queue].ordered
+def queues(tx: SqliteTransaction) -> dict[str, QueueSettings]:
+    """See the contract."""
+    names = {name for (name,) in tx.run("queue_names")} | tx.settings.keys()
+    return {name: tx.settings.get(name, QueueSettings()) for name in sorted(names)}
+
+
+def workers(tx: SqliteTransaction) -> list[WorkerInfo]:
+    """See the contract."""
+    return tx.workers()
+
+
+def leader(tx: SqliteTransaction) -> Term | None:
+    """See the contract."""
+    holder, epoch, until, ttl = tx.run("term").fetchone()
+    left = min(until - tx.now, ttl)
+    return Term(holder=holder, epoch=epoch, left=left) if holder and left > 0 else None
+
+
+def cell(tx: SqliteTransaction, name: str) -> Cell:
+    """See the contract."""
+    row = tx.one("cell", (name,))
+    return Cell(None, 0) if row is None else Cell(*row)
+
+
+# --- what other steps read as well --------------------------------------------------------------
+
+
+def find_job(tx: SqliteTransaction, id: str) -> Job | None:
+    row = tx.one("job", (id,))
+    return None if row is None else to_job(row)
+
+
+def has_lease(tx: SqliteTransaction, worker: str) -> bool:
+    return tx.one("worker", (worker,)) is not None
+
+
+def check_lease(tx: SqliteTransaction, worker: str) -> None:
+    if not has_lease(tx, worker):
+        raise LeaseLost(worker)
+
+
+def cancels_for(tx: SqliteTransaction, ask: Ask) -> list[str]:
+    """Jobs of this worker whose cancellation it was not told of."""
+    return [id for (id,) in tx.all("cancels", (ask.worker,)) if id not in ask.told]
+
+
+def due_in(tx: SqliteTransaction, statement: str, asked: Sequence[dict[str, Any]]) -> float | None:
+    """Seconds to the earliest instant that a statement finds, asked once for each."""
+    instants = [tx.run(statement, each).fetchone()[0] for each in asked]
+    known = [instant for instant in instants if instant is not None]
+    return max(0.0, min(known) - tx.now) if known else None
 
 
 def where(which: Filter) -> dict[str, Any]:
@@ -275,76 +202,64 @@ def where(which: Filter) -> dict[str, Any]:
     }
 
 
-# --- sqlite glance ------------------------------------------------------------------------------
-#
-# How an embedded store does at one instant: what ``glance`` counts, and what it picks out.
+# --- glance -------------------------------------------------------------------------------------
 
 
-def glance(store: SqliteViews, window: float, limit: int) -> Glance:
+def glance(tx: SqliteTransaction, window: float, limit: int) -> Glance:
     """See the contract."""
-    return _Look(store).glance(window, max(0, limit))
+    limit = max(0, limit)
+    busy: Counter[str] = Counter()
+    running: Counter[str] = Counter()
+    for worker, queue, jobs in tx.run("busy"):
+        busy[worker] += jobs
+        running[queue] += jobs
+    live = [_count(*row) for row in tx.run("live_counts")]
+    failed = [each.queue for each in live if each.state is State.FAILED]
+    return Glance(
+        now=tx.now,
+        counts=(*(_count(queue, "running", None, running[queue]) for queue in running), *live),
+        traffic=tuple(_traffic(tx, tx.now - window)),
+        settings=tx.settings,
+        workers=tuple(tx.workers()),
+        busy=busy,
+        running=_first_running(tx, limit),
+        failed=_last_failed(tx, failed, limit),
+    )
 
 
-class _Look:
-    """One look at one snapshot."""
-
-    def __init__(self, store: SqliteViews) -> None:
-        self._store = store
-        self._sql = statements("sqlite/glance.sql")
-
-    def glance(self, window: float, limit: int) -> Glance:
-        """See the contract."""
-        running = list(self._rows("busy"))
-        busy: Counter[str] = Counter()
-        counts: Counter[tuple[str, str, str | None]] = Counter()
-        for worker, queue, jobs in running:
-            busy[worker] += jobs
-            counts[queue, State.RUNNING, None] += jobs
-        for queue, state, hold, jobs in self._rows("counts"):
-            counts[queue, state, hold] = jobs
-        return Glance(
-            now=self._store.now,
-            counts=tuple(
-                Count(queue=queue, state=State(state), hold=Hold(hold) if hold else None, jobs=jobs)
-                for (queue, state, hold), jobs in counts.items()
-            ),
-            traffic=tuple(self._traffic(self._store.now - window)),
-            settings=self._store.settings(),
-            workers=tuple(self._store.workers()),
-            busy=busy,
-            running=self._running(limit),
-            failed=self._failed([queue for queue, state, _ in counts if state == "failed"], limit),
+def _traffic(tx: SqliteTransaction, since: float) -> Iterator[Traffic]:
+    entered: Counter[str] = Counter()
+    for queue, at in tx.run("newest"):
+        if at <= since:
+            break
+        entered[queue] += 1
+    ended: Counter[tuple[str, str]] = Counter()
+    for queue, state, jobs in tx.run("ended", (since,)):
+        ended[queue, state] = jobs
+    for queue in sorted(entered.keys() | {queue for queue, _ in ended}):
+        yield Traffic(
+            queue=queue,
+            entered=entered[queue],
+            succeeded=ended[queue, State.SUCCEEDED],
+            failed=ended[queue, State.FAILED],
+            cancelled=ended[queue, State.CANCELLED],
         )
 
-    def _traffic(self, since: float) -> Iterator[Traffic]:
-        entered: Counter[str] = Counter()
-        for queue, at in self._rows("newest"):
-            if at <= since:
-                break
-            entered[queue] += 1
-        ended: Counter[tuple[str, str]] = Counter()
-        for queue, state, jobs in self._rows("ended", since):
-            ended[queue, state] = jobs
-        for queue in sorted(entered.keys() | {queue for queue, _ in ended}):
-            yield Traffic(
-                queue=queue,
-                entered=entered[queue],
-                succeeded=ended[queue, State.SUCCEEDED],
-                failed=ended[queue, State.FAILED],
-                cancelled=ended[queue, State.CANCELLED],
-            )
 
-    def _running(self, limit: int) -> tuple[Job, ...]:
-        jobs = self._jobs([entry for (entry,) in self._rows("running", limit)])
-        return tuple(sorted(jobs, key=lambda job: (job.claimed_at or 0.0, job.seq)))
+def _first_running(tx: SqliteTransaction, limit: int) -> tuple[Job, ...]:
+    jobs = _jobs_by_entry(tx, [entry for (entry,) in tx.run("running", (limit,))])
+    return tuple(sorted(jobs, key=lambda job: (job.claimed_at or 0.0, job.seq)))
 
-    def _failed(self, queues: Sequence[str], limit: int) -> tuple[Job, ...]:
-        heads = [head for queue in queues for head in self._rows("failed", queue, limit)]
-        jobs = self._jobs([entry for _, _, entry in sorted(heads, reverse=True)[:limit]])
-        return tuple(sorted(jobs, key=lambda job: (job.finished_at or 0.0, job.seq), reverse=True))
 
-    def _jobs(self, entries: Sequence[int]) -> list[Job]:
-        return to_jobs(list(self._rows("jobs", json_text(entries))))
+def _last_failed(tx: SqliteTransaction, queues: Sequence[str], limit: int) -> tuple[Job, ...]:
+    last = [row for queue in queues for row in tx.run("last_failed", (queue, limit))]
+    jobs = _jobs_by_entry(tx, [entry for _, _, entry in sorted(last, reverse=True)[:limit]])
+    return tuple(sorted(jobs, key=lambda job: (job.finished_at or 0.0, job.seq), reverse=True))
 
-    def _rows(self, name: str, *values: object) -> Iterator[Row]:
-        return self._store.query(self._sql[name], values)
+
+def _jobs_by_entry(tx: SqliteTransaction, entries: Sequence[int]) -> list[Job]:
+    return to_jobs(tx.all("jobs_by_entry", (json_text(entries),)))
+
+
+def _count(queue: str, state: str, hold: str | None, jobs: int) -> Count:
+    return Count(queue=queue, state=State(state), hold=Hold(hold) if hold else None, jobs=jobs)

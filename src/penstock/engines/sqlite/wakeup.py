@@ -1,10 +1,11 @@
-"""The wake-up of the SQLite engine: a look at ``data_version`` after each write to its log.
+"""How a waiting process learns of commits: a look at ``data_version`` after each write to the log.
 
 SQLite has no way to tell another process of a commit, but it keeps a number that a connection sees
 change after any commit by another one. Reading it takes microseconds. When to read it is told by
 the system: a commit is written to the log first and becomes visible a moment later, so after the
 last write we look again and again, at growing intervals, until it must be visible. Where the system
-does not tell, we look every few milliseconds. Nobody looks while nobody listens.
+does not tell (it has no inotify, or no watch to give), we look every few milliseconds. Nothing
+looks while no call listens.
 """
 
 from __future__ import annotations
@@ -19,15 +20,21 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.clock import Clock
-from penstock.engines.sqlite.connection import SqliteLink
+from penstock.engines.sqlite.connection import ForkSafeConnection
 from penstock.errors import EngineClosed
 
-# --- file events --------------------------------------------------------------------------------
-#
-# Linux tells when a file is written: inotify, so that sleepers cost nothing and wake at once.
-#
-# Where there is no inotify, or no watch to be had, ``watching`` is false and somebody has to look.
+INTERVAL: Final = 0.004
+"""Seconds between two looks where the system does not tell of writes."""
 
+LOOKS: Final = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
+"""Seconds between the looks after a write. A commit that takes longer is seen by the backstop."""
+
+AFTER: Final = (0.004, 0.064)
+"""Seconds between the looks after a commit was seen: another one may have been written with it.
+Every look wakes a process that has nothing else to do.
+"""
+
+BACKSTOP: Final = 0.5
 
 _MODIFY: Final = 0x2
 _DELETE_SELF: Final = 0x400
@@ -39,7 +46,7 @@ _HEADER: Final = 16
 
 class FileEvents:
     """Calls ``changed`` on the running loop after each write to a file, between ``watch`` and
-    ``rest``.
+    ``rest``; by inotify, so that waiting costs nothing. Not ``watching``: the caller has to look.
     """
 
     def __init__(self, path: str, changed: Callable[[], None]) -> None:
@@ -63,7 +70,7 @@ class FileEvents:
 
     def rest(self) -> None:
         """Tell of nothing until ``watch``. The system keeps one event for all writes until then:
-        a busy writer does not wake a loop where nobody listens.
+        a busy writer does not wake a loop where no call listens.
         """
         if self._is_reading:
             self._is_reading = False
@@ -78,7 +85,7 @@ class FileEvents:
         with contextlib.suppress(BlockingIOError):
             events = os.read(self._inotify, 4096)
             if _tells_of_the_end(events):
-                # The file is another one now, or will be when somebody makes it.
+                # The file is another one now, or will be when it is made.
                 self.watching = False
                 self._notice()
             self._changed()
@@ -103,29 +110,12 @@ def _tells_of_the_end(events: bytes) -> bool:
     return False
 
 
-# --- sqlite watch -------------------------------------------------------------------------------
+class CommitWatch:
+    """Sees commits to the store, for one handle. Belongs to the handle's loop."""
 
-
-INTERVAL: Final = 0.004
-"""Seconds between two looks where the system does not tell of writes."""
-
-LOOKS: Final = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
-"""Seconds between the looks after a write. A commit that takes longer is seen by the backstop."""
-
-AFTER: Final = (0.004, 0.064)
-"""Seconds between the looks after a commit was seen: another one may have been written with it.
-Every look wakes a process that has nothing else to do.
-"""
-
-BACKSTOP: Final = 0.5
-
-
-class DataVersionWatch:
-    """One handle's eye on the store. Belongs to the handle's loop."""
-
-    def __init__(self, link: SqliteLink, log: str, name: str, clock: Clock) -> None:
+    def __init__(self, connection: ForkSafeConnection, log: str, name: str, clock: Clock) -> None:
         self._name = name
-        self._link = link
+        self._connection = connection
         self._clock = clock
         self._seen = (0, 0)
         self._seen = self._read()
@@ -158,7 +148,7 @@ class DataVersionWatch:
         return self._version
 
     async def _watch(self) -> None:
-        """Look whenever there may be something to see, while somebody listens."""
+        """Look whenever there may be something to see, while any call listens."""
         pauses = iter(LOOKS)
         try:
             while self._listeners:
@@ -186,15 +176,15 @@ class DataVersionWatch:
     def _read(self) -> tuple[int, int]:
         """The number as this connection sees it; another connection counts from another start."""
         try:
-            with self._link.use() as connection:
-                (number,) = connection.execute("PRAGMA data_version").fetchone()
+            with self._connection.use() as raw:
+                (number,) = raw.execute("PRAGMA data_version").fetchone()
         except sqlite3.Error:
             # Busy or broken: the next step will say which. Until then nothing is known to be new.
             return self._seen
-        return self._link.times_opened, int(number)
+        return self._connection.times_opened, int(number)
 
     async def close(self) -> None:
-        """Stop looking, end whoever still listens, and close the connection."""
+        """Stop looking, end the calls that still listen, and close the connection."""
         self._is_closed = True
         for event in self._listeners:
             event.set()
@@ -203,7 +193,7 @@ class DataVersionWatch:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         self._events.close()
-        self._link.close()
+        self._connection.close()
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> bool:

@@ -1,4 +1,4 @@
--- The statements of the SQLite engine. All writes run inside one BEGIN IMMEDIATE under the gate, so
+-- The statements of the SQLite engine. All writes run inside one BEGIN IMMEDIATE under the write lock, so
 -- what a statement reads cannot change before the next one writes.
 
 -- name: insert
@@ -127,7 +127,7 @@ SELECT entry, priority, at_most_once FROM job
 
 -- name: is_blocked
 -- Whether a job of an ordered queue was claimed before and waits again. One that has expired runs no
--- more and blocks nobody, whoever writes that down.
+-- more and blocks no other, even before that is written down.
 SELECT 1 FROM job INDEXED BY job_open
  WHERE queue = :queue AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
    AND (expires_at IS NULL OR expires_at > :now)
@@ -159,7 +159,7 @@ SELECT entry, priority, at_most_once,
  ORDER BY priority, place, seq LIMIT 1
 
 -- name: claim
--- Mark the chosen jobs, all of those that start or all that only wait in their worker's hands.
+-- Mark the chosen jobs, all of those that start or all that wait inside their worker.
 UPDATE job SET state = 'running', attempt = attempt + 1, worker = :worker, started = :started,
                claimed_at = :now, progress = NULL, note = NULL
  WHERE entry IN (SELECT value FROM json_each(:entries))
@@ -304,7 +304,7 @@ DELETE FROM lane WHERE queue = ?
 DELETE FROM spot WHERE queue = ?
 
 -- name: orphans
--- Running jobs with no live lease: an anti-join, so that a worker nobody knows is found as well.
+-- Running jobs with no live lease: an anti-join, so that a worker that is not known is found as well.
 SELECT * FROM job
  WHERE state = 'running' AND worker NOT IN (SELECT id FROM worker)
  ORDER BY priority, place, seq LIMIT ?
@@ -341,9 +341,6 @@ SELECT name, settings FROM queue
 INSERT INTO queue (name, settings) VALUES (?, ?)
 ON CONFLICT (name) DO UPDATE SET settings = excluded.settings
 
--- name: queue_names
-SELECT DISTINCT queue FROM job
-
 -- name: worker
 SELECT 1 FROM worker WHERE id = ?
 
@@ -357,7 +354,7 @@ ON CONFLICT (id) DO UPDATE SET info = excluded.info
 -- name: leave
 DELETE FROM worker WHERE id = ?
 
--- name: bury
+-- name: end_lease
 DELETE FROM worker WHERE id = ? AND beat = ?
 
 -- name: beat
@@ -379,35 +376,6 @@ SELECT value, version FROM cell WHERE name = ?
 INSERT INTO cell (name, value, version) VALUES (?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value, version = excluded.version
 
--- name: find
--- Newest first. Every condition is off when its parameter is empty.
-SELECT * FROM job
- WHERE entry < :before
-   AND (:ids    = '[]' OR id    IN (SELECT value FROM json_each(:ids)))
-   AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))
-   AND (:queues = '[]' OR queue IN (SELECT value FROM json_each(:queues)))
-   AND (:tasks  = '[]' OR task  IN (SELECT value FROM json_each(:tasks)))
-   AND (:keys   = '[]' OR key   IN (SELECT value FROM json_each(:keys)))
-   AND (:holds  = '[]' OR hold  IN (SELECT value FROM json_each(:holds)))
-   AND (:tag IS NULL OR :tag IN (SELECT value FROM json_each(tags)))
-   AND (:correlation_id IS NULL OR correlation_id = :correlation_id)
-   AND (:since IS NULL OR enqueued_at >= :since)
-   AND (:until IS NULL OR enqueued_at < :until)
- ORDER BY entry DESC LIMIT :limit
-
--- name: count
-SELECT count(*) FROM job
- WHERE (:ids    = '[]' OR id    IN (SELECT value FROM json_each(:ids)))
-   AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))
-   AND (:queues = '[]' OR queue IN (SELECT value FROM json_each(:queues)))
-   AND (:tasks  = '[]' OR task  IN (SELECT value FROM json_each(:tasks)))
-   AND (:keys   = '[]' OR key   IN (SELECT value FROM json_each(:keys)))
-   AND (:holds  = '[]' OR hold  IN (SELECT value FROM json_each(:holds)))
-   AND (:tag IS NULL OR :tag IN (SELECT value FROM json_each(tags)))
-   AND (:correlation_id IS NULL OR correlation_id = :correlation_id)
-   AND (:since IS NULL OR enqueued_at >= :since)
-   AND (:until IS NULL OR enqueued_at < :until)
-
 -- name: purgeable
 -- Newest first, as find goes, and never what runs.
 SELECT entry, id, unique_key FROM job
@@ -424,37 +392,3 @@ SELECT entry, id, unique_key FROM job
    AND (:since IS NULL OR enqueued_at >= :since)
    AND (:until IS NULL OR enqueued_at < :until)
  ORDER BY entry DESC LIMIT :limit
-
--- name: counts
-SELECT queue, state, hold, count(*) FROM job GROUP BY queue, state, hold
-
--- name: hands
--- What runs, in the order of its index as far as that goes; the columns that are not grouped are those
--- of the job that was claimed first.
-SELECT coalesce(worker, ''), queue, task, priority, count(*), sum(started), id, min(claimed_at)
-  FROM job INDEXED BY job_running WHERE state = 'running'
- GROUP BY coalesce(worker, ''), queue, task, priority
- ORDER BY 1, 2, 3, 4
-
--- name: remembered
-SELECT until FROM ledger WHERE id = ? AND until > ?
-
--- name: ahead
--- Who comes before a ticket, from the head of the line on, so that the limit bounds what is read.
-SELECT priority, key FROM job INDEXED BY job_claim
- WHERE queue = :queue AND state = 'ready' AND hold IS NULL
-   AND (priority, place, seq) < (:priority, :place, :seq)
-   AND (expires_at IS NULL OR expires_at > :now)
- ORDER BY priority, place, seq LIMIT :limit
-
--- name: blockers
--- Open jobs of an ordered queue that wait. One that is open itself is kept only by those which are
--- ready before it.
-SELECT id FROM job INDEXED BY job_open
- WHERE queue = :queue AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
-   AND (expires_at IS NULL OR expires_at > :now)
-   AND id <> :id
-   AND (NOT :is_open
-        OR (state = 'ready' AND hold IS NULL
-            AND (priority, place, seq) < (:priority, :place, :seq)))
- ORDER BY priority, place, seq LIMIT :limit
