@@ -226,7 +226,8 @@ def connector(url: Url, clock: Clock) -> Callable[[], Engine]:
     """
     match url.scheme:
         case "memory":
-            from penstock.engines.memory.engine import MemoryEngine, MemoryStore
+            from penstock.engines.memory.engine import MemoryEngine
+            from penstock.engines.memory.store import MemoryStore
             from penstock.worker.child.find_task import is_child
 
             _check(url, ())

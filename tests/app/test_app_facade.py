@@ -17,7 +17,8 @@ import pytest
 from penstock import Penstock, events, sync
 from penstock.client import Client
 from penstock.clock import SystemClock
-from penstock.engines.memory.engine import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine
+from penstock.engines.memory.store import MemoryStore
 from penstock.engines.records import Receipt
 from penstock.errors import (
     BadOption,

@@ -62,7 +62,8 @@ class Store:
 
 
 def memory(place: Path, clock: FakeClock) -> Made:
-    from penstock.engines.memory.engine import MemoryEngine, MemoryStore
+    from penstock.engines.memory.engine import MemoryEngine
+    from penstock.engines.memory.store import MemoryStore
 
     store = MemoryStore()
     return Made(lambda: MemoryEngine(store, clock=clock))

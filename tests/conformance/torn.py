@@ -8,12 +8,13 @@ so that no test of a race can rot into one that always passes.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import ClassVar
 
 from conformance.stores import Store
 from penstock.core.job import Job
-from penstock.engines.memory.engine import MemoryEngine, MemoryStore
-from penstock.engines.memory.store import MemoryJobs
+from penstock.engines.memory.engine import MemoryEngine
+from penstock.engines.memory.store import MemoryStore
 from penstock.testing.clock import FakeClock
 
 
@@ -26,24 +27,19 @@ async def others_act() -> None:
 class Torn(MemoryEngine):
     """A memory engine that reaches behind its own lock."""
 
-    jobs_kind: ClassVar[type[MemoryJobs]] = MemoryJobs
-
-    @property
-    def inside(self) -> MemoryJobs:
-        return self.store.jobs
+    new_store: ClassVar[Callable[[], MemoryStore]] = MemoryStore
 
     def job(self, id: str) -> Job:
-        return self.inside.jobs[id]
+        return self.store.jobs[id]
 
     def rewrite(self, *jobs: Job) -> None:
         """Store jobs as they are given, whatever became of them meanwhile."""
-        with self.store.step() as inside:
+        with self.store.step() as store:
             for job in jobs:
-                inside._put(job)
+                store.put(job)
 
 
 def torn_store(kind: type[Torn], clock: FakeClock) -> Store:
     """A store whose handles are all torn in the same way."""
-    store = MemoryStore()
-    store.jobs = kind.jobs_kind()
+    store = kind.new_store()
     return Store(lambda: kind(store, clock=clock), clock)

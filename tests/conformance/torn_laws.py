@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from conformance.torn import Torn, others_act
 from penstock.core.job import Draft, Hold, Job, Outcome, OutcomeKind, State, Verdict
-from penstock.engines.memory.store import MemoryJobs
+from penstock.engines.memory.store import MemoryStore
 from penstock.engines.records import (
     Ask,
     Control,
@@ -36,7 +36,7 @@ class LeavesPromotionToTheLeader(Torn):
     """Claims only what is ready already."""
 
     async def exchange(self, ask: Ask) -> Exchange:
-        waiting = [job for job in self.inside.jobs.values() if job.state is State.SCHEDULED]
+        waiting = [job for job in self.store.jobs.values() if job.state is State.SCHEDULED]
         self.rewrite(*(replace(job, run_at=(job.run_at or 0) + 1e9) for job in waiting))
         answer = await super().exchange(ask)
         self.rewrite(*waiting)
@@ -48,7 +48,7 @@ class HasNoFence(Torn):
 
     async def exchange(self, ask: Ask) -> Exchange:
         for outcome in ask.outcomes:
-            job = self.inside.jobs.get(outcome.job)
+            job = self.store.jobs.get(outcome.job)
             if job is not None and job.state is State.RUNNING:
                 self.rewrite(replace(job, worker=ask.worker, attempt=outcome.attempt))
         return await super().exchange(ask)
@@ -58,7 +58,7 @@ class ComparesWorkersOnly(Torn):
     """A fence without the attempt: the past of a worker settles its present."""
 
     async def exchange(self, ask: Ask) -> Exchange:
-        present = {job.id: job.attempt for job in self.inside.jobs.values()}
+        present = {job.id: job.attempt for job in self.store.jobs.values()}
         outcomes = (replace(each, attempt=present.get(each.job, 0)) for each in ask.outcomes)
         return await super().exchange(replace(ask, outcomes=tuple(outcomes)))
 
@@ -67,7 +67,7 @@ class ForgetsWhoSettled(Torn):
     """Answers an outcome that is repeated as if it came from a stranger."""
 
     async def exchange(self, ask: Ask) -> Exchange:
-        running = {id for id, job in self.inside.jobs.items() if job.state is State.RUNNING}
+        running = {id for id, job in self.store.jobs.items() if job.state is State.RUNNING}
         answer = await super().exchange(ask)
         verdicts = zip(ask.outcomes, answer.verdicts, strict=True)
         return replace(
@@ -83,7 +83,7 @@ class ChecksTheLeaseLast(Torn):
     """Writes first, and then finds that the worker has no lease."""
 
     async def exchange(self, ask: Ask) -> Exchange:
-        if ask.worker in self.inside.workers:
+        if ask.worker in self.store.workers:
             return await super().exchange(ask)
         await self.join(WorkerInfo(id=ask.worker))
         await super().exchange(ask)
@@ -122,7 +122,7 @@ class ChargesWhatHadNotStarted(Torn):
     """Takes every claimed job for a started one."""
 
     async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
-        claimed = [job for job in self.inside.jobs.values() if job.state is State.RUNNING]
+        claimed = [job for job in self.store.jobs.values() if job.state is State.RUNNING]
         self.rewrite(*(replace(job, started=True) for job in claimed))
         return await super().rescue(dead, limit)
 
@@ -172,7 +172,7 @@ class RemembersWhatItRefused(Torn):
         receipts = await super().enqueue(drafts)
         for draft in drafts:
             if draft.remember > 0:
-                self.inside.ledger[draft.id] = self.clock.now() + draft.remember
+                self.store.ledger[draft.id] = self.clock.now() + draft.remember
         return receipts
 
 
@@ -188,21 +188,21 @@ class LeavesHoldsToTheLeader(Torn):
     """A worker that joins does not say what it knows."""
 
     async def join(self, worker: WorkerInfo) -> None:
-        held = [job for job in self.inside.jobs.values() if job.hold is Hold.UNKNOWN_TASK]
+        held = [job for job in self.store.jobs.values() if job.hold is Hold.UNKNOWN_TASK]
         await super().join(worker)
         self.rewrite(*held)
 
 
-class _OldTickets(MemoryJobs):
-    def _ticketed(self, job: Job) -> Job:
-        after = super()._ticketed(job)
+class _OldTickets(MemoryStore):
+    def ticketed(self, job: Job) -> Job:
+        after = super().ticketed(job)
         return replace(after, seq=job.seq) if job.seq else after
 
 
 class KeepsEveryTicket(Torn):
     """A job has one place in line for life, also when it tries again."""
 
-    jobs_kind = _OldTickets
+    new_store = _OldTickets
 
 
 class TakesANewTicketOnRelease(Torn):
@@ -211,7 +211,7 @@ class TakesANewTicketOnRelease(Torn):
     async def exchange(self, ask: Ask) -> Exchange:
         released = [each.job for each in ask.outcomes if each.kind is OutcomeKind.RELEASED]
         settled = await super().exchange(replace(ask, want=0))
-        self.rewrite(*(self.inside._ticketed(self.job(id)) for id in released))
+        self.rewrite(*(self.store.ticketed(self.job(id)) for id in released))
         claimed = await super().exchange(replace(ask, outcomes=()))
         return replace(claimed, verdicts=settled.verdicts)
 
@@ -221,7 +221,7 @@ class TakesANewTicketOnRescue(Torn):
 
     async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
         rescued = await super().rescue(dead, limit)
-        moved = [self.inside._ticketed(job) if job.state.is_waiting else job for job in rescued]
+        moved = [self.store.ticketed(job) if job.state.is_waiting else job for job in rescued]
         self.rewrite(*moved)
         return moved
 
@@ -293,7 +293,7 @@ class SpinsOnWhatItCannotHave(Torn):
     """Looks whether anything is ready, instead of whether it could be given."""
 
     async def look(self, ask: Ask) -> float | None:
-        if any(job.state is State.READY for job in self.inside.jobs.values()):
+        if any(job.state is State.READY for job in self.store.jobs.values()):
             return 0.0
         return await super().look(replace(ask, told=frozenset()))
 
@@ -326,7 +326,7 @@ class KeepsKeysOfTheDead(Torn):
     """What is cancelled keeps its unique key."""
 
     async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
-        jobs = {id: self.inside.jobs[id] for id in ids if id in self.inside.jobs}
+        jobs = {id: self.store.jobs[id] for id in ids if id in self.store.jobs}
         self.rewrite(*(replace(job, unique=None) for job in jobs.values()))
         controls = await super().cancel(ids, reason)
         self.rewrite(*(replace(self.job(id), unique=job.unique) for id, job in jobs.items()))
@@ -344,7 +344,7 @@ class RunsAgainWhatMayHaveRun(Torn):
     """Rescues like any other a job that may run at most once."""
 
     async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
-        once = [job for job in self.inside.jobs.values() if job.at_most_once]
+        once = [job for job in self.store.jobs.values() if job.at_most_once]
         self.rewrite(*(replace(job, at_most_once=False) for job in once))
         return await super().rescue(dead, limit)
 
@@ -362,7 +362,7 @@ class ServesInOrderOfArrival(Torn):
 
     async def exchange(self, ask: Ask) -> Exchange:
         settled = await super().exchange(replace(ask, want=0))
-        ready = [job for job in self.inside.jobs.values() if job.state is State.READY]
+        ready = [job for job in self.store.jobs.values() if job.state is State.READY]
         self.rewrite(*(replace(job, place=0.0) for job in ready))
         claimed = await super().exchange(replace(ask, outcomes=()))
         return replace(claimed, verdicts=settled.verdicts)
@@ -374,8 +374,8 @@ class LetsTheVirtualTimeGoBack(Torn):
     async def exchange(self, ask: Ask) -> Exchange:
         answer = await super().exchange(ask)
         for job in answer.jobs:
-            self.inside._places.forget(job.queue)
-            self.inside._places.advance(job)
+            self.store.places.forget(job.queue)
+            self.store.places.advance(job)
         return answer
 
 

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from conformance.torn import Torn
 from penstock.core.job import Job, State
-from penstock.engines.memory.reads import fits
-from penstock.engines.memory.store import MemoryJobs
+from penstock.engines.memory.queues import MemoryQueues, fits
+from penstock.engines.memory.store import MemoryStore
 from penstock.engines.records import Ask, Exchange, QueueSettings
 
 
@@ -48,20 +48,20 @@ class TakesOrderForALimit(Torn):
         await super().set_queue(queue, settings)
 
 
-class _RetriesStandInLine(MemoryJobs):
-    def _blockers(self, queue: str, now: float) -> list[Job]:
-        return [job for job in super()._blockers(queue, now) if job.state is State.SCHEDULED]
+class _RetriesStandInLine(MemoryQueues):
+    def blockers(self, queue: str, now: float) -> list[Job]:
+        return [job for job in super().blockers(queue, now) if job.state is State.SCHEDULED]
 
 
 class LetsOthersPassARetryThatIsReady(Torn):
     """A retry blocks the queue while it waits, and stands at the end of the line after it."""
 
-    jobs_kind = _RetriesStandInLine
+    new_store = lambda: MemoryStore(_RetriesStandInLine())  # noqa: E731
 
 
-class _EverybodyBlocks(MemoryJobs):
-    def _blockers(self, queue: str, now: float) -> list[Job]:
-        if not self._is_ordered(queue):
+class _EverybodyBlocks(MemoryQueues):
+    def blockers(self, queue: str, now: float) -> list[Job]:
+        if not self.is_ordered(queue):
             return []
         waiting = [job for job in self.jobs.values() if job.queue == queue]
         return [job for job in waiting if job.state.is_waiting and job.attempt]
@@ -70,20 +70,20 @@ class _EverybodyBlocks(MemoryJobs):
 class TakesEveryPastAttemptForAnOpenJob(Torn):
     """Counts attempts: what a person sent back comes before all others."""
 
-    jobs_kind = _EverybodyBlocks
+    new_store = lambda: MemoryStore(_EverybodyBlocks())  # noqa: E731
 
 
-class _NextFits(MemoryJobs):
-    def _next(self, ask: Ask, queue: str, now: float) -> list[Job]:
-        if self._blockers(queue, now):
-            return super()._next(ask, queue, now)
-        return self._lines[queue].heads(1, partial(fits, ask, now))
+class _NextFits(MemoryQueues):
+    def next_in_order(self, ask: Ask, queue: str, now: float) -> list[Job]:
+        if self.blockers(queue, now):
+            return super().next_in_order(ask, queue, now)
+        return self.ready[queue].heads(1, partial(fits, ask, now))
 
 
 class PassesOverInAnOrderedQueue(Torn):
     """Gives the first job that this worker could have, whoever stands before it."""
 
-    jobs_kind = _NextFits
+    new_store = lambda: MemoryStore(_NextFits())  # noqa: E731
 
 
 class SleepsThroughTheRetry(Torn):
@@ -91,7 +91,7 @@ class SleepsThroughTheRetry(Torn):
 
     async def look(self, ask: Ask) -> float | None:
         due_in = await super().look(ask)
-        scheduled = [job for job in self.inside.jobs.values() if job.state is State.SCHEDULED]
+        scheduled = [job for job in self.store.jobs.values() if job.state is State.SCHEDULED]
         if due_in == 0 or not any(job.is_open for job in scheduled):
             return due_in
         instants = [job.run_at or 0.0 for job in scheduled if not job.is_open]

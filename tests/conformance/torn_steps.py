@@ -31,7 +31,7 @@ class SettlesInTwoSteps(Torn):
         inside = [
             outcome
             for outcome in ask.outcomes
-            if (job := self.inside.jobs.get(outcome.job)) is not None
+            if (job := self.store.jobs.get(outcome.job)) is not None
             and (job.state, job.worker) == (State.RUNNING, ask.worker)
         ]
         await others_act()
@@ -58,7 +58,7 @@ class RescuesInTwoSteps(Torn):
 
     async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
         names = {each.worker for each in dead}
-        orphans = [job for job in self.inside.jobs.values() if job.worker in names]
+        orphans = [job for job in self.store.jobs.values() if job.worker in names]
         orphans = [job for job in orphans if job.state is State.RUNNING]
         await others_act()
         for name in names:
@@ -89,7 +89,7 @@ class HoldsInTwoSteps(Torn):
         await others_act()
         answer = await super().exchange(ask)
         for outcome in ask.outcomes:
-            job = self.inside.jobs.get(outcome.job)
+            job = self.store.jobs.get(outcome.job)
             if job and outcome.hold is Hold.UNKNOWN_TASK and job.task not in known:
                 self.rewrite(replace(job, hold=outcome.hold, hold_cause=outcome.hold_cause))
         return answer
@@ -103,7 +103,7 @@ class ClaimsInTwoSteps(Torn):
         chosen = sorted(
             (
                 job
-                for job in self.inside.jobs.values()
+                for job in self.store.jobs.values()
                 if job.state is State.READY and job.hold is None and job.queue in ask.queues
             ),
             key=lambda job: job.order,
@@ -120,7 +120,7 @@ class CountsBeforeTheLock(Torn):
 
     async def exchange(self, ask: Ask) -> Exchange:
         settings = await self.queues()
-        running = [job.queue for job in self.inside.jobs.values() if job.state is State.RUNNING]
+        running = [job.queue for job in self.store.jobs.values() if job.state is State.RUNNING]
         room = min(
             (
                 most - running.count(queue)
@@ -130,10 +130,10 @@ class CountsBeforeTheLock(Torn):
             default=ask.want,
         )
         await others_act()
-        limits = dict(self.inside.settings)
-        self.inside.settings.clear()
+        limits = dict(self.store.settings)
+        self.store.settings.clear()
         answer = await super().exchange(replace(ask, want=min(ask.want, max(0, room))))
-        self.inside.settings.update(limits)
+        self.store.settings.update(limits)
         return answer
 
 
@@ -141,7 +141,7 @@ class LooksForKeysFirst(Torn):
     """Looks whether a unique key is taken, and stores the job later."""
 
     async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        taken = [job.unique for job in self.inside.jobs.values() if not job.state.is_final]
+        taken = [job.unique for job in self.store.jobs.values() if not job.state.is_final]
         free = [draft for draft in drafts if draft.unique is None or draft.unique not in taken]
         await others_act()
         receipts = await super().enqueue([replace(draft, unique=None) for draft in free])
@@ -157,7 +157,7 @@ class NeedsItsKeyInTwoSteps(Torn):
             job
             for each in ask.outcomes
             if (job := self.job(each.job)).unique is not None
-            and self.inside.keys.taken(job.unique, job.id, self.clock.now()) is None
+            and self.store.keys.taken(job.unique, job.id, self.clock.now()) is None
         ]
         await others_act()
         self.rewrite(*(replace(job, unique=None) for job in free))
@@ -193,10 +193,10 @@ class PromotesInTwoSteps(Torn):
 
     async def promote(self, limit: int) -> Promoted:
         now = self.clock.now()
-        due = [job for job in self.inside.jobs.values() if job.state is State.SCHEDULED]
+        due = [job for job in self.store.jobs.values() if job.state is State.SCHEDULED]
         due = [job for job in due if job.run_at is not None and job.run_at <= now]
         await others_act()
-        self.rewrite(*(self.inside._ticketed(lifecycle.promoted(job)) for job in due))
+        self.rewrite(*(self.store.ticketed(lifecycle.promoted(job)) for job in due))
         return Promoted(ready=len(due))
 
 
@@ -206,7 +206,7 @@ class PrunesInTwoSteps(Torn):
     async def prune(self, keep: float, limit: int) -> Pruned:
         old = [
             job.id
-            for job in self.inside.jobs.values()
+            for job in self.store.jobs.values()
             if job.finished_at is not None and job.finished_at < self.clock.now() - keep
         ][:limit]
         await others_act()
@@ -218,7 +218,7 @@ class PlacesInTwoSteps(Torn):
     """Reads what is unplaced, and gives places later."""
 
     async def exchange(self, ask: Ask) -> Exchange:
-        unplaced = [id for id, job in self.inside.jobs.items() if job.hold is Hold.UNPLACED]
+        unplaced = [id for id, job in self.store.jobs.items() if job.hold is Hold.UNPLACED]
         await others_act()
         again = [self.job(id) for id in unplaced if self.job(id).state is State.READY]
         self.rewrite(*(replace(job, hold=Hold.UNPLACED) for job in again))
@@ -253,7 +253,7 @@ class GivesTicketsInTwoSteps(Torn):
     """Reads the last ticket, and gives the next ones later."""
 
     async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        last = max((job.seq for job in self.inside.jobs.values()), default=0)
+        last = max((job.seq for job in self.store.jobs.values()), default=0)
         await others_act()
         receipts = await super().enqueue(drafts)
         created = [self.job(receipt.id) for receipt in receipts if receipt.created]

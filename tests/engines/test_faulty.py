@@ -9,7 +9,8 @@ import pytest
 
 from penstock.core.job import Draft, Outcome, OutcomeKind
 from penstock.engines.engine import Engine
-from penstock.engines.memory.engine import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine
+from penstock.engines.memory.store import MemoryStore
 from penstock.engines.records import Ask, WorkerInfo
 from penstock.engines.wrapper import EngineWrapper
 from penstock.errors import BadOption, EngineBusy, EngineUnavailable, ItemRefused

@@ -11,7 +11,8 @@ import pytest
 from penstock.core import lifecycle
 from penstock.core.job import Draft, ErrorRecord, Hold, Job, Outcome, OutcomeKind, State, Verdict
 from penstock.engines import publisher
-from penstock.engines.memory.engine import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine
+from penstock.engines.memory.store import MemoryStore
 from penstock.engines.observed import Observed
 from penstock.engines.publisher import ENDINGS
 from penstock.engines.records import (

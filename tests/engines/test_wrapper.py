@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.engines.engine import Engine
-from penstock.engines.memory.engine import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine
+from penstock.engines.memory.store import MemoryStore
 from penstock.engines.wrapper import EngineWrapper
 
 VERBS = sorted(name for name, it in vars(Engine).items() if inspect.iscoroutinefunction(it))

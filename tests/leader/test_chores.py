@@ -8,7 +8,8 @@ import pytest
 
 from penstock.core.ids import new_id
 from penstock.core.job import Draft, State
-from penstock.engines.memory.engine import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine
+from penstock.engines.memory.store import MemoryStore
 from penstock.engines.records import Ask, WorkerInfo
 from penstock.leader import chores
 from penstock.leader.chores import Rescue, all_chores, mend, promote, prune, tidy

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from penstock.engines.memory.engine import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine
+from penstock.engines.memory.store import MemoryStore
 from penstock.errors import EngineUnavailable
 from penstock.leader.election import Election
 from penstock.testing import Faulty

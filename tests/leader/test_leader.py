@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from penstock.core.job import Draft, State
-from penstock.engines.memory.engine import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine
+from penstock.engines.memory.store import MemoryStore
 from penstock.engines.records import Ask, WorkerInfo
 from penstock.errors import EngineBusy
 from penstock.leader.chores import Chore, Rescue, all_chores

@@ -18,7 +18,8 @@ from penstock.core.job import Draft, Job, Outcome, State
 from penstock.core.retry import make_policy
 from penstock.core.signature import Signature
 from penstock.core.spec import Spec
-from penstock.engines.memory.engine import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine
+from penstock.engines.memory.store import MemoryStore
 from penstock.engines.records import Ask, Sighting, WorkerInfo
 from penstock.errors import EngineUnavailable
 from penstock.hosting import upkeep
@@ -146,7 +147,7 @@ class Rig:
                 if await condition():
                     return
                 event = asyncio.Event()
-                self.store.sleep(event, seen)
+                self.store.listen(event, seen)
                 await event.wait()
 
         await soon(wait())

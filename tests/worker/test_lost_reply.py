@@ -107,7 +107,7 @@ async def test_an_attempt_that_the_store_no_longer_says_is_ours_is_stopped(rig):
         # Somebody ended the job behind the worker's back.
         job = await rig.job(id)
         with rig.store.step() as jobs:
-            jobs._put(expired(job, rig.clock.now()))
+            jobs.put(expired(job, rig.clock.now()))
         rig.main.fail("exchange", when="after")
         await rig.put("work")
         await rig.meanwhile(stopped.wait())

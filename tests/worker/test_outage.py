@@ -79,7 +79,7 @@ async def test_beats_and_chores_go_on_while_a_handler_blocks_the_loop(rig):
         for beat in range(1, 1000):
             rig.clock.advance(WorkerSettings().beat_every)
             for _ in range(20_000):
-                (info,) = rig.store.jobs.workers.values()
+                (info,) = rig.store.workers.values()
                 if info.beat >= beat:
                     break
                 pause.wait(0.001)

@@ -8,7 +8,8 @@ import pytest
 
 from conformance.steps import claim, enqueue_jobs, joined
 from penstock.core.job import ErrorRecord, Outcome, OutcomeKind, State
-from penstock.engines.memory.engine import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine
+from penstock.engines.memory.store import MemoryStore
 from penstock.errors import EngineReadOnly, ItemRefused
 from penstock.testing import Faulty
 from penstock.worker.supervisor.leases import ReplicaLeases

@@ -12,7 +12,8 @@ import sys
 import msgspec
 import pytest
 
-from penstock.engines.memory.engine import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine
+from penstock.engines.memory.store import MemoryStore
 from penstock.errors import BadOption
 from penstock.testing import Faulty
 from penstock.worker.status import Pulse

@@ -18,7 +18,8 @@ from penstock.context import CURRENT
 from penstock.core.job import Job, State
 from penstock.core.spec import Spec
 from penstock.engines.engine import Engine
-from penstock.engines.memory.engine import MemoryEngine, MemoryStore
+from penstock.engines.memory.engine import MemoryEngine
+from penstock.engines.memory.store import MemoryStore
 from penstock.engines.observed import Observed
 from penstock.events import Bus
 from penstock.testing.clock import FakeClock
@@ -101,8 +102,8 @@ class Bench:
     def jobs(self) -> list[Job]:
         """All jobs, in the order they were enqueued."""
         with self.store.lock:
-            entered = self.store.jobs.entered
-            return sorted(self.store.jobs.jobs.values(), key=lambda job: entered[job.id])
+            entered = self.store.entered
+            return sorted(self.store.jobs.values(), key=lambda job: entered[job.id])
 
     def ask_to_end(self, id: str) -> None:
         """Somebody cancels a running job."""
@@ -180,7 +181,7 @@ class Bench:
         """The next instant at which something happens by itself."""
         now, instants = self.clock.now(), [death.rescued_at for death in self._deaths]
         with self.store.lock:
-            jobs = list(self.store.jobs.jobs.values())
+            jobs = list(self.store.jobs.values())
         for job in jobs:
             if job.state is State.SCHEDULED:
                 instants += (job.run_at or 0.0, job.expires_at or 0.0)

@@ -7,20 +7,16 @@ The readable reference of the contract, and the oracle of the model tests. Handl
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import takewhile
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Concatenate, ParamSpec, TypeVar
 
 from penstock.clock import Clock, SystemClock
 from penstock.core.finding import Finding, Level
-from penstock.core.job import Draft, Job, State, Verdict
+from penstock.core.job import Draft, Job, Verdict
 from penstock.engines.engine import Engine
-from penstock.engines.memory.reads import MemoryViews
-from penstock.engines.memory.store import NAME, MemoryJobs
+from penstock.engines.memory import reads
+from penstock.engines.memory.store import NAME, MemoryStore
 from penstock.engines.records import (
     Ask,
     Cell,
@@ -42,112 +38,14 @@ from penstock.engines.records import (
     Sighting,
     Standing,
     Term,
-    Traffic,
     Traits,
     WorkerInfo,
 )
 from penstock.engines.validation import check_given
 from penstock.errors import EngineClosed
 
-# --- memory glance ------------------------------------------------------------------------------
-#
-# How the memory engine does at one instant: what ``glance`` counts, and what it picks out.
-
-
-_OVER = (State.SUCCEEDED, State.CANCELLED)
-
-
-def glance(store: MemoryViews, now: float, window: float, limit: int) -> Glance:
-    """See the contract."""
-    running = [job for job in store.jobs.values() if job.state is State.RUNNING]
-    failed = [job for job in store.jobs.values() if job.state is State.FAILED]
-    running.sort(key=lambda job: (job.claimed_at or 0.0, job.seq))
-    failed.sort(key=lambda job: (job.finished_at or 0.0, job.seq), reverse=True)
-    return Glance(
-        now=now,
-        counts=tuple(count for count in store.counts() if count.state not in _OVER),
-        traffic=tuple(_traffic(store, now - window)),
-        settings=dict(store.settings),
-        workers=tuple(by_age(store)),
-        busy=Counter(job.worker for job in running if job.worker),
-        running=tuple(running[: max(0, limit)]),
-        failed=tuple(failed[: max(0, limit)]),
-    )
-
-
-def by_age(store: MemoryViews) -> list[WorkerInfo]:
-    """Every worker, the one that joined first before the others."""
-    return sorted(store.workers.values(), key=lambda info: (info.joined_at, info.id))
-
-
-def _traffic(store: MemoryViews, since: float) -> list[Traffic]:
-    jobs = store.jobs.values()
-    newest = takewhile(lambda job: job.enqueued_at > since, reversed(jobs))
-    entered = Counter(job.queue for job in newest)
-    ended = Counter((job.queue, job.state) for job in jobs if _ended_after(job, since))
-    return [
-        Traffic(
-            queue=queue,
-            entered=entered[queue],
-            succeeded=ended[queue, State.SUCCEEDED],
-            failed=ended[queue, State.FAILED],
-            cancelled=ended[queue, State.CANCELLED],
-        )
-        for queue in sorted(entered.keys() | {queue for queue, _ in ended})
-    ]
-
-
-def _ended_after(job: Job, since: float) -> bool:
-    return job.finished_at is not None and job.finished_at > since
-
-
-# --- memory -------------------------------------------------------------------------------------
-
-
-Step = ParamSpec("Step")
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-
-
-class MemoryStore:
-    """What the handles share: the jobs, the leadership, the cells, and who sleeps."""
-
-    def __init__(self) -> None:
-        self.jobs = MemoryJobs()
-        self.term: tuple[str, int, float, float] = ("", 0, 0.0, 0.0)
-        """Holder, epoch, until when, and for how long it was given."""
-        self.cells: dict[str, Cell] = {}
-        self.lock = threading.Lock()
-        self.version = 0
-        self._sleepers: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
-
-    @contextmanager
-    def step(self) -> Iterator[MemoryJobs]:
-        """One atomic step; whoever sleeps is woken after it if it changed anything."""
-        with self.lock:
-            before = self.jobs.changes
-            yield self.jobs
-            if self.jobs.changes != before:
-                self.version += 1
-                self._wake()
-
-    def sleep(self, event: asyncio.Event, seen: int) -> None:
-        """Let ``event`` be set by the next change after version ``seen``."""
-        with self.lock:
-            if self.version != seen:
-                event.set()
-            else:
-                self._sleepers[event] = asyncio.get_running_loop()
-
-    def forget(self, event: asyncio.Event) -> None:
-        """Stop waking ``event``."""
-        with self.lock:
-            self._sleepers.pop(event, None)
-
-    def _wake(self) -> None:
-        for event, loop in self._sleepers.items():
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(event.set)
-        self._sleepers.clear()
 
 
 class MemoryEngine(Engine):
@@ -159,7 +57,7 @@ class MemoryEngine(Engine):
         self.store = store
         self.clock = clock or SystemClock()
         self._is_open = False
-        self._naps: set[asyncio.Event] = set()
+        self._waiting: set[asyncio.Event] = set()
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -168,7 +66,7 @@ class MemoryEngine(Engine):
 
     async def close(self) -> None:
         self._is_open = False
-        for event in self._naps:
+        for event in self._waiting:
             event.set()
 
     async def migrate(self) -> int:
@@ -186,14 +84,14 @@ class MemoryEngine(Engine):
 
     def _step(
         self,
-        verb: Callable[Concatenate[MemoryJobs, Step], Result],
-        *args: Step.args,
-        **kwargs: Step.kwargs,
+        verb: Callable[Concatenate[MemoryStore, Arguments], Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
     ) -> Result:
         # What these two carry is checked there, after the lease and item by item.
-        given = () if verb in (MemoryJobs.enqueue, MemoryJobs.exchange) else (args, kwargs)
-        with self._opened(given).step() as jobs:
-            return verb(jobs, *args, **kwargs)
+        given = () if verb in (MemoryStore.enqueue, MemoryStore.exchange) else (args, kwargs)
+        with self._opened(given).step() as store:
+            return verb(store, *args, **kwargs)
 
     def _opened(self, given: object = None) -> MemoryStore:
         """The store, if the handle is open and ``given`` is something that any store could take."""
@@ -205,141 +103,117 @@ class MemoryEngine(Engine):
     # --- in and work ---------------------------------------------------------------------------
 
     async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        return self._step(MemoryJobs.enqueue, drafts, self.clock.now())
+        return self._step(MemoryStore.enqueue, drafts, self.clock.now())
 
     async def join(self, worker: WorkerInfo) -> None:
-        self._step(MemoryJobs.join, worker, self.clock.now())
+        self._step(MemoryStore.join, worker, self.clock.now())
 
     async def leave(self, worker: str) -> None:
-        self._step(MemoryJobs.leave, worker)
+        self._step(MemoryStore.leave, worker)
 
     async def beat(self, worker: str) -> None:
-        self._step(MemoryJobs.beat, worker)
+        self._step(MemoryStore.beat, worker)
 
     async def exchange(self, ask: Ask) -> Exchange:
-        return self._step(MemoryJobs.exchange, ask, self.clock.now())
+        return self._step(MemoryStore.exchange, ask, self.clock.now())
 
     async def held(self, worker: str) -> list[Job]:
-        return self._step(MemoryJobs.held, worker)
+        return self._step(reads.held, worker)
 
     async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
-        return self._step(MemoryJobs.progress, worker, reports)
+        return self._step(MemoryStore.progress, worker, reports)
 
     async def look(self, ask: Ask) -> float | None:
-        return self._step(MemoryJobs.look, ask, self.clock.now())
+        return self._step(reads.look, ask, self.clock.now())
 
     # --- control -------------------------------------------------------------------------------
 
     async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
-        return self._step(MemoryJobs.cancel, ids, reason, self.clock.now())
+        return self._step(MemoryStore.cancel, ids, reason, self.clock.now())
 
     async def retry(self, ids: Sequence[str]) -> list[Control]:
-        return self._step(MemoryJobs.retry, ids, self.clock.now())
+        return self._step(MemoryStore.retry, ids, self.clock.now())
 
     async def purge(self, which: Filter, limit: int, cursor: str | None = None) -> Purged:
-        return self._step(MemoryJobs.purge, which, limit, cursor, self.clock.now())
+        return self._step(MemoryStore.purge, which, limit, cursor, self.clock.now())
 
     async def set_queue(self, queue: str, settings: QueueSettings) -> None:
-        self._step(MemoryJobs.set_queue, queue, settings)
+        self._step(MemoryStore.set_queue, queue, settings)
 
     async def queues(self) -> dict[str, QueueSettings]:
-        return self._step(MemoryJobs.queues)
+        return self._step(reads.queues)
 
     # --- upkeep --------------------------------------------------------------------------------
 
     async def promote(self, limit: int) -> Promoted:
-        return self._step(MemoryJobs.promote, limit, self.clock.now())
+        return self._step(MemoryStore.promote, limit, self.clock.now())
 
     async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
-        return self._step(MemoryJobs.rescue, dead, limit, self.clock.now())
+        return self._step(MemoryStore.rescue, dead, limit, self.clock.now())
 
     async def prune(self, keep: float, limit: int) -> Pruned:
-        return self._step(MemoryJobs.prune, keep, limit, self.clock.now())
+        return self._step(MemoryStore.prune, keep, limit, self.clock.now())
 
     async def mend(self, *, rehearse: bool = False) -> Mended:
-        return self._step(MemoryJobs.mend, self.clock.now(), rehearse=rehearse)
+        return self._step(MemoryStore.mend, self.clock.now(), rehearse=rehearse)
 
     async def tidy(self) -> float:
         self._opened()
         return inf
 
-    # --- lead ----------------------------------------------------------------------------------
+    # --- leadership and small values -----------------------------------------------------------
 
     async def lead(self, candidate: str, ttl: float) -> Term | None:
-        with self._opened(candidate).step() as jobs:
-            holder, epoch, until, given = self.store.term
-            now = self.clock.now()
-            if holder not in ("", candidate) and until > now:
-                # More is left than was ever given: the clock went back.
-                self.store.term = (holder, epoch, min(until, now + given), given)
-                return None
-            if holder != candidate or until <= now:
-                epoch += 1
-                jobs.changes += 1
-            self.store.term = (candidate, epoch, now + ttl, ttl)
-            return Term(holder=candidate, epoch=epoch, left=ttl)
+        return self._step(MemoryStore.lead, candidate, ttl, self.clock.now())
 
     async def resign(self, holder: str, epoch: int) -> None:
-        with self._opened(holder).step() as jobs:
-            if self.store.term[:2] == (holder, epoch):
-                self.store.term = ("", epoch, 0.0, 0.0)
-                jobs.changes += 1
+        self._step(MemoryStore.resign, holder, epoch)
 
     async def leader(self) -> Term | None:
-        holder, epoch, until, given = self._opened().term
-        left = min(until - self.clock.now(), given)
-        return Term(holder=holder, epoch=epoch, left=left) if holder and left > 0 else None
-
-    # --- small values --------------------------------------------------------------------------
+        return self._step(reads.leader, self.clock.now())
 
     async def cell(self, name: str) -> Cell:
-        return self._opened(name).cells.get(name, Cell(None, 0))
+        return self._step(reads.cell, name)
 
     async def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
-        with self._opened(name).step() as jobs:
-            known = self.store.cells.get(name, Cell(None, 0))
-            if known.version != version:
-                return None
-            jobs.changes += 1
-            self.store.cells[name] = Cell(value, version + 1)
-            return self.store.cells[name]
+        return self._step(MemoryStore.set_cell, name, value, version)
 
     # --- see -----------------------------------------------------------------------------------
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
-        return self._step(lambda jobs, ids: [jobs.jobs.get(id) for id in ids], ids)
+        return self._step(reads.get, ids)
 
     async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
-        return self._step(MemoryJobs.find, which, cursor, limit)
+        return self._step(reads.find, which, cursor, limit)
 
     async def count(self, which: Filter) -> int:
-        return self._step(lambda jobs: sum(1 for _ in jobs.matching(which)))
+        return self._step(reads.count, which)
 
     async def counts(self) -> list[Count]:
-        return self._step(MemoryJobs.counts)
+        return self._step(reads.counts)
 
     async def glance(self, window: float, limit: int) -> Glance:
-        return self._step(glance, self.clock.now(), window, limit)
+        return self._step(reads.glance, window, limit, self.clock.now())
 
     async def workers(self) -> list[WorkerInfo]:
-        return self._step(by_age)
+        return self._step(reads.workers)
 
     async def hands(self) -> list[Hand]:
-        return self._step(MemoryJobs.hands)
+        return self._step(reads.hands)
 
     async def line(self, id: str) -> Standing:
-        return self._step(MemoryJobs.standing, id, self.clock.now())
+        return self._step(reads.line, id, self.clock.now())
 
     async def version(self) -> int:
         return self._opened().version
 
     async def listen(self, seen: int, timeout: float) -> int:
         event = asyncio.Event()
-        self._opened().sleep(event, seen)
-        self._naps.add(event)
+        self._opened().listen(event, seen)
+        self._waiting.add(event)
         try:
             await self.clock.wait(event, timeout)
         finally:
-            self._naps.discard(event)
+            self._waiting.discard(event)
             self.store.forget(event)
         return self._opened().version

@@ -1,8 +1,9 @@
-"""Lines of waiting jobs in memory: heaps that forget lazily.
+"""What a memory store keeps in order: lines of waiting jobs, places in fair queues, unique keys.
 
-An entry is only a hint. Whoever reads one checks it against the job itself, so that leaving a line
-costs nothing and a job can never be handed out from an old place. Entries that were looked at stay
-in order at the front, so that most are taken out of a heap only once.
+A line is a heap that forgets lazily. An entry is only a hint: a reader checks it against the job
+itself, so that leaving a line costs nothing and a job can never be handed out from an old place.
+Entries that were looked at stay in order at the front, so that most are taken out of a heap only
+once.
 """
 
 from __future__ import annotations
@@ -17,111 +18,10 @@ from typing import Generic, TypeVar
 from penstock.core import fairness
 from penstock.core.job import Job
 
-# --- memory keys --------------------------------------------------------------------------------
-#
-# Unique keys in memory: who has one, and until when (law 13).
-
-
-@dataclass(slots=True)
-class _Entry:
-    """While ``held`` by its owner's life, and until its window ends, the key is taken."""
-
-    owner: str
-    until: float
-    held: bool
-
-
-class MemoryKeys:
-    """All unique keys of one store."""
-
-    def __init__(self) -> None:
-        self._entries: dict[str, _Entry] = {}
-
-    def taken(self, key: str, by: str, now: float) -> str | None:
-        """The job that keeps ``by`` from this key, if any."""
-        entry = self._entries.get(key)
-        if entry is None or entry.owner == by:
-            return None
-        return entry.owner if entry.held or entry.until > now else None
-
-    def take(self, key: str, owner: str, until: float) -> None:
-        """Give a free key to a job, with a window that ends at ``until``."""
-        self._entries[key] = _Entry(owner, until, True)
-
-    def hold(self, key: str, owner: str, now: float) -> None:
-        """Give a free key back to a job that had it before; its window goes on."""
-        entry = self._entries.get(key)
-        until = entry.until if entry is not None and entry.owner == owner else now
-        self.take(key, owner, until)
-
-    def give_back(self, key: str | None, owner: str, now: float) -> None:
-        """The job's life needs the key no longer; its window may."""
-        entry = self._entries.get(key) if key is not None else None
-        if key is not None and entry is not None and entry.owner == owner:
-            entry.held = False
-            if entry.until <= now:
-                del self._entries[key]
-
-    def held(self) -> Iterator[tuple[str, str]]:
-        """Every key that a job's life holds, with its owner."""
-        return ((key, entry.owner) for key, entry in self._entries.items() if entry.held)
-
-    def prune(self, limit: int, now: float) -> int:
-        """Forget keys that nothing holds any more."""
-        free = [
-            key for key, entry in self._entries.items() if not entry.held and entry.until <= now
-        ][:limit]
-        for key in free:
-            del self._entries[key]
-        return len(free)
-
-
-# --- memory places ------------------------------------------------------------------------------
-#
-# Places in the fair queues of a memory store (law 8).
-
-
-class MemoryPlaces:
-    """The virtual time of each lane, and where each key's next job stands."""
-
-    def __init__(self) -> None:
-        self._virtual_time: dict[tuple[str, int], float] = {}
-        self._next_place: dict[tuple[str, int, str], float] = {}
-
-    def give(self, job: Job, weight: float) -> float:
-        """Return the place of a job that has none yet."""
-        spot = (job.queue, job.priority, job.key or "")
-        virtual_time = self._virtual_time.get(spot[:2], 0.0)
-        place = fairness.place(virtual_time, self._next_place.get(spot))
-        self._next_place[spot] = fairness.following(place, weight)
-        return place
-
-    def advance(self, job: Job) -> None:
-        """Move virtual time on to a place that was claimed; it never goes back."""
-        lane = (job.queue, job.priority)
-        self._virtual_time[lane] = max(self._virtual_time.get(lane, 0.0), job.place)
-
-    def forget(self, queue: str) -> None:
-        """The queue is no longer fair: places mean nothing."""
-        for lane in [lane for lane in self._virtual_time if lane[0] == queue]:
-            del self._virtual_time[lane]
-        for spot in [spot for spot in self._next_place if spot[0] == queue]:
-            del self._next_place[spot]
-
-    def prune(self) -> None:
-        """Forget places that say nothing more."""
-        for spot, next_place in list(self._next_place.items()):
-            if next_place <= self._virtual_time.get(spot[:2], 0.0):
-                del self._next_place[spot]
-
-
-# --- memory lines -------------------------------------------------------------------------------
-
-
 Key = TypeVar("Key", bound=tuple[float, ...])
 
 
-class Line(Generic[Key]):
+class JobLine(Generic[Key]):
     """Jobs in the order of a key; ``key`` says None for a job that does not belong here."""
 
     def __init__(self, key: Callable[[Job], Key | None], get: Callable[[str], Job | None]) -> None:
@@ -163,7 +63,7 @@ class Line(Generic[Key]):
     ) -> list[Job]:
         """Return the first ``count`` jobs that fit, leaving all in line.
 
-        Behind the first job that is not within nobody is looked at.
+        No job behind the first one that is not within is looked at.
         """
         chosen: list[Job] = []
         with self._walk() as jobs:
@@ -184,7 +84,7 @@ class Line(Generic[Key]):
 
     @contextmanager
     def _walk(self) -> Iterator[Iterator[Job]]:
-        """Go down the line in order; afterwards everybody stands where they stood."""
+        """Go down the line in order; afterwards every job stands where it stood."""
         seen: list[tuple[Key, str]] = []
 
         def jobs() -> Iterator[Job]:
@@ -197,3 +97,91 @@ class Line(Generic[Key]):
 
         yield jobs()
         self._front.extendleft(reversed(seen))
+
+
+class FairPlaces:
+    """Places in fair queues (law 8): the virtual time per priority, and each key's next place."""
+
+    def __init__(self) -> None:
+        self._virtual_time: dict[tuple[str, int], float] = {}
+        self._next_place: dict[tuple[str, int, str], float] = {}
+
+    def give(self, job: Job, weight: float) -> float:
+        """Return the place of a job that has none yet."""
+        spot = (job.queue, job.priority, job.key or "")
+        virtual_time = self._virtual_time.get(spot[:2], 0.0)
+        place = fairness.place(virtual_time, self._next_place.get(spot))
+        self._next_place[spot] = fairness.following(place, weight)
+        return place
+
+    def advance(self, job: Job) -> None:
+        """Move virtual time on to a place that was claimed; it never goes back."""
+        line = (job.queue, job.priority)
+        self._virtual_time[line] = max(self._virtual_time.get(line, 0.0), job.place)
+
+    def forget(self, queue: str) -> None:
+        """The queue is no longer fair: places mean nothing."""
+        for line in [line for line in self._virtual_time if line[0] == queue]:
+            del self._virtual_time[line]
+        for spot in [spot for spot in self._next_place if spot[0] == queue]:
+            del self._next_place[spot]
+
+    def prune(self) -> None:
+        """Forget places that say nothing more."""
+        for spot, next_place in list(self._next_place.items()):
+            if next_place <= self._virtual_time.get(spot[:2], 0.0):
+                del self._next_place[spot]
+
+
+@dataclass(slots=True)
+class _KeyEntry:
+    """While ``held`` by its owner's life, and until its window ends, the key is taken."""
+
+    owner: str
+    until: float
+    held: bool
+
+
+class UniqueKeys:
+    """The unique keys of a store: which job has one, and until when (law 13)."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, _KeyEntry] = {}
+
+    def taken(self, key: str, by: str, now: float) -> str | None:
+        """The job that keeps ``by`` from this key, if any."""
+        entry = self._entries.get(key)
+        if entry is None or entry.owner == by:
+            return None
+        return entry.owner if entry.held or entry.until > now else None
+
+    def take(self, key: str, owner: str, until: float) -> None:
+        """Give a free key to a job, with a window that ends at ``until``."""
+        self._entries[key] = _KeyEntry(owner, until, True)
+
+    def hold(self, key: str, owner: str, now: float) -> None:
+        """Give a free key back to a job that had it before; its window goes on."""
+        entry = self._entries.get(key)
+        until = entry.until if entry is not None and entry.owner == owner else now
+        self.take(key, owner, until)
+
+    def give_back(self, key: str | None, owner: str, now: float) -> None:
+        """The job's life needs the key no longer; its window may."""
+        entry = self._entries.get(key) if key is not None else None
+        if key is not None and entry is not None and entry.owner == owner:
+            entry.held = False
+            if entry.until <= now:
+                del self._entries[key]
+
+    def held(self) -> Iterator[tuple[str, str]]:
+        """Every key that a job's life holds, with its owner."""
+        return ((key, entry.owner) for key, entry in self._entries.items() if entry.held)
+
+    def prune(self, limit: int, now: float) -> int:
+        """Forget keys that nothing holds any more."""
+        free = [
+            key for key, entry in self._entries.items() if not entry.held and entry.until <= now
+        ][:limit]
+        for key in free:
+            del self._entries[key]
+        return len(free)

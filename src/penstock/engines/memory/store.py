@@ -1,22 +1,28 @@
-"""The jobs of the memory engine and the steps that change them: the readable reference.
+"""The state of the memory engine and the steps that change it: the readable reference.
 
-Every public method is one atomic step: it runs under the store's lock and reads the time once.
-What may happen to a job is decided in ``core.life``; here is what needs the whole store: tickets,
-lines, unique keys, the ledger, leases.
+A method with the name of a verb is that verb, and the contract says what it promises. It is one
+atomic step: it runs under the store's lock, and time does not pass in it. What may happen to a job
+is decided in ``core.lifecycle``; here is what needs the whole store: tickets, unique keys, the
+ledger, leases.
 """
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from msgspec.structs import replace
 
 from penstock.core import lifecycle
 from penstock.core.job import Draft, Hold, Job, Outcome, State, Verdict, choose
-from penstock.engines.memory.reads import MemoryViews, due_at, earliest
+from penstock.engines.memory.lines import FairPlaces, UniqueKeys
+from penstock.engines.memory.queues import MemoryQueues, due_at, earliest
 from penstock.engines.records import (
     PROMOTE_BATCH,
     Ask,
+    Cell,
     Control,
     Exchange,
     Filter,
@@ -28,22 +34,70 @@ from penstock.engines.records import (
     Receipt,
     Report,
     Sighting,
+    Term,
     WorkerInfo,
     entry_before,
     reasons,
 )
 from penstock.engines.validation import check_drafts, check_given, check_outcomes, check_reports
+from penstock.errors import LeaseLost
 
 NAME = "memory"
 
 
-class MemoryJobs(MemoryViews):
-    """One store and every way to change it. Not safe for threads: see ``memory``."""
+class MemoryStore:
+    """All that the handles on one store share."""
+
+    def __init__(self, queues: MemoryQueues | None = None) -> None:
+        self.queues = queues or MemoryQueues()
+        self.jobs = self.queues.jobs
+        self.settings = self.queues.settings
+        self.workers: dict[str, WorkerInfo] = {}
+        self.ledger: dict[str, float] = {}
+        self.keys = UniqueKeys()
+        self.places = FairPlaces()
+        self.entered: dict[str, int] = {}
+        """In which order jobs came in, by id."""
+        self.term: tuple[str, int, float, float] = ("", 0, 0.0, 0.0)
+        """Holder, epoch, until when, and for how long it was given."""
+        self.cells: dict[str, Cell] = {}
+        self.lock = threading.Lock()
+        self.changes = 0
+        self.version = 0
+        self._signed: dict[str, tuple[int, str]] = {}
+        self._tickets = 0
+        self._entries = 0
+        self._listeners: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+
+    @contextmanager
+    def step(self) -> Iterator[MemoryStore]:
+        """One atomic step; if it changed anything, calls that listen are woken after it."""
+        with self.lock:
+            before = self.changes
+            yield self
+            if self.changes != before:
+                self.version += 1
+                for event, loop in self._listeners.items():
+                    if not loop.is_closed():
+                        loop.call_soon_threadsafe(event.set)
+                self._listeners.clear()
+
+    def listen(self, event: asyncio.Event, seen: int) -> None:
+        """Let ``event`` be set by the next change after version ``seen``."""
+        with self.lock:
+            if self.version != seen:
+                event.set()
+            else:
+                self._listeners[event] = asyncio.get_running_loop()
+
+    def forget(self, event: asyncio.Event) -> None:
+        """Stop waking ``event``."""
+        with self.lock:
+            self._listeners.pop(event, None)
 
     # --- in ------------------------------------------------------------------------------------
 
     def enqueue(self, drafts: Sequence[Draft], now: float) -> list[Receipt]:
-        """See the contract."""
         drafts = tuple(drafts)
         check_drafts(NAME, drafts)
         check_given(NAME, drafts)
@@ -63,13 +117,12 @@ class MemoryJobs(MemoryViews):
         self._entries += 1
         self.entered[draft.id] = self._entries
         job = lifecycle.born(draft, now)
-        self._put(self._ticketed(job))
+        self.put(self.ticketed(job))
         return Receipt(draft.id, True)
 
     # --- work ----------------------------------------------------------------------------------
 
     def join(self, worker: WorkerInfo, now: float) -> None:
-        """See the contract."""
         known = self.workers.get(worker.id)
         self.workers[worker.id] = replace(
             worker,
@@ -77,27 +130,26 @@ class MemoryJobs(MemoryViews):
             joined_at=known.joined_at if known else now,
         )
         self.changes += 1
-        self._unhold_known(frozenset(worker.tasks))
+        for job in [job for job in self.jobs.values() if job.hold is Hold.UNKNOWN_TASK]:
+            if job.task in worker.tasks:
+                self.put(_unheld(job, Hold.UNKNOWN_TASK))
 
     def leave(self, worker: str) -> None:
-        """See the contract."""
         if self.workers.pop(worker, None):
             self.changes += 1
 
     def beat(self, worker: str) -> None:
-        """See the contract."""
-        info = self._leased(worker)
+        info = self.leased(worker)
         self.workers[worker] = replace(info, beat=info.beat + 1)
 
     def exchange(self, ask: Ask, now: float) -> Exchange:
-        """See the contract."""
-        self._leased(ask.worker)
+        self.leased(ask.worker)
         check_outcomes(NAME, ask.outcomes)
         check_given(NAME, ask)
         for id, attempt in ask.begun:
             job = self.jobs.get(id)
             if job and _inside_fence(job, attempt, ask.worker) and not job.started:
-                self._put(replace(job, started=True))
+                self.put(replace(job, started=True))
         overruled: dict[str, Job] = {}
         verdicts = tuple(
             self._settle(outcome, ask.worker, now, overruled) for outcome in ask.outcomes
@@ -107,10 +159,10 @@ class MemoryJobs(MemoryViews):
         return Exchange(
             jobs=tuple(self._claim(ask, now)),
             verdicts=verdicts,
-            cancels=tuple(self._cancels(ask)),
+            cancels=tuple(self.cancels(ask)),
             overruled=reasons(overruled, State.CANCELLED),
             abandoned=reasons(overruled, State.FAILED),
-            due_in=self._due_in(ask.queues, now),
+            due_in=self.queues.due_in(ask.queues, now),
             now=now,
         )
 
@@ -150,28 +202,27 @@ class MemoryJobs(MemoryViews):
                 self.keys.give_back(job.unique, job.id, now)
             else:
                 self.keys.hold(job.unique, job.id, now)
-        self._put(after)
+        self.put(after)
         return after
 
     def _claim(self, ask: Ask, now: float) -> Iterator[Job]:
         if ask.want <= 0:
             return
         lines = [
-            self._line(ask, queue, min(ask.want, room), now)
+            self.queues.first(ask, queue, min(ask.want, room), now)
             for queue in dict.fromkeys(ask.queues)
-            if (room := self._room(queue)) > 0
+            if (room := self.queues.room(queue)) > 0
         ]
         for position, job in enumerate(choose(lines, ask.want, ask.slots)):
             after = lifecycle.claimed(job, ask.worker, now, starts=position < ask.slots)
-            if self._is_fair(job.queue):
-                self._places.advance(job)
+            if self.queues.is_fair(job.queue):
+                self.places.advance(job)
             if job.unique is not None and job.unique_until == "start":
                 self.keys.give_back(job.unique, job.id, now)
-            self._put(after)
+            self.put(after)
             yield after
 
     def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
-        """See the contract."""
         check_reports(NAME, reports)
         if worker not in self.workers:
             return [Verdict.STALE] * len(reports)
@@ -181,13 +232,12 @@ class MemoryJobs(MemoryViews):
         job = self.jobs.get(report.job)
         if job is None or not _inside_fence(job, report.attempt, worker):
             return Verdict.STALE
-        self._put(replace(job, progress=report.fraction, note=report.note))
+        self.put(replace(job, progress=report.fraction, note=report.note))
         return Verdict.DONE
 
     # --- control -------------------------------------------------------------------------------
 
     def cancel(self, ids: Sequence[str], reason: str, now: float) -> list[Control]:
-        """See the contract."""
         return [self._cancel(id, reason, now) for id in ids]
 
     def _cancel(self, id: str, reason: str, now: float) -> Control:
@@ -197,11 +247,10 @@ class MemoryJobs(MemoryViews):
         after = lifecycle.cancelled(job, reason, now)
         if after.state.is_final:
             self.keys.give_back(job.unique, job.id, now)
-        self._put(after)
+        self.put(after)
         return Control(id, True, after.state)
 
     def retry(self, ids: Sequence[str], now: float) -> list[Control]:
-        """See the contract."""
         return [self._retry(id, now) for id in ids]
 
     def _retry(self, id: str, now: float) -> Control:
@@ -213,12 +262,11 @@ class MemoryJobs(MemoryViews):
             if owner is not None:
                 return Control(id, False, job.state, owner)
             self.keys.hold(job.unique, id, now)
-        after = self._ticketed(lifecycle.revived(job))
-        self._put(after)
+        after = self.ticketed(lifecycle.revived(job))
+        self.put(after)
         return Control(id, True, after.state)
 
     def purge(self, which: Filter, limit: int, cursor: str | None, now: float) -> Purged:
-        """See the contract."""
         before = entry_before(cursor)
         if limit <= 0:
             return Purged(cursor=cursor)
@@ -232,47 +280,44 @@ class MemoryJobs(MemoryViews):
         return Purged(jobs=len(doomed), cursor=rest)
 
     def set_queue(self, queue: str, settings: QueueSettings) -> None:
-        """See the contract."""
-        was_fair = self._is_fair(queue)
+        was_fair = self.queues.is_fair(queue)
         self.settings[queue] = settings
         self.changes += 1
         if was_fair and not settings.fair:
             for job in [job for job in self.jobs.values() if job.queue == queue]:
                 if not job.state.is_final:
-                    self._put(replace(_unheld(job, Hold.UNPLACED), place=0.0))
-            self._places.forget(queue)
+                    self.put(replace(_unheld(job, Hold.UNPLACED), place=0.0))
+            self.places.forget(queue)
 
     # --- upkeep --------------------------------------------------------------------------------
 
     def promote(self, limit: int, now: float) -> Promoted:
-        """See the contract."""
         done = self._promote(limit, now)
-        due_in = self._due_in(tuple(self._due), now)
-        first = self._expiring.first()
-        if first is not None and first.expires_at is not None:
-            due_in = earliest(due_in, max(0.0, first.expires_at - now))
-        return replace(done, due_in=due_in)
+        due_in = self.queues.due_in(tuple(self.queues.due), now)
+        first = self.queues.expiring.first()
+        expires_in = None if first is None or first.expires_at is None else first.expires_at - now
+        waits = [wait for wait in (due_in, expires_in) if wait is not None]
+        return replace(done, due_in=earliest(waits))
 
     def _promote(self, limit: int, now: float) -> Promoted:
         limit = max(0, limit)
         expired = 0
-        while expired < limit and (job := self._expiring.first()) is not None:
+        while expired < limit and (job := self.queues.expiring.first()) is not None:
             if job.expires_at is None or job.expires_at > now:
                 break
             self.keys.give_back(job.unique, job.id, now)
-            self._put(lifecycle.expired(job, now))
+            self.put(lifecycle.expired(job, now))
             expired += 1
         due: list[Job] = []
-        for line in self._due.values():
+        for line in self.queues.due.values():
             due += line.leading(limit, lambda job: due_at(job) <= now)
         due.sort(key=lambda job: (due_at(job), job.seq))
         for job in due[:limit]:
             after = lifecycle.promoted(job)
-            self._put(self._ticketed(after) if job.state is State.SCHEDULED else after)
+            self.put(self.ticketed(after) if job.state is State.SCHEDULED else after)
         return Promoted(ready=len(due[:limit]), expired=expired)
 
     def rescue(self, dead: Sequence[Sighting], limit: int, now: float) -> list[Job]:
-        """See the contract."""
         for sighting in dead:
             info = self.workers.get(sighting.worker)
             if info is not None and info.beat == sighting.beat:
@@ -280,7 +325,7 @@ class MemoryJobs(MemoryViews):
                 self.changes += 1
         orphans = [
             self.jobs[id]
-            for worker, ids in self._held_by.items()
+            for worker, ids in self.queues.held_by.items()
             if worker not in self.workers
             for id in ids
         ]
@@ -289,7 +334,6 @@ class MemoryJobs(MemoryViews):
         return [self._wait_or_end(job, lifecycle.rescued(job, now), now) for job in orphans[:limit]]
 
     def prune(self, keep: float, limit: int, now: float) -> Pruned:
-        """See the contract."""
         limit = max(0, limit)
         old = [
             job
@@ -303,18 +347,18 @@ class MemoryJobs(MemoryViews):
         for id in ids:
             del self.ledger[id]
         keys = self.keys.prune(limit, now)
-        self._places.prune()
+        self.places.prune()
         return Pruned(jobs=len(old[:limit]), ids=len(ids), keys=keys)
 
     def mend(self, now: float, *, rehearse: bool = False) -> Mended:
-        """See the contract."""
-        unplaced = sum(len(ids) for queue, ids in self._unplaced.items() if self._is_fair(queue))
+        queues = [queue for queue in self.queues.unplaced if self.queues.is_fair(queue)]
+        unplaced = sum(len(self.queues.unplaced[queue]) for queue in queues)
         idle = [job for job in self.jobs.values() if job.hold and not self._has_cause(job)]
         loose = [(key, id) for key, id in self.keys.held() if not self._needs_key(id, key)]
         if not rehearse:
             self.place()
             for job in idle:
-                self._put(replace(job, hold=None, hold_cause=None, hold_until=None))
+                self.put(replace(job, hold=None, hold_cause=None, hold_until=None))
             for key, owner in loose:
                 self.keys.give_back(key, owner, now)
         return Mended(placed=unplaced, unheld=len(idle), keys=len(loose))
@@ -322,65 +366,101 @@ class MemoryJobs(MemoryViews):
     def place(self) -> int:
         """Give every unplaced job of a fair queue its place, in order of arrival."""
         placed = 0
-        for queue, ids in list(self._unplaced.items()):
-            if self._is_fair(queue):
+        for queue, ids in list(self.queues.unplaced.items()):
+            if self.queues.is_fair(queue):
                 weights = self.settings[queue].weights
                 for job in sorted((self.jobs[id] for id in ids), key=lambda job: job.seq):
-                    place = self._places.give(job, weights.get(job.key or "", 1.0))
-                    self._put(replace(_unheld(job, Hold.UNPLACED), place=place))
+                    place = self.places.give(job, weights.get(job.key or "", 1.0))
+                    self.put(replace(_unheld(job, Hold.UNPLACED), place=place))
                     placed += 1
         return placed
 
+    # --- leadership and small values -----------------------------------------------------------
+
+    def lead(self, candidate: str, ttl: float, now: float) -> Term | None:
+        holder, epoch, until, given = self.term
+        if holder not in ("", candidate) and until > now:
+            # More is left than was ever given: the clock went back.
+            self.term = (holder, epoch, min(until, now + given), given)
+            return None
+        if holder != candidate or until <= now:
+            epoch += 1
+            self.changes += 1
+        self.term = (candidate, epoch, now + ttl, ttl)
+        return Term(holder=candidate, epoch=epoch, left=ttl)
+
+    def resign(self, holder: str, epoch: int) -> None:
+        if self.term[:2] == (holder, epoch):
+            self.term = ("", epoch, 0.0, 0.0)
+            self.changes += 1
+
+    def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
+        if self.cells.get(name, Cell(None, 0)).version != version:
+            return None
+        self.changes += 1
+        self.cells[name] = Cell(value, version + 1)
+        return self.cells[name]
+
     # --- what all steps share ------------------------------------------------------------------
 
-    def _ticketed(self, job: Job) -> Job:
+    def ticketed(self, job: Job) -> Job:
         """A new ticket; in a fair queue a ready job still needs its place."""
         self._tickets += 1
         job = replace(job, seq=self._tickets, place=0.0)
-        if job.state is State.READY and self._is_fair(job.queue):
+        if job.state is State.READY and self.queues.is_fair(job.queue):
             return replace(job, hold=Hold.UNPLACED, hold_cause=job.queue)
         return job
 
-    def _put(self, job: Job) -> None:
-        """Store a job and stand it in the lines it belongs to. The only way in."""
+    def put(self, job: Job) -> None:
+        """Store a job as it is given; every change of a job comes through here."""
         self.changes += 1
-        old = self.jobs.get(job.id)
-        if old is not None:
-            self._unlist(old)
-        self.jobs[job.id] = job
-        if job.state is State.RUNNING:
-            self._running[job.queue].add(job.id)
-            self._held_by[job.worker or ""].add(job.id)
-        elif job.hold is Hold.UNPLACED:
-            self._unplaced[job.queue][job.id] = None
-        if job.state.is_waiting:
-            self._lines[job.queue].add(job)
-            self._due[job.queue].add(job)
-            self._expiring.add(job)
-            if job.claimed_at is not None:
-                self._open[job.queue].add(job.id)
-
-    def _unlist(self, job: Job) -> None:
-        if job.state is State.RUNNING:
-            self._running[job.queue].discard(job.id)
-            self._held_by[job.worker or ""].discard(job.id)
-            return
-        if job.hold is Hold.UNPLACED:
-            self._unplaced[job.queue].pop(job.id, None)
-        if job.claimed_at is not None:
-            self._open[job.queue].discard(job.id)
+        self.queues.put(job)
 
     def _drop(self, job: Job) -> None:
         self.changes += 1
-        self._unlist(job)
-        del self.jobs[job.id]
+        self.queues.drop(job)
         del self.entered[job.id]
         self._signed.pop(job.id, None)
 
-    def _unhold_known(self, tasks: frozenset[str]) -> None:
-        for job in [job for job in self.jobs.values() if job.hold is Hold.UNKNOWN_TASK]:
-            if job.task in tasks:
-                self._put(_unheld(job, Hold.UNKNOWN_TASK))
+    def matching(self, which: Filter) -> Iterator[Job]:
+        """Every job that fits, in the order of entry."""
+        return (job for job in self.jobs.values() if which.fits(job))
+
+    def leased(self, worker: str) -> WorkerInfo:
+        """A worker that has a lease; ``LeaseLost`` if it has none."""
+        try:
+            return self.workers[worker]
+        except KeyError:
+            raise LeaseLost(worker) from None
+
+    def cancels(self, ask: Ask) -> list[str]:
+        """Jobs of this worker whose cancellation it was not told of."""
+        held = self.queues.held_by.get(ask.worker, ())
+        asked = (id for id in held if self.jobs[id].cancel_reason is not None)
+        return sorted(id for id in asked if id not in ask.told)
+
+    def _is_known(self, task: str) -> bool:
+        return any(task in worker.tasks for worker in self.workers.values())
+
+    def _has_cause(self, job: Job) -> bool:
+        """A hold is justified while its instant is to come or its cause still stands."""
+        if job.hold_until is not None:
+            return True
+        match job.hold:
+            case Hold.UNPLACED:
+                return self.queues.is_fair(job.queue)
+            case Hold.UNKNOWN_TASK:
+                return not self._is_known(job.task)
+            case _:
+                return False
+
+    def _needs_key(self, id: str, key: str) -> bool:
+        job = self.jobs.get(id)
+        if job is None or job.unique != key:
+            return False
+        if job.unique_until == "start":
+            return job.state.is_waiting
+        return not job.state.is_final
 
 
 def _unheld(job: Job, hold: Hold) -> Job:

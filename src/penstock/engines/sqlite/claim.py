@@ -1,7 +1,7 @@
 """What a worker does with jobs of an SQLite store: it joins, settles, claims and reports.
 
-Every function is a step of one write transaction. What may happen to a job is decided in
-``core.lifecycle``.
+A function with the name of a verb is that verb, and the contract says what it promises. Each is a
+step of one write transaction. What may happen to a job is decided in ``core.lifecycle``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ ENTRIES_KEPT: Final = 10_000
 
 
 def join(tx: SqliteTransaction, worker: WorkerInfo) -> None:
-    """See the contract."""
     tx.run("join", (worker.id, tx.now, json_text(worker)))
     tasks = frozenset(worker.tasks)
     for id, task, *_ in tx.all("held_for", (Hold.UNKNOWN_TASK,)):
@@ -55,18 +54,15 @@ def join(tx: SqliteTransaction, worker: WorkerInfo) -> None:
 
 
 def leave(tx: SqliteTransaction, worker: str) -> None:
-    """See the contract."""
     tx.run("leave", (worker,))
 
 
 def beat(tx: SqliteTransaction, worker: str) -> None:
-    """See the contract."""
     if tx.run("beat", (worker,)).rowcount == 0:
         raise LeaseLost(worker)
 
 
 def progress(tx: SqliteTransaction, worker: str, reports: Sequence[Report]) -> list[Verdict]:
-    """See the contract."""
     if not has_lease(tx, worker):
         return [Verdict.STALE] * len(reports)
     return [
@@ -78,7 +74,7 @@ def progress(tx: SqliteTransaction, worker: str, reports: Sequence[Report]) -> l
 
 
 def exchange(tx: SqliteTransaction, ask: Ask, entries: dict[str, int]) -> Exchange:
-    """See the contract. ``entries`` are those of jobs that were claimed before, as far as they are
+    """``entries`` are those of jobs that were claimed before, as far as they are
     known; a job keeps its entry for life. Those of this claim are added.
     """
     check_lease(tx, ask.worker)

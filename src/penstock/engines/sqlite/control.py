@@ -1,7 +1,7 @@
 """What persons and the leader do to jobs of an SQLite store: control, upkeep, leadership, cells.
 
-Every function is a step of one write transaction. What may happen to a job is decided in
-``core.lifecycle``.
+A function with the name of a verb is that verb, and the contract says what it promises. Each is a
+step of one write transaction. What may happen to a job is decided in ``core.lifecycle``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from penstock.engines.sqlite.rows import json_text, to_jobs, to_save
 
 
 def cancel(tx: SqliteTransaction, ids: Sequence[str], reason: str) -> list[Control]:
-    """See the contract."""
     return [_cancel(tx, id, reason) for id in ids]
 
 
@@ -58,7 +57,6 @@ def _cancel(tx: SqliteTransaction, id: str, reason: str) -> Control:
 
 
 def retry(tx: SqliteTransaction, ids: Sequence[str]) -> list[Control]:
-    """See the contract."""
     return [_retry(tx, id) for id in ids]
 
 
@@ -79,7 +77,6 @@ def _retry(tx: SqliteTransaction, id: str) -> Control:
 
 
 def purge(tx: SqliteTransaction, which: Filter, limit: int, cursor: str | None) -> Purged:
-    """See the contract."""
     before = entry_before(cursor)
     if limit <= 0:
         return Purged(cursor=cursor)
@@ -94,7 +91,6 @@ def purge(tx: SqliteTransaction, which: Filter, limit: int, cursor: str | None) 
 
 
 def set_queue(tx: SqliteTransaction, queue: str, settings: QueueSettings) -> None:
-    """See the contract."""
     was_fair = is_fair(tx, queue)
     tx.run("set_queue", (queue, json_text(settings)))
     if was_fair and not settings.fair:
@@ -105,13 +101,11 @@ def set_queue(tx: SqliteTransaction, queue: str, settings: QueueSettings) -> Non
 
 
 def promote(tx: SqliteTransaction, limit: int) -> Promoted:
-    """See the contract."""
     done = promote_due(tx, limit)
     return replace(done, due_in=due_in(tx, "next_instant", [{}]))
 
 
 def rescue(tx: SqliteTransaction, dead: Sequence[Sighting], limit: int) -> list[Job]:
-    """See the contract."""
     for sighting in dead:
         tx.run("end_lease", (sighting.worker, sighting.beat))
     orphans = to_jobs(tx.all("orphans", (max(0, limit),)))
@@ -119,7 +113,6 @@ def rescue(tx: SqliteTransaction, dead: Sequence[Sighting], limit: int) -> list[
 
 
 def prune(tx: SqliteTransaction, keep: float, limit: int) -> Pruned:
-    """See the contract."""
     limit = max(0, limit)
     old = tx.all("old", (tx.now - keep, limit))
     tx.run_many("delete", old)
@@ -130,7 +123,6 @@ def prune(tx: SqliteTransaction, keep: float, limit: int) -> Pruned:
 
 
 def mend(tx: SqliteTransaction, *, rehearse: bool = False) -> Mended:
-    """See the contract."""
     with tx.savepoint() as roll_back:
         mended = Mended(placed=place_all(tx), unheld=_mend_holds(tx), keys=_mend_keys(tx))
         if rehearse:
@@ -163,7 +155,6 @@ def _mend_keys(tx: SqliteTransaction) -> int:
 
 
 def lead(tx: SqliteTransaction, candidate: str, ttl: float) -> Term | None:
-    """See the contract."""
     holder, epoch, until, given = tx.run("term").fetchone()
     if holder not in ("", candidate) and until > tx.now:
         # More is left than was ever given: the clock went back.
@@ -177,12 +168,10 @@ def lead(tx: SqliteTransaction, candidate: str, ttl: float) -> Term | None:
 
 
 def resign(tx: SqliteTransaction, holder: str, epoch: int) -> None:
-    """See the contract."""
     tx.run("resign", (holder, epoch))
 
 
 def set_cell(tx: SqliteTransaction, name: str, value: bytes | None, version: int) -> Cell | None:
-    """See the contract."""
     if cell(tx, name).version != version:
         return None
     tx.run("set_cell", (name, value, version + 1))

@@ -27,7 +27,6 @@ _TEN: Final = 10
 
 
 def enqueue(tx: SqliteTransaction, drafts: Sequence[Draft]) -> list[Receipt]:
-    """See the contract."""
     if all(is_plain(draft) and not is_fair(tx, draft.queue) for draft in drafts):
         are_new = _insert_plain(tx, drafts)
     elif all(draft.remember <= 0 and draft.unique is None for draft in drafts):

@@ -1,4 +1,7 @@
-"""What the SQLite engine reads: steps that change nothing, each on one snapshot."""
+"""What the SQLite engine reads: steps that change nothing, each on one snapshot.
+
+A function with the name of a verb is that verb, and the contract says what it promises.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +43,11 @@ from penstock.errors import LeaseLost
 
 
 def held(tx: SqliteTransaction, worker: str) -> list[Job]:
-    """See the contract."""
     check_lease(tx, worker)
     return sorted(to_jobs(tx.all("held_by", (worker,))), key=lambda job: job.order)
 
 
 def look(tx: SqliteTransaction, ask: Ask) -> float | None:
-    """See the contract."""
     if cancels_for(tx, ask):
         return 0.0
     if ask.want <= 0:
@@ -64,13 +65,11 @@ def look(tx: SqliteTransaction, ask: Ask) -> float | None:
 
 
 def get(tx: SqliteTransaction, ids: Sequence[str]) -> list[Job | None]:
-    """See the contract."""
     jobs = {job.id: job for job in to_jobs(tx.all("jobs", (json_names(ids),)))}
     return [jobs.get(id) for id in ids]
 
 
 def find(tx: SqliteTransaction, which: Filter, cursor: str | None, limit: int) -> Page:
-    """See the contract."""
     before = entry_before(cursor)
     if limit <= 0:
         return Page((), cursor)
@@ -80,18 +79,15 @@ def find(tx: SqliteTransaction, which: Filter, cursor: str | None, limit: int) -
 
 
 def count(tx: SqliteTransaction, which: Filter) -> int:
-    """See the contract."""
     (jobs,) = tx.run("count", where(which)).fetchone()
     return int(jobs)
 
 
 def counts(tx: SqliteTransaction) -> list[Count]:
-    """See the contract."""
     return [_count(*row) for row in tx.run("counts")]
 
 
 def hands(tx: SqliteTransaction) -> list[Hand]:
-    """See the contract."""
     return [
         Hand(
             worker=worker or "",
@@ -108,7 +104,6 @@ def hands(tx: SqliteTransaction) -> list[Hand]:
 
 
 def line(tx: SqliteTransaction, id: str) -> Standing:
-    """See the contract."""
     job = find_job(tx, id)
     row = tx.one("remembered", (id, tx.now))
     stands = Standing(now=tx.now, job=job, remembered_until=None if row is None else row[0])
@@ -134,25 +129,21 @@ def line(tx: SqliteTransaction, id: str) -> Standing:
 
 
 def queues(tx: SqliteTransaction) -> dict[str, QueueSettings]:
-    """See the contract."""
     names = {name for (name,) in tx.run("queue_names")} | tx.settings.keys()
     return {name: tx.settings.get(name, QueueSettings()) for name in sorted(names)}
 
 
 def workers(tx: SqliteTransaction) -> list[WorkerInfo]:
-    """See the contract."""
     return tx.workers()
 
 
 def leader(tx: SqliteTransaction) -> Term | None:
-    """See the contract."""
     holder, epoch, until, ttl = tx.run("term").fetchone()
     left = min(until - tx.now, ttl)
     return Term(holder=holder, epoch=epoch, left=left) if holder and left > 0 else None
 
 
 def cell(tx: SqliteTransaction, name: str) -> Cell:
-    """See the contract."""
     row = tx.one("cell", (name,))
     return Cell(None, 0) if row is None else Cell(*row)
 
@@ -206,7 +197,6 @@ def where(which: Filter) -> dict[str, Any]:
 
 
 def glance(tx: SqliteTransaction, window: float, limit: int) -> Glance:
-    """See the contract."""
     limit = max(0, limit)
     busy: Counter[str] = Counter()
     running: Counter[str] = Counter()
