@@ -50,7 +50,7 @@ async def test_what_cannot_start_now_or_any_more_is_not_before_a_job(engine, sto
 
 
 async def test_no_more_are_counted_than_the_limit_and_one(engine, monkeypatch):
-    for module in ("memory_views", "sqlite_views", "postgres.views"):
+    for module in ("memory.reads", "sqlite.reads", "postgres.reads"):
         monkeypatch.setattr(f"penstock.engines.{module}.LINE_LIMIT", 3)
     await enqueue_jobs(engine, 9)
     id = await put(engine)
