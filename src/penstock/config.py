@@ -2,7 +2,7 @@
 
 The file is ``penstock.toml`` in the working directory, or else the table ``[tool.penstock]`` of
 ``pyproject.toml`` there. In the environment a setting is ``PENSTOCK_`` and its name in capitals;
-what else starts so belongs to others and is left alone.
+other variables with that prefix are left alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DAY: Final = 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What an app goes by. Durations are seconds, sizes are bytes."""
+    """The settings of an app. Durations are seconds, sizes are bytes."""
 
     url: str = field(default="sqlite:///penstock.db", repr=False)
     """Where the jobs live."""
@@ -98,7 +98,7 @@ def load(
 
 
 def _file(directory: str) -> tuple[str, Mapping[str, object]]:
-    """The first file that says something, and what it says."""
+    """The first file with settings: its path and its settings."""
     for name in ("penstock.toml", "pyproject.toml"):
         path = os.path.join(directory, name)
         try:

@@ -110,7 +110,6 @@ def _follow(named: str, module: ModuleType, path: str) -> Any:
 
 
 def _only(named: str, module: ModuleType) -> Any:
-    """The application of a module that is named alone."""
     for name in _USUAL:
         if isinstance(found := getattr(module, name, None), Penstock):
             return found
@@ -133,7 +132,7 @@ def _have(module: ModuleType) -> str:
 
 
 def _called(named: str, found: Any) -> Penstock:
-    """An application, or what a function without arguments makes."""
+    """The application itself, or what a function without arguments returns."""
     if isinstance(found, Penstock):
         return found
     if not (inspect.isfunction(found) or inspect.ismethod(found)):

@@ -274,7 +274,6 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 
 def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
-    """The traceback and the stack of a record, as far as it has them."""
     found = [record.exc_text or ""]
     if record.exc_info and not record.exc_text:
         found = [formatter.formatException(record.exc_info)]

@@ -32,7 +32,7 @@ def main() -> NoReturn:
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
-    """End in silence: nothing has begun, or all is done."""
+    """Exit without a traceback: no command has begun, or it has ended."""
     os._exit(INTERRUPTED)
 
 

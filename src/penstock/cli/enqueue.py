@@ -264,7 +264,6 @@ def _tell(handles: Sequence[Handle[Any]], *, as_json: bool, wait: bool, is_one: 
 
 
 def _wait(handle: Handle[Any], limit: float | None, *, as_json: bool, is_one: bool) -> None:
-    """Print the result as soon as it is there."""
     if not as_json:
         say(f"Waiting for job {handle.id}; Ctrl-C leaves it to its worker.")
     handle.result(limit)

@@ -113,7 +113,6 @@ def _which(given: Mapping[str, Any]) -> Which:
 
 
 def _instant(option: str, text: str) -> float:
-    """An instant from a date, or from how long ago it was."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

@@ -135,7 +135,6 @@ def _facts(job: Job, now: float, why: str | None) -> Sequence[tuple[str, str | N
 
 
 def _attempts(job: Job) -> str:
-    """Which it is, and how those before it ended."""
     ends = {"failure": job.failures, "crash": job.crashes, "rescue": job.rescues}
     told = [f"{count} {_plural(name, count)}" for name, count in ends.items() if count]
     return f"{job.attempt} ({', '.join(told)})" if told else str(job.attempt)
@@ -148,7 +147,6 @@ def _plural(name: str, count: int) -> str:
 
 
 def _about(job: Job, now: float) -> str:
-    """What there is to say about a job in this state, in a few words."""
     if job.hold is not None:
         return f"held: {_held(job, now)}"
     match job.state:

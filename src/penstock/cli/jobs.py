@@ -122,7 +122,6 @@ def list_jobs(
 
 
 def _say_more(page: Page, which: Which, limit: int, url: str | None, all_pages: bool) -> None:
-    """Say that there is nothing, or how to see the next page."""
     if not page.jobs:
         say("No job fits." if which else "There are no jobs.")
     if page.cursor is not None and not all_pages:
@@ -163,15 +162,15 @@ def retry(
     with opened(url) as store:
         if named:
             can = {State.FAILED, State.CANCELLED}
-            with _steps("Retrying", len(named)) as told:
+            with _progress("Retrying", len(named)) as told:
                 answers = (
                     _dry_run(store, named, can) if dry_run else store.retry_many(named, told=told)
                 )
             _print_each(answers, "retried", (), dry_run, as_json)
             return
         which.setdefault("state", [State.FAILED])
-        count = _asked(store, which, "Retry", "retried", yes, dry_run, as_json)
-        with _steps("Retrying", count) as told:
+        count = _confirmed(store, which, "Retry", "retried", yes, dry_run, as_json)
+        with _progress("Retrying", count) as told:
             changed = store.retry_all(told=told, **which)
     _print_count(changed, "retried", as_json)
 
@@ -195,7 +194,7 @@ def cancel(
     with opened(url) as store:
         if named:
             can = set(State) - FINAL
-            with _steps("Cancelling", len(named)) as told:
+            with _progress("Cancelling", len(named)) as told:
                 answers = (
                     _dry_run(store, named, can)
                     if dry_run
@@ -204,8 +203,8 @@ def cancel(
             _print_each(answers, "cancelled", (State.CANCELLED, State.RUNNING), dry_run, as_json)
             return
         which.setdefault("state", [State.SCHEDULED, State.READY, State.RUNNING])
-        count = _asked(store, which, "Cancel", "cancelled", yes, dry_run, as_json)
-        with _steps("Cancelling", count) as told:
+        count = _confirmed(store, which, "Cancel", "cancelled", yes, dry_run, as_json)
+        with _progress("Cancelling", count) as told:
             changed = store.cancel_all(reason, told=told, **which)
     _print_count(changed, "cancelled", as_json)
 
@@ -230,8 +229,8 @@ def purge(
     if not which["state"]:
         raise UsageError("running jobs are not deleted; cancel them first: penstock jobs cancel")
     with opened(url) as store:
-        count = _asked(store, which, "Delete", "deleted", yes, dry_run, as_json)
-        with _steps("Deleting", count) as told:
+        count = _confirmed(store, which, "Delete", "deleted", yes, dry_run, as_json)
+        with _progress("Deleting", count) as told:
             purged = store.purge(told=told, **which)
     _print_count(purged, "deleted", as_json)
     if purged < len(named):
@@ -243,7 +242,7 @@ def purge(
 
 
 def _chosen(ids: Sequence[str] | None, which: Which, all_jobs: bool) -> list[str]:
-    """The ids that are named, each once; none if it is options that choose."""
+    """The ids that are given, each once; none if options choose the jobs."""
     named = [each for id in ids or () for each in (_read_ids() if id == "-" else [id])]
     if named and (which or all_jobs):
         raise UsageError("ids are named and options choose as well; give one or the other")
@@ -260,7 +259,7 @@ def _read_ids() -> list[str]:
     return [line.strip() for line in sys.stdin if line.strip()]
 
 
-def _asked(
+def _confirmed(
     store: Penstock,
     which: Which,
     verb: str,
@@ -269,7 +268,7 @@ def _asked(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """How many jobs to go on with. Exits if there are none, if it is a rehearsal, or with a no."""
+    """How many jobs to change. Exits if there are none, on a dry run, or if the answer is no."""
     count = store.count(**which)
     if dry_run or not count:
         if as_json:
@@ -285,8 +284,8 @@ def _asked(
 
 
 @contextmanager
-def _steps(title: str, total: int) -> Iterator[Told]:
-    """A bar, and how far it came if it ends early."""
+def _progress(title: str, total: int) -> Iterator[Told]:
+    """Show a bar; if the block ends early, say how far it came."""
     met = 0
 
     def count(more: int) -> None:
@@ -331,15 +330,15 @@ def _print_count(changed: int, verb: str, as_json: bool) -> None:
 
 
 def _print_each(
-    answers: Sequence[Control], verb: str, as_told: Sequence[State], dry_run: bool, as_json: bool
+    answers: Sequence[Control], verb: str, wanted: Sequence[State], dry_run: bool, as_json: bool
 ) -> None:
-    """Say what became of each id; exit 1 unless all are as told, now or since before."""
+    """Print what became of each id; exit 1 unless all are in the wanted state, now or before."""
     if as_json:
         print_json({"jobs": [_record(each) for each in answers]})
     else:
         columns = (Column("ID"), Column("OUTCOME", shrink=True))
         print_table(columns, [(each.id, _outcome(each, verb, dry_run)) for each in answers])
-    if not all(each.changed or each.state in as_told for each in answers):
+    if not all(each.changed or each.state in wanted for each in answers):
         raise typer.Exit(1)
 
 

@@ -157,13 +157,12 @@ class PrintedTable:
         return shown
 
     def _least(self, index: int) -> int:
-        """The fewest places in which a column still says something."""
+        """The narrowest width in which a column is still of use."""
         width = self._widths[index]
         return min(width, _LEAST) if self._columns[index].shrink else width
 
 
 def _width(text: str) -> int:
-    """How many columns a text takes on a screen."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len

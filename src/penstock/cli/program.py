@@ -157,7 +157,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _close_stdout() -> None:
-    """Let what is still buffered go nowhere: the interpreter would complain at its end."""
+    """Discard what is still buffered: the interpreter would complain when it exits."""
     if sys.__stdout__ is not None:
         with contextlib.suppress(OSError, ValueError):  # it has no file to begin with
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())

@@ -209,7 +209,6 @@ def _row(queue: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _words(queue: Mapping[str, Any]) -> str:
-    """What was decided about a queue, in a few words."""
     note = f" ({queue['note']})" if queue["note"] else ""
     words = [f"paused{note}"] if queue["paused"] else []
     if queue["max_running"] is not None:

@@ -96,7 +96,6 @@ def _check_file(path: str, url: str | None) -> None:
 
 
 def _source(url: str | None) -> str:
-    """Where the store is named."""
     if url is not None:
         return "from --url"
     if os.environ.get(f"{PREFIX}URL"):

@@ -40,5 +40,5 @@ def rough(seconds: float) -> str:
 
 
 def _utc(instant: float) -> datetime:
-    """The date; what has none in the calendar is as far as that goes."""
+    """The date, within the years that ``datetime`` has."""
     return datetime.fromtimestamp(min(max(instant, 0.0), _LATEST), UTC)

@@ -126,7 +126,7 @@ def worker(
     }
     logs.configure("json" if _one_of(log_format, logs.FORMATS) == "json" else "text", log_level)
     spec = ReplicaSpec(
-        app=_named(app),
+        app=_app_name(app),
         options={name: value for name, value in options.items() if value is not None},
         until_empty=until_empty,
         log_format=log_format,
@@ -156,7 +156,7 @@ def _supervise(spec: ReplicaSpec, settings: SupervisorSettings) -> int:
 
 
 def _run_alone(spec: ReplicaSpec, settings: SupervisorSettings) -> None:
-    """Where there are no signals to supervise by, this process is the worker."""
+    """Run the worker in this process: Windows has no signals to supervise by."""
     if settings.processes > 1 or settings.reloads_from is not None:
         why = "Windows has no supervisor; start one command per process, and again for new code"
         raise BadOption("processes", settings.processes, why)
@@ -166,8 +166,8 @@ def _run_alone(spec: ReplicaSpec, settings: SupervisorSettings) -> None:
     )
 
 
-def _named(app: str | None) -> str:
-    """What the processes are to load; that nothing was named needs no process to be found out."""
+def _app_name(app: str | None) -> str:
+    """The application to load; refused here, before any process starts, if none is named."""
     named = app or os.environ.get(VARIABLE, "")
     if not named.strip():
         why = f"none is named; write penstock worker module:app, or set {VARIABLE}"

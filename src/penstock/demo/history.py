@@ -114,7 +114,6 @@ class JobHistory:
 
 
 def _ended_badly(what: str, error: ErrorRecord, job: Job) -> tuple[Kind, str, str]:
-    """The kind and the words for an attempt that ended badly."""
     is_last = error is job.errors[-1]
     if job.state is State.FAILED and is_last:
         return "failed", what, f"for good: {why_failed(job)}"

@@ -276,7 +276,6 @@ class Demo:
         self.history.add(handle.id for handle in await asyncio.gather(*enqueued))
 
     async def _watch(self, engine: Engine, began: float) -> None:
-        """Read everything again and again, and show it."""
         beats, since = BeatAges(), self._clock.monotonic()
         while True:
             self._news.clear()

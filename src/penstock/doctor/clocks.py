@@ -22,7 +22,6 @@ def checks(snapshot: StoreSnapshot) -> Iterator[Finding]:
 
 
 def _server(snapshot: StoreSnapshot) -> Iterator[Finding]:
-    """The store has a clock of its own."""
     if abs(snapshot.skew) > TOLERANCE:
         way = "ahead of" if snapshot.skew > 0 else "behind"
         yield Finding(

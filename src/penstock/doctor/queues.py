@@ -117,7 +117,6 @@ def _undeclared(snapshot: StoreSnapshot) -> Iterator[Finding]:
 
 
 def _waiting(jobs: int, *samples: Sequence[Job]) -> str:
-    """How many wait, as far as was looked."""
     least = "at least " if any(len(sample) >= SAMPLE for sample in samples) else ""
     return f"{least}{number(jobs, 'job waits', 'jobs wait')}"
 

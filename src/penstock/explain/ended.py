@@ -56,7 +56,6 @@ def _attempts(job: Job) -> str:
 
 
 def _last_error(job: Job) -> str:
-    """The last error, unless the reason says the same."""
     if not job.errors:
         return ""
     last = job.errors[-1]

@@ -100,7 +100,6 @@ def _reasons(snapshot: JobSnapshot) -> list[Reason]:
 
 
 def _verdict(snapshot: JobSnapshot, reasons: list[Reason]) -> str:
-    """The first reason, and how many more there are."""
     others = [reason for reason in reasons[1:] if reason.code not in REMARKS]
     more = ""
     if snapshot.job.state.is_waiting and others:

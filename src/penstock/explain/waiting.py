@@ -175,7 +175,6 @@ def _line(snapshot: JobSnapshot) -> list[Reason]:
 
 
 def _next(snapshot: JobSnapshot) -> Reason:
-    """Nothing is in its way."""
     job = snapshot.job
     since = ready_at(job)
     waited = max(0.0, snapshot.now - since)
@@ -211,7 +210,7 @@ def ready_at(job: Job) -> float:
 
 
 def remarks(job: Job, now: float) -> list[Reason]:
-    """What keeps it from nothing, and decides what becomes of it."""
+    """What does not keep it from running, but decides what becomes of it."""
     found = []
     if job.expires_at is not None and job.state.is_waiting and job.expires_at > now:
         text = f"it expires in {span(job.expires_at - now)} if it has not started by then"

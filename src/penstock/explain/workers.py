@@ -67,7 +67,6 @@ def unknown(snapshot: JobSnapshot, known: set[str]) -> Reason:
 
 
 def _has_room(snapshot: JobSnapshot, worker: WorkerInfo) -> bool:
-    """One more job like this could start there now."""
     kind = worker.kinds.get(snapshot.job.task)
     has = [hand for hand in snapshot.hands if hand.worker == worker.id]
     if kind is None or kind not in worker.rooms:

@@ -126,7 +126,6 @@ class Top:
             await self._clock.wait(self._news, self._every)
 
     def _silence(self) -> str | None:
-        """The warning while the store does not answer."""
         since = self._asked_at
         waited = 0.0 if since is None else self._clock.monotonic() - since
         return f"the store has not answered for {rough(waited)}" if waited > SILENCE else None

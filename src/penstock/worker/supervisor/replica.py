@@ -232,7 +232,6 @@ class Replica:
     # --- after an end ---------------------------------------------------------------------------
 
     def _current_ended(self, process: ReplicaProcess, now: float) -> None:
-        """Decide about the next process."""
         _log_end(process)
         if process.is_finished and process.code == 0 and not self._is_over:
             self._finish()
