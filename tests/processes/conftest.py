@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock import Penstock
 from penstock.errors import EngineBusy
-from processes.doors import shut
+from processes.store_lock import shut
 
 TESTS = Path(__file__).parent.parent
+SOURCES = Path(penstock.__file__).parent.parent
 PATIENCE = 60.0
 """Real seconds after which something counts as never coming; nothing here waits for it to pass."""
 
@@ -92,7 +94,7 @@ class Shop:
             **os.environ,
             "SHOP_PLACE": str(place),
             "SHOP_URL": url,
-            "PYTHONPATH": str(TESTS),
+            "PYTHONPATH": f"{TESTS}{os.pathsep}{SOURCES}",
         }
         """Of every process that serves it."""
         self.app = Penstock(self.url)

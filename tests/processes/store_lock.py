@@ -1,4 +1,4 @@
-"""How a test shuts a store: nobody can write to it meanwhile, and whoever could, is asked first."""
+"""How a test locks a store against writers, after those that write have ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOCK = (
 
 
 def shut(url: str, clock: Clock, timeout: float) -> AbstractContextManager[None]:
-    """Keep everybody from writing; ``EngineBusy`` if somebody else writes for so long."""
+    """Keep all processes from writing; ``EngineBusy`` if another one writes for so long."""
     store = parse(url)
     return (
         _file(store.location, clock, timeout) if store.scheme == "sqlite" else _server(url, timeout)
