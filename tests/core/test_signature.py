@@ -322,7 +322,10 @@ def test_not_a_number_is_refused_where_a_float_is_declared():
 
 
 def test_none_beside_a_float_is_no_fault():
-    assert travel(lambda a, b: (a, b), (None, 1.5), None) == ([None, 1.5], None)
+    def task(a: list[float | None], b):
+        return a, b
+
+    assert travel(task, (None, 1.5), None) == ([None, 1.5], None)
 
 
 @settings(deadline=None)
@@ -331,11 +334,54 @@ def test_integers_of_any_size_are_exact(number):
     assert travel(anything, number * 2**70) == number * 2**70
 
 
-def test_plain_json_comes_back_where_nothing_is_declared():
+def test_plain_json_comes_back_where_anything_is_declared():
+    def task(value: Any):
+        return value
+
     at = datetime(2024, 1, 2)
-    assert travel(anything, at) == "2024-01-02T00:00:00"
-    assert travel(anything, (1, {2}, User("a", []))) == [1, [2], {"name": "a", "tags": []}]
+    assert travel(task, at) == "2024-01-02T00:00:00"
+    assert travel(task, (1, {2}, User("a", []))) == [1, [2], {"name": "a", "tags": []}]
+    assert travel(task, OrderedDict(a=1)) == {"a": 1}
+
+
+def test_a_parameter_without_annotation_takes_jsons_own_types():
+    value = {"a": [None, True, 1, 1.5, "x", {"b": []}]}
+    assert travel(anything, value) == value
     assert travel(anything, OrderedDict(a=1)) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("value", "where", "got"),
+    [
+        (datetime(2024, 1, 2), "", "datetime"),
+        (UUID(int=1), "", "UUID"),
+        ((1, 2), "", "tuple"),
+        ({1}, "", "set"),
+        (b"x", "", "bytes"),
+        (User("a", []), "", "User"),
+        ({"a": [1, (2,)]}, "['a'][1]", "tuple"),
+    ],
+    ids=repr,
+)
+def test_a_parameter_without_annotation_refuses_anything_else_with_what_to_do(value, where, got):
+    with pytest.raises(BadArguments) as caught:
+        sign(anything).encode((value,), {})
+    assert str(caught.value) == (
+        f"mail.send: argument 'value'{where}: {got} is none of JSON's own types, and the parameter "
+        "has no annotation to read it back by; annotate it, or convert the value to None, bool, "
+        "int, float, str, list or dict"
+    )
+
+
+def test_args_and_kwargs_without_annotation_take_jsons_own_types():
+    def task(*rest, **options):
+        return rest, options
+
+    assert travel(task, 1, [2], a={"b": None}) == ((1, [2]), {"a": {"b": None}})
+    with pytest.raises(BadArguments, match=r"argument 'rest'\[0\]: UUID is none of JSON's own"):
+        sign(task).encode((UUID(int=1),), {})
+    with pytest.raises(BadArguments, match=r"argument 'options'\['at'\]: datetime is none of"):
+        sign(task).encode((), {"at": datetime(2024, 1, 2)})
 
 
 def test_a_class_that_cannot_be_read_back_gets_plain_json():

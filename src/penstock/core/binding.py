@@ -23,9 +23,9 @@ from typing import Any, TypeAlias, Unpack, get_args, get_origin
 from msgspec import UNSET, Struct, defstruct
 from msgspec.structs import asdict
 
-from penstock.core.wire import carried
+from penstock.core.json_types import UNTYPED, carried
 
-Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+BoundCall: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Binding(ABC):
@@ -47,7 +47,7 @@ class Binding(ABC):
         """The value for a body by parameter name."""
 
     @abstractmethod
-    def call(self, value: Any, context: object) -> Call:
+    def call(self, value: Any, context: object) -> BoundCall:
         """The call for a value; ``context`` goes to the injected parameters."""
 
     @abstractmethod
@@ -81,7 +81,7 @@ class Whole(Binding):
             raise TypeError(f"the payload must be a dict, not a {type(body).__name__}")
         return dict(body)
 
-    def call(self, value: dict[str, Any], context: object) -> Call:
+    def call(self, value: dict[str, Any], context: object) -> BoundCall:
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for each in self.parameters:
@@ -156,7 +156,7 @@ class Direct(_Fields):
     def fill(self, arguments: Mapping[str, Any]) -> Any:
         return self.kind(**arguments)
 
-    def call(self, value: Struct, context: object) -> Call:
+    def call(self, value: Struct, context: object) -> BoundCall:
         kwargs = asdict(value)
         if self._may_lack:
             kwargs = {name: item for name, item in kwargs.items() if item is not UNSET}
@@ -205,7 +205,7 @@ class General(_Fields):
     def fill(self, arguments: Mapping[str, Any]) -> Any:
         return self.kind(**{self._attributes[name]: item for name, item in arguments.items()})
 
-    def call(self, value: Struct, context: object) -> Call:
+    def call(self, value: Struct, context: object) -> BoundCall:
         """Positional where it must be: a gap before a given argument takes its default."""
         by_place: list[tuple[Parameter, Any]] = []
         kwargs: dict[str, Any] = {}
@@ -238,7 +238,8 @@ class General(_Fields):
 
 
 def _field(attribute: str, parameter: Parameter, hints: Mapping[str, Any]) -> Any:
-    hint = hints[parameter.name]
+    is_annotated = parameter.annotation is not Parameter.empty
+    hint = hints[parameter.name] if is_annotated else UNTYPED
     match parameter.kind:
         case Parameter.VAR_POSITIONAL:
             hint = GenericAlias(list, hint)

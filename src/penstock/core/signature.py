@@ -7,8 +7,9 @@ added or changed while jobs wait.
 
     def send(to: str, *, at: datetime | None = None)      send.enqueue("a@b.c") -> {"to":"a@b.c"}
 
-What a value may be is its annotation's business: see ``wire``. A parameter without annotation, or
-with one that has no JSON form, takes anything that can be written, and gets plain JSON.
+What a value may be is its annotation's business: see ``json_types``. A parameter without
+annotation takes JSON's own types only. One whose annotation has no JSON form, or is Any, takes
+anything that can be written, and gets plain JSON.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from typing import Any, Final
 import msgspec
 
 from penstock.core.annotations import core_class, read_hints, read_signature
-from penstock.core.binding import Binding, Call, Direct, General, Whole
+from penstock.core.binding import Binding, BoundCall, Direct, General, Whole
 from penstock.core.codec import FROM_JSON, LIMIT, LOOSE, TOO_DEEP, Codec
 from penstock.core.hooks import Function, name_of
 from penstock.core.injection import Plan, Supplier, planned, wanted_by
-from penstock.core.wire import carried
+from penstock.core.json_types import carried
 from penstock.errors import BadArguments, BadPayload, BadTask, NotAnObject, PayloadTooLarge
 
 __all__ = ["LIMIT", "Payload", "Signature", "encode_plain"]
@@ -134,7 +135,7 @@ class Signature:
             raise self._unbound(error) from None
         return means.body.write(value, self.task, limit, FROM_JSON)
 
-    def decode(self, payload: bytes, context: object = None) -> Call:
+    def decode(self, payload: bytes, context: object = None) -> BoundCall:
         """The ``(args, kwargs)`` to call the function with; ``context`` is what is injected.
 
         On failure: NotAnObject for what is no JSON object, BadPayload for one that does not fit.
@@ -149,7 +150,7 @@ class Signature:
         except TypeError as error:
             raise BadPayload(self.task, str(error)) from None
 
-    def fill(self, call: Call, made: Mapping[Function, Any], plan: Plan) -> Call:
+    def fill(self, call: BoundCall, made: Mapping[Function, Any], plan: Plan) -> BoundCall:
         """A call from ``decode`` with its dependencies: ``made``, by who made it."""
         args, kwargs = list(call[0]), call[1]
         for name, maker in plan.wanted.items():

@@ -33,6 +33,9 @@ from uuid import UUID
 import msgspec
 from msgspec.inspect import CustomType, Metadata, Type, type_info
 
+UNTYPED: Final = Annotated[Any, msgspec.Meta(extra={"untyped": True})]
+"""The type of a parameter without annotation: JSON's own types only."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lost:
@@ -71,7 +74,7 @@ class OneOf(metaclass=_Anything):
         accepted: list[object] = []
         for kind in cls.kinds:
             try:
-                found = msgspec.convert(value, kind, str_keys=True, dec_hook=_rich)
+                found = msgspec.convert(value, kind, str_keys=True, dec_hook=_read)
             except msgspec.ValidationError:
                 continue
             if msgspec.to_builtins(found, str_keys=True, enc_hook=_plain) == value:
@@ -79,12 +82,8 @@ class OneOf(metaclass=_Anything):
             accepted.append(found)
         if accepted:
             return accepted[0]
-        raise ValueError(f"Expected {cls.title()}, got `{type(value).__name__}`")
-
-    @classmethod
-    def title(cls) -> str:
-        """The union as it is written in code."""
-        return " | ".join(title(kind) for kind in cls.kinds)
+        expected = " | ".join(map(_title, cls.kinds))
+        raise ValueError(f"Expected {expected}, got `{type(value).__name__}`")
 
 
 def carried(hint: Any, within: frozenset[Any] = frozenset()) -> Any:
@@ -105,27 +104,24 @@ def carried(hint: Any, within: frozenset[Any] = frozenset()) -> Any:
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     """A reader of JSON for a carried type."""
-    return msgspec.json.Decoder(kind, dec_hook=_rich)
+    return msgspec.json.Decoder(kind, dec_hook=_read)
 
 
 def extra(info: Type | None, name: str) -> Any:
-    """What ``carried`` noted at this place of a type."""
+    """What was noted at this place of a type: ``lost``, ``paths`` or ``untyped``."""
     return (info.extra or {}).get(name) if isinstance(info, Metadata) else None
+
+
+def holds_lost(info: Type) -> bool:
+    """Somewhere in the annotation, or in those of its fields, a class is read as plain JSON."""
+    outermost = (info, *(field.type for field in getattr(info, "fields", ())))
+    return any(extra(part, "lost") for each in outermost for part in _outline(each))
 
 
 def is_model(kind: object) -> bool:
     """It is a pydantic model class; pydantic is never imported for the question."""
-    pydantic = sys.modules.get("pydantic")
-    base = getattr(pydantic, "BaseModel", None)
+    base = getattr(sys.modules.get("pydantic"), "BaseModel", None)
     return base is not None and isinstance(kind, type) and issubclass(kind, base)
-
-
-def title(kind: Any) -> str:
-    """A type as it is written in code."""
-    if get_origin(kind) is Annotated:
-        lost = extra(type_info(kind), "lost")
-        return title(lost.hint if lost else get_args(kind)[0])
-    return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
 # --- from a hint to a type msgspec can read -----------------------------------------------------
@@ -153,19 +149,15 @@ def _nearest(hint: Any, within: frozenset[Any]) -> Any | None:
         return carried(origin.__supertype__, within)
     if hasattr(origin, "__value__"):  # type X = ...
         return carried(origin.__value__, within | {hint})
-    if parts and _is_container(origin):
+    if parts and isinstance(origin, type) and origin in _CONTAINERS:
         return origin[tuple(part if part is ... else carried(part, within) for part in parts)]
     return None
-
-
-def _is_container(origin: Any) -> bool:
-    return isinstance(origin, type) and origin in _CONTAINERS
 
 
 def _union(members: tuple[Any, ...], within: frozenset[Any]) -> Any:
     kinds = [carried(member, within) for member in members if member is not NoneType]
     if str in kinds and any(_is_path(kind) for kind in kinds):
-        # JSON has one form for both, and who takes both is content with text.
+        # JSON has one form for both, and a function that takes both is content with text.
         text = Annotated[str, msgspec.Meta(extra={"paths": True})]
         kinds = [text if kind is str else kind for kind in kinds if not _is_path(kind)]
     kinds.sort(key=_is_lost)
@@ -191,7 +183,7 @@ def _obstacle(hint: Any) -> str | None:
         return str(error)
     for part in _outline(info):
         if isinstance(part, CustomType) and not _is_known(part.cls):
-            return f"Type '{title(part.cls)}' is not supported"
+            return f"Type '{_title(part.cls)}' is not supported"
     return None
 
 
@@ -204,40 +196,37 @@ def _outline(info: Type) -> Iterator[Type]:
             yield from _outline(part)
 
 
-def holds_lost(info: Type) -> bool:
-    """Somewhere in the annotation, or in those of its fields, a class is read as plain JSON."""
-    outermost = (info, *(field.type for field in getattr(info, "fields", ())))
-    return any(extra(part, "lost") for each in outermost for part in _outline(each))
-
-
 def _is_known(kind: Any) -> bool:
     return isinstance(kind, type) and (
         issubclass(kind, (PurePath, str, int, float))
         or type(kind) is _Anything
-        or _moment(kind) is not None
+        or _frozen(kind) is not None
         or is_model(kind)
     )
+
+
+def _title(kind: Any) -> str:
+    """A type as it is written in code."""
+    if get_origin(kind) is Annotated:
+        lost = extra(type_info(kind), "lost")
+        return _title(lost.hint if lost else get_args(kind)[0])
+    return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
 # --- what msgspec does not know -----------------------------------------------------------------
 
 
-_MOMENTS: Final[tuple[type[Any], ...]] = (datetime, date)
-
-
-def _moment(kind: type[Any]) -> type[Any] | None:
-    """The class that a test which freezes time has put another in the place of."""
-    for base in _MOMENTS:
-        if issubclass(kind, base) and issubclass(base, kind):
-            return base
-    return None
+def _frozen(kind: type[Any]) -> type[Any] | None:
+    """The class that ``kind`` replaces where a test freezes time."""
+    kinds: tuple[type[Any], ...] = (datetime, date)
+    return next((each for each in kinds if issubclass(kind, each) and issubclass(each, kind)), None)
 
 
 def _plain(value: Any) -> Any:
     """Write a value that msgspec cannot: as something it can."""
     match value:
-        case PurePath() | str():
-            return str.__str__(value) if isinstance(value, str) else str(value)
+        case str():
+            return str.__str__(value)
         case int():
             return int.__int__(value)
         case float():
@@ -248,9 +237,7 @@ def _plain(value: Any) -> Any:
             return value.isoformat()
         case timedelta():
             return timedelta(value.days, value.seconds, value.microseconds)
-        case Decimal():
-            return str(value)
-        case UUID():
+        case Decimal() | UUID() | PurePath():
             return str(value)
         case Mapping():
             return dict(value)
@@ -261,7 +248,7 @@ def _plain(value: Any) -> Any:
     raise NotImplementedError(f"a value of type {type(value).__name__} has no JSON form")
 
 
-def _rich(kind: Any, value: Any) -> Any:
+def _read(kind: Any, value: Any) -> Any:
     """Read a value as a type that msgspec does not know; it checks the type of the answer."""
     if not isinstance(kind, type):
         return value
@@ -272,15 +259,13 @@ def _rich(kind: Any, value: Any) -> Any:
     for base in (str, int, float):
         if issubclass(kind, base) and type(value) is base:
             return kind(value)
-    moment = _moment(kind)
-    if moment is not None:
-        return msgspec.convert(value, moment)
-    if is_model(kind):
-        return _model(kind, value)
-    return value
+    replaced = _frozen(kind)
+    if replaced is not None:
+        return msgspec.convert(value, replaced)
+    return _read_model(kind, value) if is_model(kind) else value
 
 
-def _model(kind: Any, value: Any) -> Any:
+def _read_model(kind: Any, value: Any) -> Any:
     """Read a pydantic model in JSON mode, where strict models take text for dates too."""
     try:
         return kind.model_validate_json(ENCODER.encode(value))
