@@ -345,7 +345,7 @@ def test_plain_json_comes_back_where_anything_is_declared():
 
 
 def test_a_parameter_without_annotation_takes_jsons_own_types():
-    value = {"a": [None, True, 1, 1.5, "x", {"b": []}]}
+    value: Any = {"a": [None, True, 1, 1.5, "x", {"b": []}]}
     assert travel(anything, value) == value
     assert travel(anything, OrderedDict(a=1)) == {"a": 1}
 

@@ -249,4 +249,4 @@ def test_a_job_of_another_app_runs_inside_the_handler_that_enqueues_it(app):
 def test_a_thread_that_comes_while_another_one_begins_looks_again(app):
     """Between becoming busy and saying until when, somebody may ask: they look again."""
     with Sandbox(app, mode="inline") as t:
-        assert t._bench.idle.done()
+        assert t._harness.idle.done()

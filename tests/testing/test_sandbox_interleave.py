@@ -10,7 +10,7 @@ import pytest
 from penstock import State
 from penstock.errors import BadOption
 from penstock.testing import Sandbox, UnseenFailure
-from penstock.testing.interleaving import Turnstile
+from penstock.testing.interleaving import Interleaver
 
 SEEDS = range(20)
 
@@ -211,8 +211,8 @@ async def test_the_order_of_turns_is_the_seeds():
 
     orders = []
     for seed in (1, 1, 2):
-        turnstile = Turnstile(seed)
-        await turnstile.lead([steps(), steps()])
-        orders.append(turnstile.order)
+        interleaver = Interleaver(seed)
+        await interleaver.lead([steps(), steps()])
+        orders.append(interleaver.order)
     assert orders[0] == orders[1] != orders[2]
     assert sorted(orders[0]) == [0, 0, 0, 0, 1, 1, 1, 1]

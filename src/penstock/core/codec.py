@@ -434,7 +434,7 @@ def _owner(members: Sequence[Type], value: object) -> Type | None:
     """The member of a union that a value belongs to; None where none says anything."""
     for member in members:
         info = _bare(member)
-        kind = _PYTHON.get(type(info)) or getattr(info, "cls", None)
+        kind = None if info is None else _PYTHON.get(type(info)) or getattr(info, "cls", None)
         kind = get_origin(kind) or kind
         if kind is not None and isinstance(value, kind):
             return member

@@ -136,7 +136,8 @@ _CONTAINERS: Final = frozenset(
 
 def _nearest(hint: Any, within: frozenset[Any]) -> Any | None:
     """The same type with its parts replaced by what can be carried, or None."""
-    origin, parts = get_origin(hint) or hint, get_args(hint)
+    origin: Any = get_origin(hint) or hint
+    parts = get_args(hint)
     if origin is Annotated:
         return Annotated[(carried(parts[0], within), *parts[1:])]
     if origin in (Union, UnionType):
@@ -149,7 +150,7 @@ def _nearest(hint: Any, within: frozenset[Any]) -> Any | None:
         return carried(origin.__supertype__, within)
     if hasattr(origin, "__value__"):  # type X = ...
         return carried(origin.__value__, within | {hint})
-    if parts and isinstance(origin, type) and origin in _CONTAINERS:
+    if parts and origin in _CONTAINERS:
         return origin[tuple(part if part is ... else carried(part, within) for part in parts)]
     return None
 

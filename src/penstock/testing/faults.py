@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import sys
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import CodeType, FrameType
 from typing import Any, Final, Literal
 
 from penstock.context import Interrupted
 from penstock.core.spec import Spec
 from penstock.errors import BadOption
 from penstock.testing.errors import NotReached, UnusedFault
+from penstock.testing.line_tracing import LineTrace, code_of
 from penstock.worker.inflight import Attempt, Ending
 
 At = Literal["before", "during", "after"] | int
 """When: before the handler is called, after its first line, before so many-th line, or after it."""
 
 What = Literal["a crash", "a failure", "a time-out"]
+
+Raised = BaseException | type[BaseException] | None
 
 DURING: Final = 2
 """The line before which "during" is."""
@@ -36,7 +36,7 @@ class Crash(BaseException):
 
 
 @dataclass(eq=False, slots=True)
-class Fault:
+class TaskFault:
     """One thing to go wrong with attempts of a task, and how often it still does."""
 
     what: What
@@ -44,90 +44,107 @@ class Fault:
     times: int | None
     """None: always."""
     at: At = "before"
-    error: BaseException | type[BaseException] | None = None
+    error: Raised = None
     has_happened: bool = False
 
-    def use(self) -> None:
-        """It happens now."""
-        self.has_happened = True
-        if self.times is not None:
-            self.times -= 1
 
-
-class Faults:
+class TaskFaults:
     """The faults of one sandbox, used up in the order they were asked for."""
 
     def __init__(self) -> None:
-        self._faults: list[Fault] = []
+        self._faults: list[TaskFault] = []
 
-    def add(self, fault: Fault) -> None:
-        """Let it happen to the next attempts of its task."""
-        self._faults.append(fault)
+    def add_crash(self, spec: Spec, at: At, times: int | None) -> None:
+        """Let the process of the next attempts die. On failure: ``BadOption``."""
+        is_line = isinstance(at, int) and not isinstance(at, bool) and at >= 1
+        if not is_line and at not in ("before", "during", "after"):
+            raise BadOption("at", at, "give 'before', 'during', 'after', or a line from 1 up")
+        if is_line or at == "during":
+            code_of(spec.function)
+        self._add(TaskFault("a crash", spec.name, times, at))
 
-    def take(self, task: str) -> Fault | None:
+    def add_failure(self, spec: Spec, error: Raised, times: int | None) -> None:
+        """Let the next attempts raise in place of the handler. On failure: ``BadOption``."""
+        kind = error if isinstance(error, type) else type(error)
+        if error is not None and not issubclass(kind, BaseException):
+            raise BadOption("error", error, "give an exception, or a class of exceptions")
+        self._add(TaskFault("a failure", spec.name, times, error=error))
+
+    def add_time_out(self, spec: Spec, times: int | None) -> None:
+        """Let the next attempts run out of time. On failure: ``BadOption``."""
+        if spec.timeout is None:
+            why = "the task has no timeout, so it never runs out of time; declare timeout=..."
+            raise BadOption("task", spec.name, why)
+        self._add(TaskFault("a time-out", spec.name, times))
+
+    def take(self, task: str) -> TaskFault | None:
         """What goes wrong with the attempt of ``task`` that begins now."""
         for fault in self._faults:
             if fault.task == task and fault.times != 0:
-                fault.use()
+                fault.has_happened = True
+                if fault.times is not None:
+                    fault.times -= 1
                 return fault
         return None
 
     def check(self) -> None:
-        """Raise ``UnusedFault`` for one that has not happened as often as it was to."""
+        """Raise ``UnusedFault`` for one that has not happened as often as it was to. Once."""
         faults, self._faults = self._faults, []
         for fault in faults:
             if fault.times or not fault.has_happened:
                 raise UnusedFault(fault.what, fault.task, fault.times)
 
+    def _add(self, fault: TaskFault) -> None:
+        if fault.times is not None and (isinstance(fault.times, bool) or fault.times < 1):
+            raise BadOption("times", fault.times, "give a whole number from 1, or None for always")
+        self._faults.append(fault)
 
-class Doom:
-    """A fault that has met its attempt: how to run it, and whether its process has died."""
 
-    def __init__(self, fault: Fault | None, attempt: Attempt) -> None:
+class InjectedFault:
+    """The fault of one attempt, if it has one: how to run it, and whether its process has died."""
+
+    def __init__(self, fault: TaskFault | None, attempt: Attempt) -> None:
         self._fault = fault
         self._attempt = attempt
-        self._wire: Tripwire | None = None
+        self._trace: LineTrace | None = None
 
     @property
-    def is_injected(self) -> bool:
-        """Whatever comes of the attempt, the test has asked for it."""
+    def is_asked_for(self) -> bool:
+        """The test has asked for the end of this attempt."""
         return self._fault is not None
 
     @property
     def dies_first(self) -> bool:
         """The process dies before the handler is called."""
-        return self._is_crash and self._fault is not None and self._fault.at == "before"
-
-    @property
-    def _is_crash(self) -> bool:
-        return self._fault is not None and self._fault.what == "a crash"
+        fault = self._fault
+        return fault is not None and fault.what == "a crash" and fault.at == "before"
 
     def spec(self) -> Spec:
         """The task, with the fault in its handler."""
         fault, spec = self._fault, self._attempt.spec
-        if fault is not None and self._is_crash and fault.at == "after" and spec.need is not None:
-            return replace(spec, function=_dying(spec))
-        if fault is None or (self._is_crash and fault.at in ("before", "after")):
+        if fault is None:
             return spec
         if fault.what == "a failure":
-            return replace(spec, function=_raiser(fault, spec))
-        line = fault.at if isinstance(fault.at, int) else DURING
+            return _raising(spec, lambda: _made(fault))
         if fault.what == "a time-out":
-            self._wire = wire = Tripwire(spec.function, 1, self._time_out)
-        else:
-            self._wire = wire = Tripwire(spec.function, line, Crash)
-        return replace(spec, function=wire.acall if spec.is_async else wire.call)
+            return _raising(spec, self._time_out)
+        if fault.at == "after":
+            # Elsewhere the process dies after the attempt; here, before its transaction commits.
+            return spec if spec.need is None else _dying(spec)
+        line = fault.at if isinstance(fault.at, int) else DURING
+        self._trace = trace = LineTrace(spec.function, line, Crash)
+        return replace(spec, function=trace.acall if spec.is_async else trace.call)
 
     def died(self) -> bool:
         """Say, after the attempt, whether its process has died.
 
         On failure: ``NotReached``.
         """
-        fault, wire = self._fault, self._wire
-        if fault is None or not self._is_crash:
+        fault, trace = self._fault, self._trace
+        if fault is None or fault.what != "a crash":
             return False
-        if wire is not None and not wire.has_snapped and isinstance(fault.at, int):
-            raise NotReached(fault.task, fault.at, wire.lines)
+        if trace is not None and not trace.has_raised and isinstance(fault.at, int):
+            raise NotReached(fault.task, fault.at, trace.lines)
         return True
 
     def _time_out(self) -> BaseException:
@@ -135,8 +152,8 @@ class Doom:
         return asyncio.CancelledError() if self._attempt.spec.is_async else Interrupted()
 
 
-def _dying(spec: Spec) -> Callable[..., Any]:
-    """A handler that ends, and whose process dies before its transaction is committed."""
+def _dying(spec: Spec) -> Spec:
+    """A handler that ends, and whose process dies then."""
 
     def die(*args: Any, **kwargs: Any) -> Any:
         spec.function(*args, **kwargs)
@@ -146,110 +163,21 @@ def _dying(spec: Spec) -> Callable[..., Any]:
         await spec.function(*args, **kwargs)
         raise Crash
 
-    return adie if spec.is_async else die
+    return replace(spec, function=adie if spec.is_async else die)
 
 
-def _raiser(fault: Fault, spec: Spec) -> Callable[..., Any]:
+def _raising(spec: Spec, error: Callable[[], BaseException]) -> Spec:
     def fail(*args: Any, **kwargs: Any) -> Any:
-        # A new one each time, where it is a class: a traceback grows with each raise.
-        error = fault.error
-        if error is None:
-            error = RuntimeError(f"{fault.task} fails, because the test says so")
-        raise error() if isinstance(error, type) else error
+        raise error()
 
     async def afail(*args: Any, **kwargs: Any) -> Any:
-        fail()
+        raise error()
 
-    chosen: Callable[..., Any | Coroutine[Any, Any, Any]] = afail if spec.is_async else fail
-    return chosen
-
-
-# --- tripwire -----------------------------------------------------------------------------------
-#
-# A tripwire in a function: an exception is raised before a line of it is run.
-#
-# Lines are counted as they are run, those of the function itself and not of what it calls. It is
-# laid
-# with ``sys.settrace``, so a debugger or a measure of coverage does not see the call.
+    return replace(spec, function=afail if spec.is_async else fail)
 
 
-Function = Callable[..., Any]
-
-
-class Tripwire:
-    """Wraps one call of a function. ``snap`` makes what is raised before the ``line``-th line."""
-
-    def __init__(self, function: Function, line: int, snap: Callable[[], BaseException]) -> None:
-        self._function = function
-        self._code = code_of(function)
-        self._line = line
-        self._snap = snap
-        self.lines = 0
-        """The lines that were come to so far."""
-        self.has_snapped = False
-
-    def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the sync function."""
-        before = sys.gettrace()
-        sys.settrace(self._enter)
-        try:
-            return self._function(*args, **kwargs)
-        finally:
-            sys.settrace(before)
-
-    async def acall(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the async function."""
-        return await _Traced(self._function, args, kwargs, self._enter)
-
-    def _enter(self, frame: FrameType, event: str, arg: Any) -> Any:
-        return self._step if frame.f_code is self._code else None
-
-    def _step(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "line" and not self.has_snapped:
-            self.lines += 1
-            if self.lines >= self._line:
-                self.has_snapped = True
-                raise self._snap()
-        return self._step
-
-
-class _Traced:
-    """Awaits a coroutine that is traced while it runs, and not while it waits."""
-
-    def __init__(
-        self, function: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any], trace: Any
-    ) -> None:
-        self._function = function
-        self._args = args
-        self._kwargs = kwargs
-        self._trace = trace
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        handler = self._function(*self._args, **self._kwargs).__await__()
-        step: Callable[[Any], Any] = handler.send
-        sent: Any = None
-        while True:
-            before = sys.gettrace()
-            sys.settrace(self._trace)
-            try:
-                future = step(sent)
-            except StopIteration as end:
-                return end.value
-            finally:
-                sys.settrace(before)
-            try:
-                sent, step = (yield future), handler.send
-            except BaseException as error:
-                sent, step = error, handler.throw
-
-
-def code_of(function: Function) -> CodeType:
-    """The code whose lines are counted."""
-    bare = inspect.unwrap(function)
-    bare = getattr(bare, "func", bare)
-    for face in (bare, getattr(bare, "__func__", None), type(bare).__call__):
-        code = getattr(face, "__code__", None)
-        if isinstance(code, CodeType):
-            return code
-    why = "it has no lines that could be counted; use at='before' or at='after'"
-    raise BadOption("task", function, why)
+def _made(fault: TaskFault) -> BaseException:
+    if fault.error is None:
+        return RuntimeError(f"{fault.task} fails, because the test says so")
+    # A new one each time, where it is a class: a traceback grows with each raise.
+    return fault.error() if isinstance(fault.error, type) else fault.error

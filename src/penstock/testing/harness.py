@@ -1,4 +1,7 @@
-"""What a sandbox is made of: a store, the handles on it, and a worker that is told each step."""
+"""What a sandbox is made of: a store, the app's handles on it, and workers that are told each step.
+
+One worker runs one attempt after the other (``work``), or several take turns (``interleave``).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from penstock import logs
@@ -24,23 +27,24 @@ from penstock.engines.observed import Observed
 from penstock.events import Bus
 from penstock.testing.clock import FakeClock
 from penstock.testing.errors import Runaway, SandboxBusy, SandboxForked
-from penstock.testing.faults import Faults
+from penstock.testing.execution import Execution, WorkerSpan, stop
+from penstock.testing.faults import TaskFaults
 from penstock.testing.faulty import Faulty
-from penstock.testing.intercept import Front, Watch
-from penstock.testing.interleaving import Turnstile
+from penstock.testing.intercept import SandboxEngine, StoreLog
+from penstock.testing.interleaving import Interleaver
 from penstock.testing.runs import Run
-from penstock.testing.stepper import Death, Place, Stay, Stepper, stop
+from penstock.testing.stepper import DeadWorker, Stepper
 from penstock.worker.inflight import Attempt, Ending
 from penstock.worker.middleware import lifespan
 
 RECENT: Final = 3
 
-_INSIDE: Final[ContextVar[Bench]] = ContextVar("penstock_bench")
-"""The bench whose hooks or async handlers run here."""
+_INSIDE: Final[ContextVar[Harness]] = ContextVar("penstock_harness")
+"""The harness whose hooks or async handlers run here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class DrainOrder:
     """What is to be worked off."""
 
     call: str
@@ -53,8 +57,17 @@ class Order:
     after: Callable[[Run], bool] | None = None
     """Told of each run; True: that was the last."""
 
+    def until_failure(self) -> DrainOrder:
+        """The same, but the first failure ends it."""
+        first = self.after
 
-class Bench:
+        def after(run: Run) -> bool:
+            return run.is_surprise or (first is not None and first(run))
+
+        return replace(self, after=after)
+
+
+class Harness:
     """The inside of one sandbox."""
 
     def __init__(
@@ -62,36 +75,36 @@ class Bench:
         specs: Mapping[str, Spec],
         bus: Bus,
         clock: FakeClock,
-        watch: Watch,
+        log: StoreLog,
         lease: float,
         max_attempts: int,
     ) -> None:
         self.clock = clock
-        self.store = MemoryStore()
-        self.watch = watch
-        self.faults = Faults()
-        self.script = Faulty(MemoryEngine(self.store, clock))
+        self.log = log
+        self.task_faults = TaskFaults()
+        self._store = MemoryStore()
+        self.store_faults = Faulty(MemoryEngine(self._store, clock))
         """Where a test says what becomes of the app's calls to the store."""
-        self.turnstile: Turnstile | None = None
+        self.interleaver: Interleaver | None = None
         self._specs = specs
         self._bus = bus
         self._lease = lease
         self._max_attempts = max_attempts
-        self._deaths: list[Death] = []
+        self._dead_workers: list[DeadWorker] = []
         self._running: dict[str, Attempt] = {}
         self._pid = os.getpid()
         self._busy = threading.Lock()
         self.idle: Future[None] = Future()
-        """Done when jobs have run; a new one each time they do. Who is busy is so a moment before
-        it is renewed: the first one is done, too, so that nobody waits for it for ever."""
+        """Done when jobs have run; a new one each time they do. The lock is taken a moment before
+        it is renewed: the first one is done, too, so that no caller waits for it for ever."""
         self.idle.set_result(None)
-        self._engine = Observed(MemoryEngine(self.store, clock), bus, tries=1)
+        self._engine = Observed(MemoryEngine(self._store, clock), bus, tries=1)
         self._stepper = self._new_stepper()
 
     def connect(self) -> Engine:
         """A new handle for the app."""
-        front = Front(MemoryEngine(self.store, self.clock), self.watch, self.script)
-        return Observed(front, self._bus, tries=1)
+        inner = MemoryEngine(self._store, self.clock)
+        return Observed(SandboxEngine(inner, self.log, self.store_faults), self._bus, tries=1)
 
     async def open(self) -> None:
         """Open the worker's own handle. Nothing that it does ever waits: time limits are over."""
@@ -101,12 +114,12 @@ class Bench:
 
     def jobs(self) -> list[Job]:
         """All jobs, in the order they were enqueued."""
-        with self.store.lock:
-            entered = self.store.entered
-            return sorted(self.store.jobs.values(), key=lambda job: entered[job.id])
+        with self._store.lock:
+            entered = self._store.entered
+            return sorted(self._store.jobs.values(), key=lambda job: entered[job.id])
 
-    def ask_to_end(self, id: str) -> None:
-        """Somebody cancels a running job."""
+    def cancel(self, id: str) -> None:
+        """Ask the attempt of a job to end, if it runs."""
         attempt = self._running.get(id)
         if attempt is not None:
             stop(attempt, Ending.CANCEL, hits=False)
@@ -118,8 +131,8 @@ class Bench:
 
     @property
     def is_inside(self) -> bool:
-        """Whoever asks is run by this bench, which does not end before they do."""
-        if self.turnstile is not None or _INSIDE.get(None) is self:
+        """The caller is run by this harness, which does not end before the caller does."""
+        if self.interleaver is not None or _INSIDE.get(None) is self:
             return True
         context = CURRENT.get(None)
         attempt = None if context is None else self._running.get(context.id)
@@ -127,20 +140,22 @@ class Bench:
 
     # --- one worker, one attempt after the other -----------------------------------------------
 
-    async def work(self, place: Place, order: Order, runs: list[Run]) -> None:
+    async def work(self, execution: Execution, order: DrainOrder, runs: list[Run]) -> None:
         """Be a worker for a while; each attempt is added to ``runs`` as it ends.
 
         On failure: ``Runaway``, or what a start-up hook raises.
         """
         with self._alone(order.call):
             await self._stepper.join()
-            life = _Life(self, place, self._specs)
+            hooks = _WorkerHooks(self, execution, self._specs)
             try:
-                await self._work(place, order, runs, life)
+                await self._work(execution, order, runs, hooks)
             finally:
-                await life.end()
+                await hooks.end()
 
-    async def _work(self, place: Place, order: Order, runs: list[Run], life: _Life) -> None:
+    async def _work(
+        self, execution: Execution, order: DrainOrder, runs: list[Run], hooks: _WorkerHooks
+    ) -> None:
         while True:
             await self._stepper.rescue()
             while order.limit is None or len(runs) < order.limit:
@@ -148,7 +163,7 @@ class Bench:
                 if attempt is None:
                     break
                 await self._check(self._stepper, attempt, runs)
-                runs.append(run := await self._run(self._stepper, place, attempt, life))
+                runs.append(run := await self._run(self._stepper, execution, attempt, hooks))
                 if order.after is not None and order.after(run):
                     return
             next_at = self._next_at()
@@ -158,15 +173,17 @@ class Bench:
         if order.until is not None:
             self.clock.advance_to(order.until)
 
-    async def _run(self, stepper: Stepper, place: Place, attempt: Attempt, life: _Life) -> Run:
+    async def _run(
+        self, stepper: Stepper, execution: Execution, attempt: Attempt, hooks: _WorkerHooks
+    ) -> Run:
         try:
-            await life.begin()
+            await hooks.begin()
         except BaseException:
             await stepper.give_back(attempt)
             raise
         self._running[attempt.job.id] = attempt
         try:
-            return await stepper.run(attempt, place)
+            return await stepper.run(attempt, execution)
         finally:
             del self._running[attempt.job.id]
 
@@ -179,9 +196,9 @@ class Bench:
 
     def _next_at(self) -> float | None:
         """The next instant at which something happens by itself."""
-        now, instants = self.clock.now(), [death.rescued_at for death in self._deaths]
-        with self.store.lock:
-            jobs = list(self.store.jobs.values())
+        now, instants = self.clock.now(), [dead.rescued_at for dead in self._dead_workers]
+        with self._store.lock:
+            jobs = list(self._store.jobs.values())
         for job in jobs:
             if job.state is State.SCHEDULED:
                 instants += (job.run_at or 0.0, job.expires_at or 0.0)
@@ -193,7 +210,7 @@ class Bench:
 
     async def interleave(
         self,
-        place: Place,
+        execution: Execution,
         works: list[Coroutine[Any, Any, object]],
         workers: int,
         seed: int,
@@ -202,46 +219,46 @@ class Bench:
         """Let coroutines and workers take turns, in the order that ``seed`` decides."""
         with self._alone("interleave"):
             await self._stepper.rescue()
-            self.turnstile = turnstile = Turnstile(seed)
-            self.watch.has_company = True
-            life = _Life(self, place, self._specs)
+            self.interleaver = interleaver = Interleaver(seed)
+            self.log.is_interleaving = True
+            hooks = _WorkerHooks(self, execution, self._specs)
             steppers = [self._new_stepper() for _ in range(workers)]
             try:
-                await life.begin()
-                mine = [self._take_turns(each, place, runs, life) for each in steppers]
-                await turnstile.lead([*works, *mine])
+                await hooks.begin()
+                mine = [self._take_turns(each, execution, runs, hooks) for each in steppers]
+                await interleaver.lead([*works, *mine])
             finally:
-                self.turnstile = None
-                self.watch.has_company = False
+                self.interleaver = None
+                self.log.is_interleaving = False
                 for stepper in steppers:
                     await stepper.leave()
-                await life.end()
+                await hooks.end()
 
     async def _take_turns(
-        self, stepper: Stepper, place: Place, runs: list[Run], life: _Life
+        self, stepper: Stepper, execution: Execution, runs: list[Run], hooks: _WorkerHooks
     ) -> None:
-        turnstile = self.turnstile
-        assert turnstile is not None
+        interleaver = self.interleaver
+        assert interleaver is not None
         await stepper.join()
         while True:
             attempt = await stepper.claim(self._queues())
             if attempt is None:
-                if not await turnstile.idle():
+                if not await interleaver.idle():
                     return
                 continue
             await asyncio.sleep(0)  # others may have a turn between a claim and its attempt
             await self._check(stepper, attempt, runs)
-            runs.append(await self._run(stepper, place, attempt, life))
+            runs.append(await self._run(stepper, execution, attempt, hooks))
             await asyncio.sleep(0)
 
     # --- what both need ------------------------------------------------------------------------
 
     def _queues(self, queue: str | None = None) -> tuple[str, ...]:
-        return tuple(self.watch.queues) if queue is None else (queue,)
+        return tuple(self.log.queues) if queue is None else (queue,)
 
     def _new_stepper(self) -> Stepper:
         return Stepper(
-            self._engine, self._specs, self.clock, self._lease, self.faults, self._deaths
+            self._engine, self._specs, self.clock, self._lease, self.task_faults, self._dead_workers
         )
 
     @contextmanager
@@ -259,25 +276,25 @@ class Bench:
             idle.set_result(None)
 
 
-class _Life:
+class _WorkerHooks:
     """The app's start-up and shutdown around the attempts, if there are any."""
 
-    def __init__(self, bench: Bench, place: Place, specs: Mapping[str, Spec]) -> None:
-        self._bench = bench
-        self._place = place
+    def __init__(self, harness: Harness, execution: Execution, specs: Mapping[str, Spec]) -> None:
+        self._harness = harness
+        self._execution = execution
         self._specs = specs
-        self._stay: Stay | None = None
+        self._span: WorkerSpan | None = None
 
     async def begin(self) -> None:
         """Start up, once."""
-        if self._stay is None:
-            stay = Stay(lifespan([spec.hooks for spec in self._specs.values()]))
-            stay.variables.run(_INSIDE.set, self._bench)
-            await self._place.enter(stay)
-            self._stay = stay
+        if self._span is None:
+            span = WorkerSpan(lifespan([spec.hooks for spec in self._specs.values()]))
+            span.variables.run(_INSIDE.set, self._harness)
+            await self._execution.enter(span)
+            self._span = span
 
     async def end(self) -> None:
         """Shut down, if it was started."""
-        stay, self._stay = self._stay, None
-        if stay is not None:
-            await self._place.leave(stay)
+        span, self._span = self._span, None
+        if span is not None:
+            await self._execution.leave(span)

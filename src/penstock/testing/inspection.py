@@ -1,4 +1,4 @@
-"""What a test can see and say of the jobs in a sandbox."""
+"""What a test can see of the jobs in a sandbox: what was enqueued, and a snapshot of all."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ from penstock.core.units import text
 from penstock.errors import BadOption, BadPayload
 from penstock.options import DEFAULTS, Options, checked
 from penstock.task import Sender
-from penstock.testing.harness import Bench
+from penstock.testing.harness import Harness
 
-# --- entries ------------------------------------------------------------------------------------
-#
-# What was enqueued in a sandbox, and whether it is what a test expects.
-
+AnyTask = Sender[..., Any] | str
+"""A task, a task with options (``send.using(...)``), or a task's name."""
 
 _FILLED_IN: Final = object()
 _MOST: Final = 5
@@ -102,46 +100,6 @@ class Expectation:
     arguments: Mapping[str, Any]
     options: Mapping[str, Any]
 
-    @classmethod
-    def of(
-        cls,
-        task: Sender[..., Any] | str,
-        declared: Sender[..., Any] | None,
-        spec_of: Callable[[str], Spec | None],
-        labels: Mapping[str, int],
-        args: Sequence[Any],
-        given: Mapping[str, Any],
-    ) -> Expectation:
-        """What ``assert_enqueued(task, *args, **given)`` means.
-
-        A name is an argument if the task has such a parameter, else an option.
-        On failure: ``BadOption`` for a name that is neither.
-        """
-        name = task if isinstance(task, str) else task.name
-        spec = spec_of(name)
-        options: dict[str, Any] = {}
-        if declared is not None and not isinstance(task, str):
-            options = _chosen(task.options, declared.options)
-        parameters = () if spec is None else tuple(spec.signature.given.parameters)
-        arguments: dict[str, Any] = {}
-        for each, value in given.items():
-            if each in parameters or (spec is None and each not in OPTIONS):
-                arguments[each] = value
-            elif each in OPTIONS:
-                options[each] = _option(each, value, labels)
-            else:
-                known = ", ".join([*parameters, *sorted(OPTIONS)])
-                raise BadOption(each, value, f"{name} has no such parameter; there are {known}")
-        if args:
-            if spec is None:
-                raise BadOption("args", args, f"{name} is not declared here; give them by name")
-            try:
-                placed = spec.signature.given.bind_partial(*args, **arguments).arguments
-            except TypeError as error:
-                raise BadOption("args", args, f"{error}; it is {name}{spec.signature}") from error
-            arguments |= placed
-        return cls(name, arguments, options)
-
     def differences(self, entry: Entry) -> list[str]:
         """Where an entry is not as expected, in words."""
         if entry.task != self.task:
@@ -163,7 +121,7 @@ class Expectation:
         return f"{self.task}({', '.join(said)})" if said else self.task
 
 
-def report(expected: Expectation, entries: Sequence[Entry], wanted: str) -> str:
+def _report(expected: Expectation, entries: Sequence[Entry], wanted: str) -> str:
     """Why a test's expectation is not met, with what was enqueued instead, nearest first."""
     lines = [f"{wanted} was to be enqueued as {expected}"]
     if not entries:
@@ -209,23 +167,132 @@ def _json(value: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
+class Inspector:
+    """Looks at the store of one sandbox, with what the app knows of its tasks."""
+
+    def __init__(self, app: Penstock, harness: Harness, start: float) -> None:
+        self._app = app
+        self._harness = harness
+        self._start = start
+
+    def declared(self, task: AnyTask) -> Sender[..., Any]:
+        """The task as it was declared with this app. On failure: ``BadOption``."""
+        name = task if isinstance(task, str) else task.name
+        found = self._app.tasks.get(name)
+        if found is None:
+            known = ", ".join(self._app.tasks) or "no task at all"
+            raise BadOption("task", name, f"the app of this sandbox does not know it, but {known}")
+        return found
+
+    def entries(self) -> list[Entry]:
+        """What was enqueued, in order."""
+        return [
+            Entry(
+                each.draft, arguments_of(self._spec(each.draft.task), each.draft.payload), each.at
+            )
+            for each in list(self._harness.log.stored)
+        ]
+
+    def enqueued(
+        self, task: AnyTask, args: tuple[Any, ...], expected: Mapping[str, Any]
+    ) -> list[Entry]:
+        """Those of the entries that fit."""
+        expectation = self._expectation(task, args, expected)
+        return [entry for entry in self.entries() if not expectation.differences(entry)]
+
+    def check_enqueued(
+        self,
+        task: AnyTask,
+        args: tuple[Any, ...],
+        expected: Mapping[str, Any],
+        count: int | None,
+    ) -> list[Entry]:
+        """See ``Sandbox.assert_enqueued``."""
+        found = self.enqueued(task, args, expected)
+        if count is not None and "count" in self._parameters(task):
+            why = "the task has a parameter of that name: give it by place, and count the jobs with"
+            raise BadOption("count", count, f"{why} len(t.enqueued(...))")
+        if (count is None and found) or len(found) == count:
+            return found
+        wanted = "a job"
+        if count is not None:
+            jobs = "job was" if count == 1 else "jobs were"
+            wanted = f"{len(found)} jobs fit where {count} {jobs} expected: a job"
+        raise self.unmet(task, args, expected, wanted)
+
+    def unmet(
+        self, task: AnyTask, args: tuple[Any, ...], expected: Mapping[str, Any], wanted: str
+    ) -> AssertionError:
+        """What is wrong with what was enqueued."""
+        return AssertionError(
+            _report(self._expectation(task, args, expected), self.entries(), wanted)
+        )
+
+    def _expectation(
+        self, task: AnyTask, args: tuple[Any, ...], given: Mapping[str, Any]
+    ) -> Expectation:
+        """What ``assert_enqueued(task, *args, **given)`` means.
+
+        A name is an argument if the task has such a parameter, else an option.
+        On failure: ``BadOption`` for a name that is neither.
+        """
+        if not isinstance(task, Sender | str):
+            raise BadOption("task", task, "give a task of the app, or its name")
+        name, options = task if isinstance(task, str) else task.name, dict[str, Any]()
+        if isinstance(task, Sender):
+            options = _chosen(task.options, self.declared(task).options)
+        spec = self._spec(name)
+        parameters = self._parameters(task)
+        arguments: dict[str, Any] = {}
+        for each, value in given.items():
+            if each in parameters or (spec is None and each not in OPTIONS):
+                arguments[each] = value
+            elif each in OPTIONS:
+                options[each] = _option(each, value, self._app.settings.priorities)
+            else:
+                known = ", ".join([*parameters, *sorted(OPTIONS)])
+                raise BadOption(each, value, f"{name} has no such parameter; there are {known}")
+        if args:
+            if spec is None:
+                raise BadOption("args", args, f"{name} is not declared here; give them by name")
+            try:
+                placed = spec.signature.given.bind_partial(*args, **arguments).arguments
+            except TypeError as error:
+                raise BadOption("args", args, f"{error}; it is {name}{spec.signature}") from error
+            arguments |= placed
+        return Expectation(name, arguments, options)
+
+    def _parameters(self, task: AnyTask) -> tuple[str, ...]:
+        """What callers of the task give, by name; nothing where no such task is declared."""
+        spec = self._spec(task if isinstance(task, str) else task.name)
+        return () if spec is None else tuple(spec.signature.given.parameters)
+
+    def snapshot(self) -> dict[str, Any]:
+        """See ``Sandbox.snapshot``."""
+        chosen = {each.draft.id for each in self._harness.log.stored if each.draft.remember > 0}
+        specs = {name: task.spec for name, task in self._app.tasks.items()}
+        now = self._harness.clock.now()
+        return _picture(self._harness.jobs(), specs, self._start, now, frozenset(chosen))
+
+    def _spec(self, name: str) -> Spec | None:
+        task = self._app.tasks.get(name)
+        return None if task is None else task.spec
+
+
 # --- snapshot -----------------------------------------------------------------------------------
-#
-# A picture of a store as plain data, the same for every run of the same test.
 
-
-_FIELDS = ("key", "unique", "name", "progress", "note", "attempt", "failures", "crashes")
+_FIELDS: Final = ("key", "unique", "name", "progress", "note", "attempt", "failures", "crashes")
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
-_INSTANTS = ("run_at", "expires_at", "finished_at", "hold_until")
+_INSTANTS: Final = ("run_at", "expires_at", "finished_at", "hold_until")
 
 
-def picture(
+def _picture(
     jobs: Sequence[Job], specs: Mapping[str, Spec], start: float, now: float, own: frozenset[str]
 ) -> dict[str, Any]:
     """The jobs in the order they were enqueued. What says nothing is left out.
 
-    Instants are seconds since ``start``. An id that nobody chose is a number; ``own`` are the
-    others.
+    Instants are seconds since ``start``. An id is a number unless a caller chose it: ``own`` are
+    those.
     """
     labels = {
         job.id: job.id if job.id in own else f"job {number}" for number, job in enumerate(jobs, 1)
@@ -301,113 +368,3 @@ def _plain(value: Any) -> Any:
         return msgspec.to_builtins(value, order="deterministic")  # a set has another order each run
     except (TypeError, ValueError):
         return _ADDRESS.sub("", repr(value))
-
-
-# --- looking ------------------------------------------------------------------------------------
-
-
-AnyTask = Sender[..., Any] | str
-"""A task, a task with options (``send.using(...)``), or a task's name."""
-
-
-class Looking:
-    """The part of a sandbox that only looks."""
-
-    app: Penstock
-    _bench: Bench
-    _start: float
-
-    def enqueued(self, task: AnyTask | None = None, /, *args: Any, **expected: Any) -> list[Entry]:
-        """What was enqueued since the block began, in order: all of it, of one task, or what fits.
-
-        Arguments may be given by place or by name, and options by name, as for
-        ``assert_enqueued``. What the store knew already (same id, same unique key) is not there.
-        """
-        entries = [
-            Entry(
-                each.draft, arguments_of(self._spec(each.draft.task), each.draft.payload), each.at
-            )
-            for each in list(self._bench.watch.stored)
-        ]
-        if task is None:
-            return entries
-        if not isinstance(task, Sender | str):
-            raise BadOption("task", task, "give a task of the app, or its name")
-        expectation = self._expectation(task, args, expected)
-        return [entry for entry in entries if not expectation.differences(entry)]
-
-    def assert_enqueued(
-        self, task: AnyTask, /, *args: Any, count: int | None = None, **expected: Any
-    ) -> list[Entry]:
-        """Fail unless such a job was enqueued, or exactly ``count`` of them; return those.
-
-        What is not said may be anything. A name is an argument if the task has such a parameter,
-        else an option: ``queue``, ``key``, ``delay``, ``run_at``, ``unique``, ``priority``, ... An
-        option whose name is taken by a parameter is said with ``using``:
-        ``t.assert_enqueued(send.using(key="7"), to="a@b.c")``. Defaults count as given. A parameter
-        that is called ``count`` can only be given by place.
-        """
-        found = self.enqueued(task, *args, **expected)
-        spec = self._spec(task if isinstance(task, str) else task.name)
-        if count is not None and spec is not None and "count" in spec.signature.given.parameters:
-            why = "the task has a parameter of that name: give it by place, and count the jobs with"
-            raise BadOption("count", count, f"{why} len(t.enqueued(...))")
-        if (count is None and found) or len(found) == count:
-            return found
-        if count is None:
-            wanted = "a job"
-        else:
-            jobs = "job was" if count == 1 else "jobs were"
-            wanted = f"{len(found)} jobs fit where {count} {jobs} expected: a job"
-        raise self._unmet(task, args, expected, wanted)
-
-    def assert_not_enqueued(self, task: AnyTask, /, *args: Any, **expected: Any) -> None:
-        """Fail if such a job was enqueued."""
-        if self.enqueued(task, *args, **expected):
-            raise self._unmet(task, args, expected, "no job")
-
-    @property
-    def jobs(self) -> list[Job]:
-        """All jobs as they are now, in the order they were enqueued."""
-        return self._bench.jobs()
-
-    @property
-    def waiting(self) -> list[Job]:
-        """Those that are ready or scheduled, with the reason if they are held."""
-        return [job for job in self._bench.jobs() if job.state.is_waiting]
-
-    def snapshot(self) -> dict[str, Any]:
-        """The store as plain data that is the same in each run: for snapshot tests and diffs.
-
-        Instants are seconds since the block began, ids are "job 1", "job 2" unless chosen; what
-        says nothing is left out, and so are tracebacks.
-        """
-        chosen = {each.draft.id for each in self._bench.watch.stored if each.draft.remember > 0}
-        specs = {name: task.spec for name, task in self.app.tasks.items()}
-        now = self._bench.clock.now()
-        return picture(self._bench.jobs(), specs, self._start, now, frozenset(chosen))
-
-    def _unmet(
-        self, task: AnyTask, args: tuple[Any, ...], given: dict[str, Any], wanted: str
-    ) -> AssertionError:
-        expectation = self._expectation(task, args, given)
-        return AssertionError(report(expectation, self.enqueued(), wanted))
-
-    def _expectation(
-        self, task: AnyTask, args: tuple[Any, ...], given: dict[str, Any]
-    ) -> Expectation:
-        declared = self._known(task) if isinstance(task, Sender) else None
-        return Expectation.of(task, declared, self._spec, self.app.settings.priorities, args, given)
-
-    def _known(self, task: AnyTask) -> Sender[..., Any]:
-        """The task as it was declared with this app."""
-        name = task if isinstance(task, str) else task.name
-        found = self.app.tasks.get(name)
-        if found is None:
-            known = ", ".join(self.app.tasks) or "no task at all"
-            raise BadOption("task", name, f"the app of this sandbox does not know it, but {known}")
-        return found
-
-    def _spec(self, name: str) -> Spec | None:
-        task = self.app.tasks.get(name)
-        return None if task is None else task.spec

@@ -1,4 +1,9 @@
-"""The handle that an app has in a sandbox: it keeps what was enqueued, and waits for nobody."""
+"""Between an app and its store, while a test has put a sandbox there.
+
+``SandboxEngine`` is the app's handle on the store: it notes what was enqueued, and does not wait
+for results that no worker will bring. ``FacadeIntercept`` stands before the calls of the app's
+façade, so that in the mode ``inline`` jobs run before the call that enqueued them returns.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +17,14 @@ from penstock.engines.records import Control, Receipt
 from penstock.sync import Facade
 from penstock.testing.errors import NobodyRuns
 from penstock.testing.faulty import Faulty
-from penstock.testing.stepper import NAME
+from penstock.testing.stepper import NAME_PREFIX
+
+WAITS: Final = ("result", "aresult")
+"""The calls that wait for other jobs, not for the store."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredDraft:
     """A job as it was enqueued."""
 
     draft: Draft
@@ -25,75 +33,67 @@ class Stored:
 
 
 @dataclass(eq=False, slots=True)
-class Watch:
-    """What the handles of one sandbox share."""
+class StoreLog:
+    """What the handles of one sandbox have seen, and whom they tell."""
 
-    failed: Callable[[str], None]
-    """Told of each job whose failure the test was told by its handle."""
-    cancelled: Callable[[str], None]
+    on_failed: Callable[[str], None]
+    """Told of each job whose failure the test got from its handle."""
+    on_cancelled: Callable[[str], None]
     """Told of each running job that was asked to end."""
-    stored: list[Stored] = field(default_factory=list)
+    stored: list[StoredDraft] = field(default_factory=list)
     queues: dict[str, None] = field(default_factory=dict)
     """The queues that have had a job, in order."""
-    has_company: bool = False
-    """Others run while somebody waits."""
+    is_interleaving: bool = False
+    """Jobs run while a caller waits for a result."""
 
 
-class Front(Faulty):
-    """One such handle; faults are scripted for all of them at once."""
+class SandboxEngine(Faulty):
+    """One handle of the app; all share the faults of ``like``."""
 
-    def __init__(self, inner: Engine, watch: Watch, like: Faulty | None) -> None:
+    def __init__(self, inner: Engine, log: StoreLog, like: Faulty) -> None:
         super().__init__(inner, like)
-        self._watch = watch
+        self._log = log
 
     async def _enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
         receipts = await super()._enqueue(drafts)
         now = self.clock.now()
         for draft, receipt in zip(drafts, receipts, strict=True):
             if receipt.created:
-                self._watch.queues[draft.queue] = None
-                self._watch.stored.append(Stored(draft, now))
+                self._log.queues[draft.queue] = None
+                self._log.stored.append(StoredDraft(draft, now))
         return receipts
 
     async def results(self, ids: Sequence[str], timeout: float) -> dict[str, Job | None]:
-        company = self._watch.has_company or await self._has_workers()
-        ended = await super().results(ids, timeout if company else 0.0)
+        may_end = self._log.is_interleaving or await self._has_other_workers()
+        ended = await super().results(ids, timeout if may_end else 0.0)
         for id, job in ended.items():
             if job is not None and job.state is State.FAILED:
-                self._watch.failed(id)
-        if not ended and not company:
+                self._log.on_failed(id)
+        if not ended and not may_end:
             for job in await self.inner.get(ids):
                 if job is not None:
                     raise NobodyRuns(job.id, job.state)
         return ended
 
-    async def _has_workers(self) -> bool:
-        """Somebody has started a worker of their own on this store."""
-        return any(not each.id.startswith(NAME) for each in await self.inner.workers())
+    async def _has_other_workers(self) -> bool:
+        """The test has started a worker of its own on this store."""
+        return any(not each.id.startswith(NAME_PREFIX) for each in await self.inner.workers())
 
     async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
         controls = await super().cancel(ids, reason)
         for control in controls:
             if control.changed and control.state is State.RUNNING:
-                self._watch.cancelled(control.id)
+                self._log.on_cancelled(control.id)
         return controls
 
 
-# --- inline -------------------------------------------------------------------------------------
-#
-# The ways from an app to its store, while a test has put a sandbox there.
-#
-# Each call is made as it always is. In the mode ``inline`` jobs that it has enqueued run before it
-# returns: not where an attempt runs already, for they run when that one has ended. Between turns of
-# an interleaving, a call to the store counts as a wait for something outside.
+class FacadeIntercept:
+    """Stands before the calls of one façade, from ``begin`` to ``end``.
 
-
-WAITS: Final = ("result", "aresult")
-"""The calls that wait for other jobs, not for the store."""
-
-
-class Detour:
-    """Stands before the calls of one façade, from ``begin`` to ``end``."""
+    ``run`` and ``arun`` run what the call has enqueued, where jobs run inline; ``run`` is told
+    whether the call waits for a job. ``outside`` is called before a call to the store is awaited:
+    between turns of an interleaving, that is a wait for something outside.
+    """
 
     def __init__(
         self,
@@ -108,44 +108,44 @@ class Detour:
         self._run = run
         self._arun = arun
         self._before: dict[str, Any] = {}
-        self._is_here = False
+        self._is_active = False
 
     def begin(self) -> None:
-        """Stand before the calls."""
+        """Take the place of the façade's own calls."""
         self._before = {name: getattr(self._facade, name) for name in ("call", "ask")}
         vars(self._facade).update(call=self.call, ask=self.ask)
-        self._is_here = True
+        self._is_active = True
 
     def end(self) -> None:
-        """Step aside: one that came later and is still there finds us silent."""
-        self._is_here = False
+        """Give them back. A later intercept that is still there passes our calls on unchanged."""
+        self._is_active = False
         for name in self._before:
             found = vars(self._facade).pop(name, None)
-            while isinstance(owner := getattr(found, "__self__", None), Detour):
-                if owner._is_here:
+            while isinstance(owner := getattr(found, "__self__", None), FacadeIntercept):
+                if owner._is_active:
                     vars(self._facade)[name] = found
                     break
                 found = owner._before[name]
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """See ``Facade.call``."""
-        if self._is_here and kwargs.get("what") in WAITS:
+        if self._is_active and kwargs.get("what") in WAITS:
             self._run(True)
         answer = self._before["call"](*args, **kwargs)
-        if self._is_here:
+        if self._is_active:
             self._run(False)
         return answer
 
     async def ask(self, *args: Any, **kwargs: Any) -> Any:
         """See ``Facade.ask``."""
         thread = self._facade._thread
-        if thread is not None and thread.is_here():  # a part of a call made elsewhere
+        if thread is not None and thread.is_here():  # a part of a call that came through ``call``
             return await self._before["ask"](*args, **kwargs)
-        if self._is_here and kwargs.get("what") in WAITS:
+        if self._is_active and kwargs.get("what") in WAITS:
             await self._arun()
-        elif self._is_here:
+        elif self._is_active:
             self._outside()
         answer = await self._before["ask"](*args, **kwargs)
-        if self._is_here:
+        if self._is_active:
             await self._arun()
         return answer

@@ -1,9 +1,9 @@
-"""A turnstile: of several coroutines one goes on at a time, in an order that a seed decides.
+"""Of several coroutines, let one go on at a time, in an order that a seed decides.
 
-A turn lasts from one ``await`` that really waits to the next. Before each turn everybody who could
-go on has arrived, so the choice is among the same ones whenever the test is run again; those who
-wait for something outside of the loop (the app's store, a thread) are waited for. What is awaited
-beyond that, such as a socket, comes when it comes, and may make another order.
+A turn lasts from one ``await`` that really waits to the next. Before each turn every coroutine that
+could go on has arrived, so the choice is among the same ones whenever the test is run again; those
+that wait for something outside of the loop (the app's store, a thread) are waited for. The end of
+any other wait, such as for a socket, is up to chance, and may make another order.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from random import Random
 from typing import Any, Final
 
 TURNS: Final = 25
-"""Turns of the loop in which whoever can go on arrives: a wake-up needs about three."""
+"""Turns of the loop in which coroutines that can go on arrive: a wake-up needs about three."""
 
 Work = Coroutine[Any, Any, object]
 
 
-class Turnstile:
+class Interleaver:
     """Leads coroutines until all have ended. Belongs to one loop."""
 
     def __init__(self, seed: int) -> None:
@@ -33,7 +33,7 @@ class Turnstile:
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self.order: list[int] = []
-        """Whose turns there were, by number."""
+        """The coroutines that had turns, by number."""
 
     async def lead(self, works: list[Work]) -> None:
         """Run coroutines to their ends. On failure: the first error; the others are cancelled."""
@@ -47,12 +47,12 @@ class Turnstile:
             raise errors.exceptions[0] from None
 
     def step_outside(self) -> None:
-        """Whoever has the turn is about to wait for something that is not on this loop."""
+        """The coroutine that has the turn is about to wait for something not on this loop."""
         if self._current is not None and _is_on(self._loop):
             self._outside.add(self._current)
 
     async def idle(self) -> bool:
-        """Wait until somebody else had a turn; False: nobody is left who could have one."""
+        """Wait until another coroutine had a turn; False: none is left that could have one."""
         assert self._current is not None
         waiter: asyncio.Future[bool] = self._loop.create_future()
         self._idle[self._current] = waiter
@@ -73,7 +73,7 @@ class Turnstile:
             self._changed.set()
 
     async def _turn(self, number: int) -> None:
-        """Wait for one's turn; once it is all over, everybody may go."""
+        """Wait for one's turn; once the interleaving has ended, there is nothing to wait for."""
         if self._is_over:
             return
         self._outside.discard(number)
@@ -87,7 +87,7 @@ class Turnstile:
         self._current = None
         self._changed.set()
 
-    # --- everybody -----------------------------------------------------------------------------
+    # --- all of them ---------------------------------------------------------------------------
 
     async def _conduct(self) -> None:
         try:
@@ -97,7 +97,6 @@ class Turnstile:
             self._is_over = True
 
     async def _next(self) -> None:
-        """Give the next turn."""
         await self._arrive()
         if self._ready:
             chosen = self._random.choice(sorted(self._ready))
@@ -115,7 +114,7 @@ class Turnstile:
             await self._change()
 
     async def _arrive(self) -> None:
-        """Let everybody come who can."""
+        """Let every coroutine arrive that can go on."""
         while True:
             for _ in range(TURNS):
                 await asyncio.sleep(0)
@@ -124,7 +123,7 @@ class Turnstile:
             await self._change()
 
     async def _over(self) -> None:
-        """Wait until the turn is over: first it has to begin."""
+        # The turn has to begin first.
         await asyncio.sleep(0)
         while self._current is not None:
             await self._change()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from penstock.context import Retry
@@ -87,3 +87,27 @@ class Drained:
     def tasks(self) -> list[str]:
         """The tasks in the order they ran."""
         return [run.task for run in self.runs]
+
+
+class FailureLog:
+    """The failures of one sandbox, and which of them the test has not looked at."""
+
+    def __init__(self) -> None:
+        self.all: list[Failure] = []
+        self.unseen: list[Failure] = []
+
+    def add(self, runs: Iterable[Run]) -> None:
+        """Keep the failures among some runs; one that the test asked for needs no look."""
+        for run in runs:
+            if run.failure is not None and run.is_surprise:
+                self.all.append(run.failure)
+                if not run.is_injected:
+                    self.unseen.append(run.failure)
+
+    def look_at(self, job: str) -> None:
+        """The test has got the failure of this job from its handle."""
+        self.unseen = [failure for failure in self.unseen if failure.job.id != job]
+
+    def forget(self, failure: Failure) -> None:
+        """The test gets this one as an exception."""
+        self.unseen = [each for each in self.unseen if each is not failure]

@@ -34,14 +34,22 @@ from penstock.testing.errors import (
     SandboxClosed,
     SandboxUsed,
     UnseenFailure,
+    UnusedFault,
     WouldBlock,
     since,
 )
-from penstock.testing.harness import Bench, Order
-from penstock.testing.intercept import Detour, Watch
-from penstock.testing.mishaps import Mishaps
-from penstock.testing.runs import Drained, Failure, Run
-from penstock.testing.stepper import Guided, Here, OnLoop, Place, taken
+from penstock.testing.execution import (
+    Execution,
+    Interleaved,
+    OnLoop,
+    OnThread,
+    run_without_waiting,
+)
+from penstock.testing.faults import At, Raised
+from penstock.testing.harness import DrainOrder, Harness
+from penstock.testing.inspection import AnyTask, Entry, Inspector
+from penstock.testing.intercept import FacadeIntercept, StoreLog
+from penstock.testing.runs import Drained, Failure, FailureLog, Run
 from penstock.testing.transactions import Lent
 
 START: Final = 1_767_225_600.0
@@ -53,7 +61,7 @@ INLINE: Final = "enqueue"
 """What the test has called, where jobs run inline."""
 
 
-class Sandbox(Mishaps):
+class Sandbox:
     """One app in a sandbox, for one block: ``with`` or ``async with``.
 
     ``mode="manual"``: jobs wait until the test runs them. ``mode="inline"``: each call that
@@ -85,22 +93,19 @@ class Sandbox(Mishaps):
         self.clock = FakeClock(self._start)
         """The clock; the app's own, too, while the block lasts."""
         self.strict = strict
-        self._failures: list[Failure] = []
-        self._unseen: list[Failure] = []
+        self._failures = FailureLog()
         self._is_open = False
         self._was_opened = False
-        watch = Watch(self._look_at, lambda id: self._bench.ask_to_end(id))
-        specs = app._specs
-        self._bench = Bench(specs, app.bus, self.clock, watch, app.settings.lease, max_attempts)
-        self._opener = StoreOpener(self._bench.connect, self.clock)
-        self._detour = Detour(
-            app._facade,
-            outside=self._step_outside,
-            run=self._inline,
-            arun=self._ainline,
+        log = StoreLog(self._failures.look_at, lambda id: self._harness.cancel(id))
+        specs, lease = app._specs, app.settings.lease
+        self._harness = Harness(specs, app.bus, self.clock, log, lease, max_attempts)
+        self._inspector = Inspector(app, self._harness, self._start)
+        self._opener = StoreOpener(self._harness.connect, self.clock)
+        self._intercept = FacadeIntercept(
+            app._facade, outside=self._step_outside, run=self._inline, arun=self._ainline
         )
         self._lent = Lent(connection)
-        self._here = Here()
+        self._on_thread = OnThread()
         self._threads = ThreadPoolExecutor(1, "penstock sandbox")
         self._ran_until = 0
 
@@ -114,22 +119,23 @@ class Sandbox(Mishaps):
         """Every attempt that raised, with the exception itself. Reading it is looking: what is in
         here does not fail the test any more.
         """
-        self._unseen.clear()
-        return tuple(self._failures)
+        self._failures.unseen.clear()
+        return tuple(self._failures.all)
 
     @property
     def recorded(self) -> tuple[Failure, ...]:
         """The same, for those who only report it."""
-        return tuple(self._failures)
+        return tuple(self._failures.all)
 
     def check(self) -> None:
         """Raise what the end of the block would: ``UnseenFailure`` or ``UnusedFault``. Once."""
-        unseen, self._unseen = tuple(self._unseen), []
+        unseen, self._failures.unseen = tuple(self._failures.unseen), []
         if self.strict and unseen:
             raise UnseenFailure(unseen) from unseen[0].error
         if self.strict:
-            self._bench.faults.check()
-            self._check_replies()
+            self._harness.task_faults.check()
+            for verb, times in self._harness.store_faults.forgo().items():
+                raise UnusedFault("the loss of a reply", verb, times)
 
     # --- the block -----------------------------------------------------------------------------
 
@@ -157,10 +163,10 @@ class Sandbox(Mishaps):
         if self._was_opened:
             raise SandboxUsed("__enter__")
         self._was_opened = True
-        taken(self._bench.open())
-        self._detour.begin()
-        # From now on new handles are of this store; whoever has one of the real store loses it
-        # when the app is closed, right after this.
+        run_without_waiting(self._harness.open())
+        self._intercept.begin()
+        # From now on new handles are of this store; those on the real store go when the app is
+        # closed, right after this.
         self.app._source.put(self._opener)
         self.app.hooks.lend(self._lent)
         self._is_open = True
@@ -169,19 +175,19 @@ class Sandbox(Mishaps):
         self._is_open = False
         self.app._source.take(self._opener)
         self.app.hooks.take_back(self._lent)
-        self._detour.end()
+        self._intercept.end()
         if is_on_a_loop():
-            self._threads.submit(self._here.close).result()
+            self._threads.submit(self._on_thread.close).result()
         else:
-            self._here.close()
+            self._on_thread.close()
         self._threads.shutdown(wait=False)
 
     def _judge(self, error: BaseException | None) -> None:
         if error is None:
             self.check()
-        elif self._unseen:
-            lines = "\n".join(f"  {failure}" for failure in self._unseen[:10])
-            error.add_note(f"in the sandbox, {len(self._unseen)} attempts failed:\n{lines}")
+        elif unseen := self._failures.unseen:
+            lines = "\n".join(f"  {failure}" for failure in unseen[:10])
+            error.add_note(f"in the sandbox, {len(unseen)} attempts failed:\n{lines}")
 
     # --- running jobs --------------------------------------------------------------------------
 
@@ -237,7 +243,7 @@ class Sandbox(Mishaps):
         """Run what is due with several workers that take turns; see ``ainterleave``."""
         if is_on_a_loop():
             raise WouldBlock("interleave")
-        return self._here.wait(self.ainterleave(workers=workers, seed=seed))
+        return self._on_thread.wait(self.ainterleave(workers=workers, seed=seed))
 
     async def ainterleave(
         self, *works: Coroutine[Any, Any, object], workers: int = 2, seed: int | None = None
@@ -249,60 +255,150 @@ class Sandbox(Mishaps):
         can meet in between; a sync handler is one turn. What fails has a note with the seed.
         """
         seed, runs = self.seed if seed is None else seed, list[Run]()
-        place = Guided(self._threads, self._step_outside)
+        execution = Interleaved(self._threads, self._step_outside)
         try:
             self._check_open("ainterleave")
             _from_one("workers", workers)
-            await self._bench.interleave(place, list(works), workers, seed, runs)
+            await self._harness.interleave(execution, list(works), workers, seed, runs)
         except BaseException as error:
             error.add_note(f"this was an interleaving with seed={seed}")
             raise
         finally:
             for work in works:
                 work.close()  # which says nothing to those that have ended
-            self._record(runs)
+            self._failures.add(runs)
         return Drained(tuple(runs))
+
+    # --- looking -------------------------------------------------------------------------------
+
+    def enqueued(self, task: AnyTask | None = None, /, *args: Any, **expected: Any) -> list[Entry]:
+        """What was enqueued since the block began, in order: all of it, of one task, or what fits.
+
+        Arguments may be given by place or by name, and options by name, as for
+        ``assert_enqueued``. What the store knew already (same id, same unique key) is not there.
+        """
+        if task is None:
+            return self._inspector.entries()
+        return self._inspector.enqueued(task, args, expected)
+
+    def assert_enqueued(
+        self, task: AnyTask, /, *args: Any, count: int | None = None, **expected: Any
+    ) -> list[Entry]:
+        """Fail unless such a job was enqueued, or exactly ``count`` of them; return those.
+
+        What is not said may be anything. A name is an argument if the task has such a parameter,
+        else an option: ``queue``, ``key``, ``delay``, ``run_at``, ``unique``, ``priority``, ... An
+        option whose name is taken by a parameter is said with ``using``:
+        ``t.assert_enqueued(send.using(key="7"), to="a@b.c")``. Defaults count as given. A parameter
+        that is called ``count`` can only be given by place.
+        """
+        return self._inspector.check_enqueued(task, args, expected, count)
+
+    def assert_not_enqueued(self, task: AnyTask, /, *args: Any, **expected: Any) -> None:
+        """Fail if such a job was enqueued."""
+        if self.enqueued(task, *args, **expected):
+            raise self._inspector.unmet(task, args, expected, "no job")
+
+    @property
+    def jobs(self) -> list[Job]:
+        """All jobs as they are now, in the order they were enqueued."""
+        return self._harness.jobs()
+
+    @property
+    def waiting(self) -> list[Job]:
+        """Those that are ready or scheduled, with the reason if they are held."""
+        return [job for job in self._harness.jobs() if job.state.is_waiting]
+
+    def snapshot(self) -> dict[str, Any]:
+        """The store as plain data that is the same in each run: for snapshot tests and diffs.
+
+        Instants are seconds since the block began, ids are "job 1", "job 2" unless chosen; what
+        says nothing is left out, and so are tracebacks.
+        """
+        return self._inspector.snapshot()
+
+    # --- faults: what is asked for and never happens fails the test ------------------------------
+    #
+    # Several for one task happen in the order they were asked for, one to each attempt.
+
+    def crash(self, task: AnyTask, at: At = "after", *, times: int | None = 1) -> None:
+        """Let the process of the task's next attempt die: ``before`` the handler is called,
+        ``during`` (after its first line), before so many-th line that it runs, or ``after`` it has
+        done everything, before anybody knows.
+
+        As after ``kill -9`` the job is rescued when the lease has run out: ``advance`` by that,
+        and it runs again. The second time it is a child process that dies, and the job is ready at
+        once; the third time it fails. In the handler a ``Crash`` is raised there, which is no
+        ``Exception``: ``finally`` and ``with`` run, as they would not in a dead process.
+        """
+        self._harness.task_faults.add_crash(self._inspector.declared(task).spec, at, times)
+
+    def fail(self, task: AnyTask, error: Raised = None, *, times: int | None = 1) -> None:
+        """Let the task's next attempts raise ``error`` in place of the handler; None: for ever."""
+        self._harness.task_faults.add_failure(self._inspector.declared(task).spec, error, times)
+
+    def time_out(self, task: AnyTask, *, times: int | None = 1) -> None:
+        """Let the task's next attempts run out of time, before the first line of the handler."""
+        self._harness.task_faults.add_time_out(self._inspector.declared(task).spec, times)
+
+    @contextmanager
+    def store_down(self) -> Iterator[None]:
+        """Let the store be away: what the app asks of it raises ``EngineUnavailable``."""
+        was_down = self._harness.store_faults.is_down
+        self._harness.store_faults.down()
+        try:
+            yield
+        finally:
+            if not was_down:
+                self._harness.store_faults.up()
+
+    def lose_reply(self, verb: str = "enqueue", *, times: int = 1) -> None:
+        """Let the app's next call happen and its answer be lost: ``EngineUnavailable``, though the
+        job is stored. An id of your own makes it safe to enqueue again.
+        """
+        _from_one("times", times)
+        self._harness.store_faults.fail(verb, when="after", times=times)
 
     # --- how ------------------------------------------------------------------------------------
 
-    def _run(self, order: Order, raises: bool = False) -> Drained:
+    def _run(self, order: DrainOrder, raises: bool = False) -> Drained:
         if is_on_a_loop():
             raise WouldBlock(order.call)
-        return taken(self._work(self._here, order, raises))
+        return run_without_waiting(self._work(self._on_thread, order, raises))
 
-    async def _arun(self, order: Order, raises: bool = False) -> Drained:
+    async def _arun(self, order: DrainOrder, raises: bool = False) -> Drained:
         return await self._work(OnLoop(self._threads, self._step_outside), order, raises)
 
-    async def _work(self, place: Place, order: Order, raises: bool) -> Drained:
+    async def _work(self, execution: Execution, order: DrainOrder, raises: bool) -> Drained:
         self._check_open(order.call)
-        if self._bench.script.is_down:
+        if self._harness.store_faults.is_down:
             raise EngineUnavailable("memory", "the test took it down")
         runs: list[Run] = []
         try:
-            await self._bench.work(place, _stopping(order) if raises else order, runs)
+            await self._harness.work(execution, order.until_failure() if raises else order, runs)
         finally:
-            self._record(runs)
+            self._failures.add(runs)
         if raises and runs and runs[-1].is_surprise and (failure := runs[-1].failure) is not None:
-            self._unseen = [each for each in self._unseen if each is not failure]
+            self._failures.forget(failure)
             raise failure.error
         return Drained(tuple(runs))
 
-    def _order(self, call: str, queue: str | None, limit: int | None) -> Order:
+    def _order(self, call: str, queue: str | None, limit: int | None) -> DrainOrder:
         if queue is not None:
             word("queue", queue)
         if limit is not None:
             _from_one("limit", limit)
-        return Order(call=call, queue=queue, limit=limit)
+        return DrainOrder(call=call, queue=queue, limit=limit)
 
-    def _later(self, call: str, duration: Duration) -> Order:
-        return Order(call=call, until=self.clock.now() + seconds(duration))
+    def _later(self, call: str, duration: Duration) -> DrainOrder:
+        return DrainOrder(call=call, until=self.clock.now() + seconds(duration))
 
-    def _up_to(self, job: Handle[Any] | str) -> Order:
+    def _up_to(self, job: Handle[Any] | str) -> DrainOrder:
         id = job if isinstance(job, str) else job.id
         found = self._job(id)
         match found.state:
             case State.READY:
-                return Order(call="run", after=lambda run: run.job.id == id)
+                return DrainOrder(call="run", after=lambda run: run.job.id == id)
             case State.SCHEDULED:
                 due_at = since(self._start, found.run_at or 0.0)
                 now = since(self._start, self.clock.now())
@@ -323,49 +419,37 @@ class Sandbox(Mishaps):
         raise NotDue(id, found.state, f"{why}; see t.waiting and app.queues()")
 
     def _job(self, id: str) -> Job:
-        for job in self._bench.jobs():
+        for job in self._harness.jobs():
             if job.id == id:
                 return job
         raise JobGone(id)
-
-    def _record(self, runs: list[Run]) -> None:
-        for run in runs:
-            failure = run.failure
-            if failure is None or not run.is_surprise:
-                continue
-            self._failures.append(failure)
-            if not run.is_injected:
-                self._unseen.append(failure)
-
-    def _look_at(self, id: str) -> None:
-        self._unseen = [failure for failure in self._unseen if failure.job.id != id]
 
     def _check_open(self, call: str) -> None:
         if not self._is_open:
             raise SandboxClosed(call)
 
     def _step_outside(self) -> None:
-        if self._bench.turnstile is not None:
-            self._bench.turnstile.step_outside()
+        if self._harness.interleaver is not None:
+            self._harness.interleaver.step_outside()
 
     # --- inline --------------------------------------------------------------------------------
 
     def _has_more(self) -> bool:
-        return self.mode == "inline" and len(self._bench.watch.stored) > self._ran_until
+        return self.mode == "inline" and len(self._harness.log.stored) > self._ran_until
 
     def _inline(self, waits: bool) -> None:
         """Run what was enqueued. If others run jobs just now, they do: they look again at the end.
         Only a call that waits anyhow waits for that; else it could be them who wait for us.
         """
-        while self._has_more() and not self._bench.is_inside:
-            if not self._bench.is_busy:
+        while self._has_more() and not self._harness.is_inside:
+            if not self._harness.is_busy:
                 with self._up_to_now():
                     if is_on_a_loop():
-                        self._threads.submit(self._run, Order(call=INLINE)).result()
+                        self._threads.submit(self._run, DrainOrder(call=INLINE)).result()
                     else:
-                        self._run(Order(call=INLINE))
+                        self._run(DrainOrder(call=INLINE))
             elif waits and not is_on_a_loop():
-                self._bench.idle.result()
+                self._harness.idle.result()
             else:
                 return
 
@@ -373,17 +457,17 @@ class Sandbox(Mishaps):
         """The same, awaited. Async code that these others run can be told from any other, so here
         nobody else returns before the jobs have run.
         """
-        while self._has_more() and not self._bench.is_inside:
-            if not self._bench.is_busy:
+        while self._has_more() and not self._harness.is_inside:
+            if not self._harness.is_busy:
                 with self._up_to_now():
-                    await self._arun(Order(call=INLINE))
+                    await self._arun(DrainOrder(call=INLINE))
             else:
-                await asyncio.shield(asyncio.wrap_future(self._bench.idle))
+                await asyncio.shield(asyncio.wrap_future(self._harness.idle))
 
     @contextmanager
     def _up_to_now(self) -> Iterator[None]:
         """Run what is stored so far; if others were quicker, they do."""
-        stored = self._bench.watch.stored
+        stored = self._harness.log.stored
         count = len(stored)
         try:
             yield
@@ -393,18 +477,6 @@ class Sandbox(Mishaps):
                 raise
         else:
             self._ran_until = max(self._ran_until, count)
-
-
-def _stopping(order: Order) -> Order:
-    """The same, but ended by the first failure."""
-    first = order.after
-
-    def after(run: Run) -> bool:
-        return run.is_surprise or (first is not None and first(run))
-
-    return Order(
-        call=order.call, queue=order.queue, limit=order.limit, until=order.until, after=after
-    )
 
 
 def _from_one(name: str, value: object) -> None:
