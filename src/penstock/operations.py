@@ -271,7 +271,7 @@ class Operations:
     ) -> tuple[Finding, ...]:
         """The same, while this thread waits."""
         asked = self.adoctor(watch=watch, thorough=thorough, mend=mend)
-        # Not on the façade's loop: that would open the store before anybody looks at it.
+        # Not on the façade's loop: that would open the store before it is examined.
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(asyncio.run, asked).result()
 

@@ -1,4 +1,7 @@
-"""What a caller may ask for when a job is enqueued: checked once, merged, never changed."""
+"""What a caller may ask for when a job is enqueued, and the draft that is made of it.
+
+Options are checked once, merged, and never changed.
+"""
 
 from __future__ import annotations
 
@@ -204,10 +207,7 @@ def instant(name: str, value: object) -> float:
     return float(found)
 
 
-# --- draft --------------------------------------------------------------------------------------
-#
-# From a call to a draft: the options that the arguments decide, and what the process adds.
-
+# --- from a call to a draft ---------------------------------------------------------------------
 
 _FILLED_IN: Final = object()
 
@@ -285,5 +285,5 @@ def draft(task: str, payload: bytes, options: Options, settings: Settings) -> Dr
 
 @lru_cache(maxsize=1)
 def _process(pid: int) -> str:
-    """Who enqueues, where no attempt does."""
+    """The name of this process, for jobs that no attempt enqueues."""
     return f"{socket.gethostname()}:{pid}"

@@ -22,7 +22,7 @@ class Level(StrEnum):
 
     @property
     def is_bad(self) -> bool:
-        """Somebody should do something."""
+        """It calls for something to be done."""
         return self in _BAD
 
 

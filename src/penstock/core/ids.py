@@ -1,4 +1,4 @@
-"""Ids of jobs: made by whoever enqueues, so that a repeated call is the same call."""
+"""Ids of jobs: made by the process that enqueues, so that a repeated call is the same call."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _chance = _Chance()
 
 
 def new_id(at: float = 0.0) -> str:
-    """Return an id nobody else has: ten digits that grow with the time, sixteen at random.
+    """Return a new id: ten digits that grow with the time, sixteen at random.
 
     That it grows, where ``at`` is given, is only for the store's index, where ids of one hour are
     neighbours then: nothing may read an order from it.
@@ -64,8 +64,8 @@ def new_ids(at: float) -> Iterator[str]:
 
 
 class Ids(Sequence[str]):
-    """So many ids as ``new_ids`` makes them, each made when somebody asks for it or a later one:
-    many are on their way to the store while others are made.
+    """So many ids as ``new_ids`` makes them, each made when it or a later one is asked for: many
+    are on their way to the store while others are made.
     """
 
     __slots__ = ("_count", "_made", "_more")

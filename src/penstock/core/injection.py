@@ -126,7 +126,7 @@ def wanted_by(
     task: str,
     supplier: Supplier | None = None,
 ) -> dict[str, Function]:
-    """The parameters that are marked with ``Depends``, and who makes what goes into them."""
+    """The parameters that are marked with ``Depends``, and the makers of what goes into them."""
     wanted = {}
     for each in parameters:
         mark = _mark(each, hints[each.name], task)

@@ -211,7 +211,7 @@ def payloads_of(drafts: Sequence[Draft]) -> Sequence[bytes]:
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One stored run of a task.
 
-    ``worker`` is who runs the attempt, or who settled the last one; a rescue clears it.
+    ``worker`` runs the attempt, or has settled the last one; a rescue clears it.
     ``started`` is false while a claimed job only waits in its worker's hands. The ticket is
     (``place``, ``seq``): the pass of a fair queue, then the order of arrival. ``claimed_at`` is
     None until the first claim, and again after a person sent the job back.

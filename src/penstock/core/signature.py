@@ -43,8 +43,8 @@ class Payload(dict[str, Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Means:
-    """What a signature needs to write and read; made together, used together."""
+class _Resolved:
+    """What the resolved annotations give; made together, used together."""
 
     binding: Binding
     body: Codec
@@ -57,7 +57,7 @@ class Signature:
     Annotations are resolved at the first use, when all modules are there.
     """
 
-    __slots__ = ("_function", "_inject", "_means", "_supplier", "_written", "plan", "task")
+    __slots__ = ("_function", "_inject", "_resolved", "_supplier", "_written", "plan", "task")
 
     @classmethod
     def of(
@@ -88,7 +88,7 @@ class Signature:
         self._function = function
         self._inject = inject
         self._supplier = supplier
-        self._means: _Means | None = None
+        self._resolved: _Resolved | None = None
         try:
             self._written = read_signature(function)
         except (TypeError, ValueError) as error:
@@ -108,7 +108,7 @@ class Signature:
     @property
     def given(self) -> inspect.Signature:
         """What a caller gives: all but what the worker fills in."""
-        return (self._means or self._prepare()).binding.given
+        return (self._resolved or self._prepare()).binding.given
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limit: int = LIMIT) -> bytes:
         """The payload for a call.
@@ -116,42 +116,42 @@ class Signature:
         On failure: BadArguments for a call that does not bind or fit, Unencodable for a value
         that would not come back, PayloadTooLarge.
         """
-        means = self._means or self._prepare()
+        resolved = self._resolved or self._prepare()
         try:
-            value = means.binding.bind(args, kwargs)
+            value = resolved.binding.bind(args, kwargs)
         except TypeError as error:
             raise self._unbound(error) from None
-        return means.body.write(value, self.task, limit)
+        return resolved.body.write(value, self.task, limit)
 
     def encode_object(self, body: Mapping[str, Any], limit: int = LIMIT) -> bytes:
         """The payload for arguments by name, in the shape they are stored in; as ``encode``.
 
         Values may come from JSON: base64 text is taken for bytes here.
         """
-        means = self._means or self._prepare()
+        resolved = self._resolved or self._prepare()
         try:
-            value = means.binding.adopt(body)
+            value = resolved.binding.adopt(body)
         except TypeError as error:
             raise self._unbound(error) from None
-        return means.body.write(value, self.task, limit, FROM_JSON)
+        return resolved.body.write(value, self.task, limit, FROM_JSON)
 
     def decode(self, payload: bytes, context: object = None) -> BoundCall:
         """The ``(args, kwargs)`` to call the function with; ``context`` is what is injected.
 
         On failure: NotAnObject for what is no JSON object, BadPayload for one that does not fit.
         """
-        means = self._means or self._prepare()
+        resolved = self._resolved or self._prepare()
         try:
-            value = means.body.read(payload)
+            value = resolved.body.read(payload)
         except Exception as error:  # a type's own code runs here too
-            raise self._misread(payload, error, means.body) from error
+            raise self._misread(payload, error, resolved.body) from error
         try:
-            return means.binding.call(value, context)
+            return resolved.binding.call(value, context)
         except TypeError as error:
             raise BadPayload(self.task, str(error)) from None
 
     def fill(self, call: BoundCall, made: Mapping[Function, Any], plan: Plan) -> BoundCall:
-        """A call from ``decode`` with its dependencies: ``made``, by who made it."""
+        """A call from ``decode`` with its dependencies: ``made``, by their makers."""
         args, kwargs = list(call[0]), call[1]
         for name, maker in plan.wanted.items():
             if name in kwargs:
@@ -183,17 +183,17 @@ class Signature:
         """
         if value is None:
             return b"null"
-        means = self._means or self._prepare()
+        resolved = self._resolved or self._prepare()
         try:
-            return means.result.write(value, self.task, limit, LOOSE)
+            return resolved.result.write(value, self.task, limit, LOOSE)
         except PayloadTooLarge as error:
             raise PayloadTooLarge(self.task, error.size, limit, "max_result") from None
 
     def decode_result(self, payload: bytes) -> Any:
         """The result by the return annotation, or plain JSON where it does not fit."""
-        means = self._means or self._prepare()
+        resolved = self._resolved or self._prepare()
         try:
-            return means.result.read(payload)
+            return resolved.result.read(payload)
         except Exception:  # a type's own code runs here too
             pass
         try:
@@ -201,14 +201,14 @@ class Signature:
         except (*_NO_JSON, RecursionError) as error:
             raise BadPayload(self.task, f"the stored result is no JSON: {error}") from error
 
-    def _prepare(self) -> _Means:
+    def _prepare(self) -> _Resolved:
         """Set all at once: threads that come here together may each use their own."""
         hints = self._hints()
         binding = _binding(self._parameters, hints, self._filled(hints))
         body = Codec(binding.kind, binding.label)
         result = Codec(carried(hints["return"]), lambda path: f"result{path}")
-        self._means = _Means(binding, body, result)
-        return self._means
+        self._resolved = _Resolved(binding, body, result)
+        return self._resolved
 
     @property
     def _parameters(self) -> Sequence[Parameter]:

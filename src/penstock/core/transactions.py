@@ -67,7 +67,7 @@ class Effect(ABC):
 
     @abstractmethod
     async def undo(self, *, at_once: bool = False) -> None:
-        """Roll back. With ``at_once``, wait for nobody. Never raises an error of the driver."""
+        """Roll back. With ``at_once``, without waiting. Never raises an error of the driver."""
 
 
 class Effects(ABC):

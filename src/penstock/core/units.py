@@ -1,4 +1,8 @@
-"""Durations as people write them: seconds, text such as ``"1h30m"``, or a ``timedelta``."""
+"""Durations and sizes as people write them.
+
+A duration is seconds, text such as ``"1h30m"``, or a ``timedelta``; a size is bytes, or text such
+as ``"512MB"`` and ``"2GiB"``.
+"""
 
 from __future__ import annotations
 
@@ -115,14 +119,10 @@ def _parse(value: str, subject: str) -> float:
 
 
 def _decimal(number: float, places: int) -> str:
-    """Fixed point without needless zeros: 2.5, 30, 0.001."""
     return f"{number:.{places}f}".rstrip("0").rstrip(".")
 
 
-# --- size ---------------------------------------------------------------------------------------
-#
-# Sizes as people write them: bytes, or text such as ``"512MB"`` and ``"2GiB"``.
-
+# --- sizes ---------------------------------------------------------------------------------------
 
 BYTES: Final[Mapping[str, int]] = MappingProxyType(
     {

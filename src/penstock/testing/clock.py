@@ -2,7 +2,7 @@
 
     clock = FakeClock()
     nap = asyncio.create_task(clock.sleep(60))
-    await clock.asleep()        # wait until somebody sleeps on it; no guessing
+    await clock.asleep()        # wait until a task sleeps on it; no guessing
     clock.advance(60)
     await nap                   # at once
 
@@ -81,7 +81,7 @@ class FakeClock(Clock):
     # --- what a test does ----------------------------------------------------------------------
 
     def advance(self, seconds: float) -> None:
-        """Let time pass in one leap, and wake everybody whose time has come, the earliest first.
+        """Let time pass in one leap, and wake each sleeper whose time has come, the earliest first.
 
         Those woken run when the test next awaits something; ``settle`` is enough on one loop.
         """

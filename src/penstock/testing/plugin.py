@@ -133,7 +133,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """A failure that nobody looked at is the test's own, not that of its teardown."""
+    """A failure that the test did not look at is its own, not that of its teardown."""
     try:
         result = yield
     except BaseException:

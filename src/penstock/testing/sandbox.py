@@ -124,7 +124,7 @@ class Sandbox:
 
     @property
     def recorded(self) -> tuple[Failure, ...]:
-        """The same, for those who only report it."""
+        """The same, for a report: it is no look."""
         return tuple(self._failures.all)
 
     def check(self) -> None:
@@ -324,7 +324,7 @@ class Sandbox:
     def crash(self, task: AnyTask, at: At = "after", *, times: int | None = 1) -> None:
         """Let the process of the task's next attempt die: ``before`` the handler is called,
         ``during`` (after its first line), before so many-th line that it runs, or ``after`` it has
-        done everything, before anybody knows.
+        done everything, before the store knows.
 
         As after ``kill -9`` the job is rescued when the lease has run out: ``advance`` by that,
         and it runs again. The second time it is a child process that dies, and the job is ready at
@@ -438,8 +438,8 @@ class Sandbox:
         return self.mode == "inline" and len(self._harness.log.stored) > self._ran_until
 
     def _inline(self, waits: bool) -> None:
-        """Run what was enqueued. If others run jobs just now, they do: they look again at the end.
-        Only a call that waits anyhow waits for that; else it could be them who wait for us.
+        """Run what was enqueued. A thread that runs jobs just now does it: it looks again at the
+        end. Only a call that waits anyhow waits for that; else that thread could wait for this one.
         """
         while self._has_more() and not self._harness.is_inside:
             if not self._harness.is_busy:
@@ -454,8 +454,8 @@ class Sandbox:
                 return
 
     async def _ainline(self) -> None:
-        """The same, awaited. Async code that these others run can be told from any other, so here
-        nobody else returns before the jobs have run.
+        """The same, awaited. Here a caller that is run by the other thread can be told from any
+        other, so that every other one returns after the jobs have run.
         """
         while self._has_more() and not self._harness.is_inside:
             if not self._harness.is_busy:
@@ -466,7 +466,7 @@ class Sandbox:
 
     @contextmanager
     def _up_to_now(self) -> Iterator[None]:
-        """Run what is stored so far; if others were quicker, they do."""
+        """Run what is stored so far, unless another thread was quicker."""
         stored = self._harness.log.stored
         count = len(stored)
         try:
