@@ -33,7 +33,7 @@ from penstock.testing.faulty import Faulty
 from penstock.testing.intercept import SandboxEngine, StoreLog
 from penstock.testing.interleaving import Interleaver
 from penstock.testing.runs import Run
-from penstock.testing.stepper import DeadWorker, Stepper
+from penstock.testing.stepper import Stepper, WorkerDeath
 from penstock.worker.inflight import Attempt, Ending
 from penstock.worker.middleware import lifespan
 
@@ -90,7 +90,7 @@ class Harness:
         self._bus = bus
         self._lease = lease
         self._max_attempts = max_attempts
-        self._dead_workers: list[DeadWorker] = []
+        self._deaths: list[WorkerDeath] = []
         self._running: dict[str, Attempt] = {}
         self._pid = os.getpid()
         self._busy = threading.Lock()
@@ -196,7 +196,7 @@ class Harness:
 
     def _next_at(self) -> float | None:
         """The next instant at which something happens by itself."""
-        now, instants = self.clock.now(), [dead.rescued_at for dead in self._dead_workers]
+        now, instants = self.clock.now(), [dead.rescued_at for dead in self._deaths]
         with self._store.lock:
             jobs = list(self._store.jobs.values())
         for job in jobs:
@@ -258,7 +258,7 @@ class Harness:
 
     def _new_stepper(self) -> Stepper:
         return Stepper(
-            self._engine, self._specs, self.clock, self._lease, self.task_faults, self._dead_workers
+            self._engine, self._specs, self.clock, self._lease, self.task_faults, self._deaths
         )
 
     @contextmanager

@@ -51,7 +51,7 @@ _OF_ATTEMPTS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class DeadWorker:
+class WorkerDeath:
     """A worker that died, and when its jobs are rescued."""
 
     worker: str
@@ -87,14 +87,14 @@ class Stepper:
         clock: Clock,
         lease: float,
         faults: TaskFaults,
-        dead_workers: list[DeadWorker],
+        deaths: list[WorkerDeath],
     ) -> None:
         self._engine = engine
         self._specs = specs
         self._clock = clock
         self._lease = lease
         self._faults = faults
-        self._dead_workers = dead_workers
+        self._deaths = deaths
         self._turn = 0
         self.worker = _new_name()
         self._runner = RecordingRunner(clock.now, lambda: self.worker)
@@ -165,9 +165,9 @@ class Stepper:
     async def rescue(self) -> None:
         """Take the jobs of workers that died a lease ago."""
         now = self._clock.now()
-        over = [dead for dead in self._dead_workers if dead.rescued_at <= now]
+        over = [dead for dead in self._deaths if dead.rescued_at <= now]
         for dead in over:
-            self._dead_workers.remove(dead)
+            self._deaths.remove(dead)
             while await self._engine.rescue([Sighting(dead.worker, 0)], RESCUE_BATCH):
                 pass
 
@@ -176,7 +176,7 @@ class Stepper:
             how = "was killed, because the test says so"
             await self._settle(crashed(attempt, how, at, self.worker))
         else:
-            self._dead_workers.append(DeadWorker(self.worker, at + self._lease))
+            self._deaths.append(WorkerDeath(self.worker, at + self._lease))
             self.worker = _new_name()
             await self.join()
         return Run(await self._now_of(attempt.job), OutcomeKind.CRASHED, at, None, True)
