@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.job import State
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from penstock.testing.runs import Failure
 
 
-@dataclass(eq=False)
 class Runaway(PenstockError):
     """Jobs lead to jobs, without end."""
 
@@ -28,21 +26,18 @@ class Runaway(PenstockError):
         )
 
 
-@dataclass(eq=False)
 class NobodyRuns(UsageError, RuntimeError):
     """Waiting for a job in a place where nothing runs meanwhile."""
 
     job: str
     state: State
 
-    def __str__(self) -> str:
-        return (
-            f"job {self.job} is {self.state}, and in a sandbox nothing runs while you wait for it; "
-            "call drain() or advance(...) first, or wait for it inside interleave(...)"
-        )
+    _sentence = (
+        "job {job} is {state}, and in a sandbox nothing runs while you wait for it; "
+        "call drain() or advance(...) first, or wait for it inside interleave(...)"
+    )
 
 
-@dataclass(eq=False)
 class NotDue(UsageError, RuntimeError):
     """A job that was to run now, and cannot."""
 
@@ -50,65 +45,53 @@ class NotDue(UsageError, RuntimeError):
     state: State
     why: str
 
-    def __str__(self) -> str:
-        return f"job {self.job} is {self.state} and cannot run now: {self.why}"
+    _sentence = "job {job} is {state} and cannot run now: {why}"
 
 
-@dataclass(eq=False)
 class SandboxBusy(UsageError, RuntimeError):
     """One drain inside another."""
 
     call: str
 
-    def __str__(self) -> str:
-        return (
-            f"{self.call}() while jobs of the same sandbox run already; what a handler enqueues "
-            "runs when it has ended, so leave the call out"
-        )
+    _sentence = (
+        "{call}() while jobs of the same sandbox run already; what a handler enqueues "
+        "runs when it has ended, so leave the call out"
+    )
 
 
-@dataclass(eq=False)
 class SandboxClosed(UsageError, RuntimeError):
     """A sandbox outside of its block."""
 
     call: str
 
-    def __str__(self) -> str:
-        return f"{self.call}() outside of the sandbox's block; use it inside `with Sandbox(app)`"
+    _sentence = "{call}() outside of the sandbox's block; use it inside `with Sandbox(app)`"
 
 
-@dataclass(eq=False)
 class SandboxUsed(SandboxClosed):
     """A sandbox entered twice."""
 
-    def __str__(self) -> str:
-        return "a sandbox is for one block, and this one has its own already; make another"
+    _sentence = "a sandbox is for one block, and this one has its own already; make another"
 
 
-@dataclass(eq=False)
 class SandboxForked(UsageError, RuntimeError):
     """Jobs to be run in a fork of the process that has the sandbox."""
 
     call: str
 
-    def __str__(self) -> str:
-        return (
-            f"{self.call}() in a fork of the test's process, which has only a copy of the sandbox: "
-            "the test would not see it; run jobs in the test, or make a sandbox in the fork"
-        )
+    _sentence = (
+        "{call}() in a fork of the test's process, which has only a copy of the sandbox: "
+        "the test would not see it; run jobs in the test, or make a sandbox in the fork"
+    )
 
 
-@dataclass(eq=False)
 class WouldBlock(UsageError, RuntimeError):
     """A blocking call where a loop runs."""
 
     call: str
 
-    def __str__(self) -> str:
-        return f"{self.call}() would block the loop that runs here; use `await t.a{self.call}()`"
+    _sentence = "{call}() would block the loop that runs here; use `await t.a{call}()`"
 
 
-@dataclass(eq=False)
 class NotReached(PenstockError, AssertionError):
     """A fault that was to happen at a line which the handler did not come to."""
 
@@ -116,14 +99,12 @@ class NotReached(PenstockError, AssertionError):
     line: int
     lines: int
 
-    def __str__(self) -> str:
-        return (
-            f"{self.task} was to be stopped before its line {self.line} and has run only "
-            f"{self.lines}; lines are counted as they are run, from 1"
-        )
+    _sentence = (
+        "{task} was to be stopped before its line {line} and has run only "
+        "{lines}; lines are counted as they are run, from 1"
+    )
 
 
-@dataclass(eq=False)
 class UnusedFault(PenstockError, AssertionError):
     """A test that asked for a fault which never happened."""
 
@@ -139,7 +120,6 @@ class UnusedFault(PenstockError, AssertionError):
         )
 
 
-@dataclass(eq=False)
 class UnseenFailure(PenstockError, AssertionError):
     """Attempts that failed in a test which did not look."""
 
