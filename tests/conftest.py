@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import signal
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from pathlib import PurePath
+from pathlib import Path, PurePath
+from typing import Any
 
 import pytest
 
@@ -31,9 +33,30 @@ def postgres_url() -> Iterator[str]:
         yield url
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests that may share a fixture of their module run in one process: it is made once.
+
+    xdist's own groups do nothing with pytest 9.2, which has no ``_nodeid`` to write them to.
+    """
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    class ModulesWithFixtures(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return path if _shares_fixtures(config.rootpath / path) else nodeid
+
+    return ModulesWithFixtures(config, log)
+
+
+@functools.cache
+def _shares_fixtures(module: Path) -> bool:
+    return '(scope="module")' in module.read_text()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say where the time went: seconds per directory, in all test processes together."""
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
     tests: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
@@ -43,5 +66,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 tests[directory] += report.when == "call"
     if len(seconds) > 1:
         terminalreporter.section("seconds per directory")
-        for directory, total in seconds.most_common():
+        for directory, total in sorted(seconds.items(), key=lambda each: -each[1]):
             terminalreporter.write_line(f"{total:8.1f}s {tests[directory]:6} {directory}")

@@ -14,7 +14,7 @@ SECONDS = 5.0
 
 LOST = "was acknowledged and is not stored"
 
-pytestmark = [pytest.mark.xdist_group("chaos"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
