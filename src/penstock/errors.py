@@ -45,7 +45,6 @@
         │   ├── EngineCrowded
         │   ├── EngineReentered
         │   ├── EngineReplaced
-        │   ├── BatcherFull
         │   └── EngineTimeout       (TimeoutError)
         ├── EngineRefused           the server does not let this user in
         ├── EngineForbidden         the server does not allow this user to do this
@@ -558,15 +557,6 @@ class EngineReplaced(EngineUnavailable):
     _sentence = (
         "{engine} is not the one that was opened: {why}; "
         "put it back, or close and open anew to use what is there now"
-    )
-
-
-class BatcherFull(EngineUnavailable):
-    """More waits to be sent than is allowed to."""
-
-    _sentence = (
-        "{engine} has too much to send: {why}; "
-        "await put(), which waits its turn, or raise max_pending"
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.engines.batcher import Batcher, halved
-from penstock.errors import BatcherFull, EngineClosed, EngineFull, EngineUnavailable, ItemRefused
+from penstock.errors import EngineClosed, EngineFull, EngineUnavailable, ItemRefused
 
 
 class Post:
@@ -164,46 +164,18 @@ async def test_an_item_that_cannot_be_weighed_is_its_callers_error_alone():
     assert isinstance(broken, ZeroDivisionError)
 
 
-# --- submit -------------------------------------------------------------------------------------
+# --- callers that go ----------------------------------------------------------------------------
 
 
-async def test_items_submitted_in_one_turn_share_a_batch():
-    post = Post()
-    batcher = Batcher(post)
-    answers = [batcher.submit(item) for item in range(5)]
-    assert post.batches == []
-
-    assert await asyncio.gather(*answers) == [0, -1, -2, -3, -4]
-    assert post.batches == [[0, 1, 2, 3, 4]]
-
-
-async def test_submitting_is_refused_when_too_much_waits_while_put_waits_its_turn():
-    post = Post(is_open=False)
-    batcher = Batcher(post, max_pending=2)
-    putting = await filled(post, batcher, [1, 2, 3, 4])
-
-    with pytest.raises(BatcherFull) as full:
-        batcher.submit(5)
-
-    assert str(full.value) == (
-        "the batcher has too much to send: 3 items wait already; "
-        "await put(), which waits its turn, or raise max_pending"
-    )
-    post.door.set()
-    assert await asyncio.gather(*putting) == [-1, -2, -3, -4]
-    assert await batcher.submit(5) == -5
-
-
-async def test_an_item_whose_future_is_cancelled_in_time_is_not_sent():
+async def test_an_item_whose_caller_is_cancelled_in_time_is_not_sent():
     post = Post(is_open=False)
     batcher = Batcher(post)
-    putting = await filled(post, batcher, [1])
-    gone, stays = batcher.submit(2), batcher.submit(3)
+    first, gone, stays = await filled(post, batcher, [1, 2, 3])
     gone.cancel()
     post.door.set()
 
     assert await stays == -3
-    assert await putting[0] == -1
+    assert await first == -1
     assert post.stored == [1, 3]
 
 
@@ -286,12 +258,14 @@ async def test_any_other_error_goes_to_every_caller_of_that_batch_and_no_other()
 
 async def test_too_few_answers_are_an_error_for_every_caller():
     async def short(items: Sequence[int]) -> list[int]:
+        await asyncio.sleep(0)
         return [0]
 
     batcher: Batcher[int, int] = Batcher(short)
-    answers = await asyncio.gather(*map(batcher.submit, range(3)), return_exceptions=True)
+    answers = await asyncio.gather(*map(batcher.put, range(4)), return_exceptions=True)
 
-    assert [str(answer) for answer in answers] == ["3 items were sent, 1 answers came back"] * 3
+    assert answers[0] == 0
+    assert [str(answer) for answer in answers[1:]] == ["3 items were sent, 1 answers came back"] * 3
 
 
 async def test_a_cancelled_caller_in_flight_does_not_disturb_those_behind_it():
@@ -311,9 +285,8 @@ async def test_a_cancelled_caller_of_a_batch_does_not_disturb_its_neighbours():
     post = Post(is_open=False)
     batcher = Batcher(post)
     putting = await filled(post, batcher, [1])
-    cancelled = asyncio.create_task(batcher.put(2))
+    cancelled, *neighbours = [asyncio.create_task(batcher.put(item)) for item in (2, 3, 4, 5)]
     await turns()
-    neighbours = [batcher.submit(item) for item in (3, 4, 5)]
     post.doors[1] = asyncio.Event()
     post.door.set()
     await putting[0]
@@ -343,32 +316,49 @@ async def test_a_send_that_was_cancelled_by_the_store_is_a_fault_not_a_cancellat
 
 
 @pytest.mark.parametrize("is_started", [True, False])
-async def test_if_the_flusher_is_cancelled_nobody_is_left_waiting(is_started):
+async def test_if_the_flusher_is_cancelled_no_caller_is_left_waiting(is_started, monkeypatch):
     post = Post(is_open=False)
     batcher = Batcher(post, max_items=2)
-    answers = [batcher.submit(item) for item in range(5)]
+    first, *others = await filled(post, batcher, range(6))
+    go_on = batcher._go_on
+
+    def cancelled() -> None:
+        go_on()
+        if batcher._flusher is not None:
+            monkeypatch.undo()
+            batcher._flusher.cancel()
+
     if is_started:
+        post.doors[1] = asyncio.Event()
+        post.begun.clear()
+        post.door.set()
         await post.begun.wait()
+        assert batcher._flusher is not None
+        batcher._flusher.cancel()
+    else:
+        monkeypatch.setattr(batcher, "_go_on", cancelled)
+        post.door.set()
+    results = await asyncio.gather(*others, return_exceptions=True)
 
-    (flusher,) = tasks()
-    flusher.cancel()
-    results = await asyncio.gather(*answers, return_exceptions=True)
-
+    assert await first == 0
     assert [type(result) for result in results] == [EngineUnavailable] * 5
-    post.door.set()
     assert await batcher.put(7) == -7
     await batcher.close()
 
 
-def test_if_the_loop_is_torn_down_nobody_is_left_waiting():
+def test_if_the_loop_is_torn_down_no_caller_is_left_waiting():
     """A send that raises KeyboardInterrupt takes the loop along, and every future is answered."""
     answers: list[asyncio.Future[int]] = []
 
     async def main() -> None:
-        post = Post()
-        post.faults = {0: KeyboardInterrupt()}
+        post = Post(is_open=False)
+        post.faults = {1: KeyboardInterrupt()}
         batcher = Batcher(post, max_items=2)
-        answers.extend(batcher.submit(item) for item in range(5))
+        (first,) = await filled(post, batcher, [0])
+        # Not by ``put``, whose task would be cancelled with the loop.
+        answers.extend(batcher._enter(item) for item in range(1, 6))
+        post.door.set()
+        await first
         await asyncio.Event().wait()
 
     with pytest.raises(KeyboardInterrupt):
@@ -390,8 +380,6 @@ async def test_closing_sends_what_is_in_line_then_refuses():
 
     with pytest.raises(EngineClosed) as refused:
         await batcher.put(9)
-    with pytest.raises(EngineClosed):
-        batcher.submit(9)
     post.door.set()
     await asyncio.gather(*closing)
 
@@ -410,7 +398,7 @@ async def test_closing_an_idle_batcher_ends_at_once():
     await batcher.close()
 
     with pytest.raises(EngineClosed):
-        batcher.submit(1)
+        await batcher.put(1)
 
 
 # --- everything at once -------------------------------------------------------------------------
@@ -418,7 +406,6 @@ async def test_closing_an_idle_batcher_ends_at_once():
 ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), st.integers(1, 8)),
-        st.tuples(st.just("submit"), st.integers(1, 8)),
         st.tuples(st.just("cancel"), st.integers(0, 12)),
         st.tuples(st.just("turn"), st.integers(1, 6)),
         st.tuples(st.just("step"), st.integers(1, 3)),
@@ -453,8 +440,6 @@ async def play(actions, bad: set[int], max_items: int, max_bytes: int) -> None:
                 for _ in range(number):
                     item = len(callers)
                     callers.append(asyncio.ensure_future(batcher.put(item)))
-            case "submit":
-                callers.extend([batcher.submit(len(callers) + each) for each in range(number)])
             case "cancel" if number < len(callers):
                 callers[number].cancel()
             case "turn":

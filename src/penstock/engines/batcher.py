@@ -1,8 +1,13 @@
 """Batching without waiting: what arrives while a batch is in flight is sent as the next one.
 
-There is no timer. An item that finds nothing in flight is sent at once, alone, by its own caller;
-the more arrive meanwhile, the larger the next batch (group commit). One send is in flight at a
+This is group commit, without a timer. An item that finds nothing in flight is sent at once, alone,
+by its own caller; the more arrive meanwhile, the larger the next batch. One send is in flight at a
 time, and a task exists only while there is something to send.
+
+An item is *contested* while an open transaction of another process has an id or a key that it
+needs: whether it is stored depends on how that ends. Its caller waits, no other does. Contested
+items are tried one by one, with a pause between rounds; of those that want the same thing only the
+first is tried until it has its answer.
 
 What a caller can rely on
 
@@ -11,7 +16,7 @@ What a caller can rely on
 | an item of the batch is refused        | the batch is halved until it stands alone; only its    |
 |                                        | caller gets the ``ItemRefused`` (law 10)               |
 | an item is contested                   | it is taken out and tried again by itself until its    |
-|                                        | caller gives up; the others go on (see ``contested``)  |
+|                                        | caller gives up; the others go on                      |
 | the send fails in any other way        | every caller of that batch gets the error              |
 | a caller is cancelled                  | its item is sent or not; its neighbours notice nothing |
 | the send or the flusher is cancelled   | callers get ``EngineUnavailable``: it may have happened |
@@ -26,18 +31,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import BatcherFull, EngineClosed, EngineUnavailable, ItemContested, ItemRefused
-
-# --- contested ----------------------------------------------------------------------------------
-#
-# Items that somebody else keeps from being stored: tried again by themselves, off the line.
-#
-# A transaction that is still open has an id or a key that an item needs. Whether the item is stored
-# depends on how that ends, so its caller waits; nobody else does. The items are tried one by one,
-# with a pause between rounds; of those that want the same thing only the first is tried until it
-# has
-# its answer. A task exists only while somebody waits here.
-
+from penstock.errors import EngineClosed, EngineUnavailable, ItemContested, ItemRefused
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -47,122 +41,6 @@ PAUSES: Final = (0.05, 0.1, 0.2, 0.5)
 
 Marks = Callable[[T], Iterable[Hashable]]
 """What an item needs for itself alone: its id, its unique key."""
-
-
-@dataclass(eq=False, slots=True)
-class _Waiting(Generic[T, R]):
-    """An item, where its answer goes, and why it has none yet."""
-
-    item: T
-    answer: asyncio.Future[R]
-    refusal: ItemContested
-    marks: frozenset[Hashable]
-
-
-class Contested(Generic[T, R]):
-    """The items that wait for others to let go. Belongs to one event loop."""
-
-    def __init__(
-        self, send: Callable[[T], Awaitable[R]], marks: Marks[T], clock: Clock, name: str
-    ) -> None:
-        """``send`` tries one item; ``ItemContested``: still not now."""
-        self._send = send
-        self._marks = marks
-        self._clock = clock
-        self._name = name
-        self._waiting: list[_Waiting[T, R]] = []
-        self._trying: asyncio.Task[None] | None = None
-        self._closing = asyncio.Event()
-
-    @property
-    def is_empty(self) -> bool:
-        """Nobody waits here."""
-        return not self._waiting
-
-    def refusal(self, item: T) -> ItemContested | None:
-        """Why there is no use in trying this item: one that waits here wants the same."""
-        if self.is_empty:
-            return None
-        marks = frozenset(self._marks(item))
-        return next((each.refusal for each in self._waiting if each.marks & marks), None)
-
-    def has(self, answer: asyncio.Future[R]) -> bool:
-        """Whether the item with this answer waits here."""
-        return any(each.answer is answer for each in self._waiting)
-
-    def enter(self, item: T, answer: asyncio.Future[R], refusal: ItemContested) -> None:
-        """Let an item wait here for its answer; whoever cancels that takes it away."""
-        self._waiting.append(_Waiting(item, answer, refusal, frozenset(self._marks(item))))
-        self._go_on()
-
-    async def close(self) -> None:
-        """Try all once more without a pause; what still cannot be stored is refused."""
-        self._closing.set()
-        while self._trying is not None:
-            await asyncio.wait([self._trying])
-
-    def _go_on(self) -> None:
-        if self._waiting and self._trying is None:
-            self._trying = asyncio.create_task(self._try(), name="penstock contested")
-            self._trying.add_done_callback(self._tried)
-
-    async def _try(self) -> None:
-        """Go round until nobody waits."""
-        rounds = 0
-        while self._waiting:
-            pause = PAUSES[min(rounds, len(PAUSES) - 1)]
-            is_last = await self._clock.wait(self._closing, pause)
-            await self._round()
-            rounds += 1
-            if is_last:
-                for each in self._waiting:
-                    each.answer.set_exception(each.refusal)
-                self._leave()
-
-    async def _round(self) -> None:
-        self._leave()
-        tried: set[Hashable] = set()
-        for each in self._waiting:
-            if each.answer.done() or not tried.isdisjoint(each.marks):
-                continue
-            try:
-                answer = await self._send(each.item)
-            except ItemContested as refusal:
-                each.refusal = refusal
-                tried |= each.marks
-            except Exception as error:
-                if not each.answer.done():
-                    each.answer.set_exception(error)
-            else:
-                if not each.answer.done():
-                    each.answer.set_result(answer)
-        self._leave()
-
-    def _leave(self) -> None:
-        """Those who have their answers, or want none any more, wait no longer."""
-        self._waiting = [each for each in self._waiting if not each.answer.done()]
-
-    def _tried(self, trying: asyncio.Task[None]) -> None:
-        """Nobody waits, or somebody who has just come. If it was cut short, perhaps before its
-        first step, the loop is going down with everything on it, and nobody may be left waiting.
-        """
-        self._trying = None
-        if trying.cancelled() or trying.exception() is not None:
-            waiting, self._waiting = self._waiting, []
-            for each in waiting:
-                if not each.answer.done():
-                    each.answer.set_exception(unknown(self._name, asyncio.CancelledError()))
-        self._go_on()
-
-
-def unknown(name: str, error: BaseException) -> EngineUnavailable:
-    """The error of callers whose send was cut short by something that is no answer."""
-    unknown = EngineUnavailable(name, f"the call was cut short ({error!r}) and may have happened")
-    unknown.__cause__ = error
-    return unknown
-
-
-# --- batcher ------------------------------------------------------------------------------------
 
 
 Send = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
@@ -184,7 +62,7 @@ async def halved(send: Send[T, R], items: Sequence[T]) -> list[R | ItemRefused]:
     return [*await halved(send, items[:middle]), *await halved(send, items[middle:])]
 
 
-class _Entry(NamedTuple, Generic[T, R]):
+class _Queued(NamedTuple, Generic[T, R]):
     """An item in line, and where its answer goes."""
 
     item: T
@@ -196,10 +74,8 @@ class Batcher(Generic[T, R]):
     """Sends single items in batches; belongs to one event loop.
 
     A batch has at most ``max_items`` items and, where ``weigh`` is given, ``max_bytes`` bytes; an
-    item that is heavier goes alone. ``max_pending`` bounds what ``submit`` may leave in line;
-    callers of ``put`` bound themselves, for each waits for its own answer. ``marks`` says what an
-    item needs for itself alone: while one of those is contested, no other item with it is tried.
-    ``name`` is what errors call it.
+    item that is heavier goes alone. ``marks`` says what an item needs for itself alone: while one
+    of those is contested, no other item with it is tried. ``name`` is what errors call it.
     """
 
     def __init__(
@@ -209,7 +85,6 @@ class Batcher(Generic[T, R]):
         max_items: int = 500,
         max_bytes: int = 4 << 20,
         weigh: Callable[[T], int] | None = None,
-        max_pending: int = 10_000,
         marks: Marks[T] = lambda _: (),
         name: str = "the batcher",
         clock: Clock | None = None,
@@ -218,19 +93,18 @@ class Batcher(Generic[T, R]):
         self._max_items = max_items
         self._max_bytes = max_bytes
         self._weigh = weigh
-        self._max_pending = max_pending
         self._name = name
-        self._line: deque[_Entry[T, R]] = deque()
+        self._line: deque[_Queued[T, R]] = deque()
         self._in_flight = False
         self._flusher: asyncio.Task[None] | None = None
         self._is_closed = False
         self._idle = asyncio.Event()
-        self._contested: Contested[T, R] = Contested(
+        self._contested: ContestedItems[T, R] = ContestedItems(
             self._sent_alone, marks, clock or SystemClock(), name
         )
 
     async def put(self, item: T) -> R:
-        """Send an item with whatever else there is to send; return its answer."""
+        """Send an item, with others that wait to be sent; return its answer."""
         if self._in_flight:
             return await self._enter(item)
         self._refuse_if_closed()
@@ -246,20 +120,6 @@ class Batcher(Generic[T, R]):
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._contested.enter(item, answer, refusal)
         return await answer
-
-    def submit(self, item: T) -> asyncio.Future[R]:
-        """Put an item in line without waiting; its answer comes by the future.
-
-        Cancelling the future takes the item out of the line, if it is still there.
-        On failure: ``BatcherFull`` if ``max_pending`` items wait already.
-        """
-        if len(self._line) >= self._max_pending:
-            raise BatcherFull(self._name, f"{len(self._line)} items wait already")
-        answer = self._enter(item)
-        if not self._in_flight:
-            self._in_flight = True
-            self._go_on()
-        return answer
 
     async def close(self) -> None:
         """Send what is in line, then refuse everything. Idempotent."""
@@ -279,12 +139,12 @@ class Batcher(Generic[T, R]):
         # Weighed here, so that an item which cannot be weighed is its caller's error alone.
         weight = 0 if self._weigh is None else self._weigh(item)
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._line.append(_Entry(item, weight, answer))
+        self._line.append(_Queued(item, weight, answer))
         return answer
 
-    def _take(self) -> list[_Entry[T, R]]:
+    def _take(self) -> list[_Queued[T, R]]:
         """Take the next batch out of the line, without those whose callers have gone."""
-        batch: list[_Entry[T, R]] = []
+        batch: list[_Queued[T, R]] = []
         weight = 0
         while self._line and len(batch) < self._max_items:
             entry = self._line[0]
@@ -318,20 +178,18 @@ class Batcher(Generic[T, R]):
             except BaseException as error:
                 _fail(batch, unknown(self._name, error))
                 raise
-            # Those who were answered may have more: let them into the next batch.
+            # Callers that were answered may have more: let them into the next batch.
             await asyncio.sleep(0)
 
     def _flushed(self, flusher: asyncio.Task[None]) -> None:
-        """The flusher has ended. If it was cut short, perhaps before its first step, the loop is
-        going down with everything on it, and nobody may be left waiting.
-        """
+        """As ``ContestedItems._tried``."""
         self._flusher = None
         if flusher.cancelled() or flusher.exception() is not None:
             _fail(self._line, unknown(self._name, asyncio.CancelledError()))
             self._line.clear()
         self._go_on()
 
-    async def _deliver(self, batch: Sequence[_Entry[T, R]]) -> list[None]:
+    async def _deliver(self, batch: Sequence[_Queued[T, R]]) -> list[None]:
         """Send a batch, or a piece of one, and answer its callers at once.
 
         Raises only what ``halved`` deals with, and what ends the flusher.
@@ -358,7 +216,7 @@ class Batcher(Generic[T, R]):
             break
         return [None] * len(batch)
 
-    def _free(self, batch: Sequence[_Entry[T, R]]) -> list[_Entry[T, R]]:
+    def _free(self, batch: Sequence[_Queued[T, R]]) -> list[_Queued[T, R]]:
         """The entries without those that need what is contested, which wait for it."""
         if self._contested.is_empty:
             return list(batch)
@@ -378,7 +236,7 @@ class Batcher(Generic[T, R]):
         return answer
 
     async def _sent(self, items: Sequence[T]) -> Sequence[R]:
-        """Send; a cancellation that nobody asked of this task is a fault of the store."""
+        """Send; a cancellation that was not asked of this task is a fault of the store."""
         try:
             answers = await self._send(items)
         except asyncio.CancelledError as error:
@@ -391,7 +249,119 @@ class Batcher(Generic[T, R]):
         return answers
 
 
-def _fail(entries: Iterable[_Entry[T, R]], error: Exception) -> None:
+def _fail(entries: Iterable[_Queued[T, R]], error: Exception) -> None:
     for entry in entries:
         if not entry.answer.done():
             entry.answer.set_exception(error)
+
+
+@dataclass(eq=False, slots=True)
+class _Waiting(Generic[T, R]):
+    """An item, where its answer goes, and why it has none yet."""
+
+    item: T
+    answer: asyncio.Future[R]
+    refusal: ItemContested
+    marks: frozenset[Hashable]
+
+
+class ContestedItems(Generic[T, R]):
+    """The items that wait for other transactions to end. Belongs to one event loop."""
+
+    def __init__(
+        self, send: Callable[[T], Awaitable[R]], marks: Marks[T], clock: Clock, name: str
+    ) -> None:
+        """``send`` tries one item; ``ItemContested``: still not now."""
+        self._send = send
+        self._marks = marks
+        self._clock = clock
+        self._name = name
+        self._waiting: list[_Waiting[T, R]] = []
+        self._trying: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+
+    @property
+    def is_empty(self) -> bool:
+        """No item waits here."""
+        return not self._waiting
+
+    def refusal(self, item: T) -> ItemContested | None:
+        """Why there is no use in trying this item: one that waits here wants the same."""
+        if self.is_empty:
+            return None
+        marks = frozenset(self._marks(item))
+        return next((each.refusal for each in self._waiting if each.marks & marks), None)
+
+    def has(self, answer: asyncio.Future[R]) -> bool:
+        """Whether the item with this answer waits here."""
+        return any(each.answer is answer for each in self._waiting)
+
+    def enter(self, item: T, answer: asyncio.Future[R], refusal: ItemContested) -> None:
+        """Let an item wait here for its answer; cancelling that takes it away."""
+        self._waiting.append(_Waiting(item, answer, refusal, frozenset(self._marks(item))))
+        self._go_on()
+
+    async def close(self) -> None:
+        """Try all once more without a pause; what still cannot be stored is refused."""
+        self._closing.set()
+        while self._trying is not None:
+            await asyncio.wait([self._trying])
+
+    def _go_on(self) -> None:
+        if self._waiting and self._trying is None:
+            self._trying = asyncio.create_task(self._try(), name="penstock contested")
+            self._trying.add_done_callback(self._tried)
+
+    async def _try(self) -> None:
+        rounds = 0
+        while self._waiting:
+            pause = PAUSES[min(rounds, len(PAUSES) - 1)]
+            is_last = await self._clock.wait(self._closing, pause)
+            await self._round()
+            rounds += 1
+            if is_last:
+                for each in self._waiting:
+                    each.answer.set_exception(each.refusal)
+                self._leave()
+
+    async def _round(self) -> None:
+        self._leave()
+        tried: set[Hashable] = set()
+        for each in self._waiting:
+            if each.answer.done() or not tried.isdisjoint(each.marks):
+                continue
+            try:
+                answer = await self._send(each.item)
+            except ItemContested as refusal:
+                each.refusal = refusal
+                tried |= each.marks
+            except Exception as error:
+                if not each.answer.done():
+                    each.answer.set_exception(error)
+            else:
+                if not each.answer.done():
+                    each.answer.set_result(answer)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Items that have their answers, or whose callers have gone, wait no longer."""
+        self._waiting = [each for each in self._waiting if not each.answer.done()]
+
+    def _tried(self, trying: asyncio.Task[None]) -> None:
+        """If the task was cut short, perhaps before its first step, the loop is going down with
+        everything on it, and no caller may be left waiting.
+        """
+        self._trying = None
+        if trying.cancelled() or trying.exception() is not None:
+            waiting, self._waiting = self._waiting, []
+            for each in waiting:
+                if not each.answer.done():
+                    each.answer.set_exception(unknown(self._name, asyncio.CancelledError()))
+        self._go_on()
+
+
+def unknown(name: str, error: BaseException) -> EngineUnavailable:
+    """The error of callers whose send was cut short by something that is no answer."""
+    unknown = EngineUnavailable(name, f"the call was cut short ({error!r}) and may have happened")
+    unknown.__cause__ = error
+    return unknown
