@@ -263,7 +263,7 @@ def test_a_stopped_process_that_has_the_write_lock(made, path, monkeypatch):
     level, text, step = told(found, "lock")
     assert (level, text) == (
         "error",
-        f"process {other.pid} has had the write lock for 0.05 s: nobody else can write",
+        f"process {other.pid} has had the write lock for 0.05 s: no other process can write",
     )
     assert step == (
         f"look at it (ps -fp {other.pid}): let it go on (kill -CONT) if it is stopped, or end it"

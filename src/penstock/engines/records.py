@@ -326,7 +326,7 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True):
     """Of every queue about which something was decided."""
     workers: tuple[WorkerInfo, ...] = ()
     busy: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """Jobs in the hands of each worker that has any, by its id."""
+    """Jobs that each worker has, if any, by its id."""
     running: tuple[Job, ...] = ()
     failed: tuple[Job, ...] = ()
 

@@ -62,13 +62,10 @@ def _text(draft: Draft) -> str:
     return f"{always}{draft.name}{draft.correlation_id}{''.join(draft.tags)}"
 
 
-# --- plain --------------------------------------------------------------------------------------
-#
-# Jobs that are nothing special: the way in that is short on every engine with tables.
-
-
 def is_plain(draft: Draft) -> bool:
-    """The draft says no more than which task to run, in which queue, how urgently and with what."""
+    """The draft says no more than which task to run, in which queue, how urgently and with what: on
+    engines with tables such a job is stored in fewer columns.
+    """
     return (
         draft.delay <= 0
         and draft.run_at is None

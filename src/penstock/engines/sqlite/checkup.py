@@ -21,10 +21,16 @@ from penstock.core.finding import Finding, Level
 from penstock.engines.sqlite import schema
 from penstock.errors import EngineCorrupt, SchemaMismatch
 
-# --- file system --------------------------------------------------------------------------------
-#
-# What a file lies on, and whether SQLite can keep its promises there.
-
+MEGABYTE: Final = 1_000_000
+LARGE_LOG: Final = 64 * MEGABYTE
+"""SQLite folds the log in at about 4 MB; one that grows to this cannot be folded in."""
+LITTLE_ROOM: Final = 500 * MEGABYTE
+NO_ROOM: Final = 20 * MEGABYTE
+LOCK_PATIENCE: Final = 2.0
+"""Seconds after which a write lock that stays taken is worth a finding."""
+LOCK_PAUSE: Final = 0.01
+SAFE_LOG: Final = (3, 51, 3)
+"""The first SQLite without the fault described at https://sqlite.org/wal.html#walresetbug."""
 
 NETWORK: Final = frozenset(
     {
@@ -40,64 +46,6 @@ OVERLAY: Final = frozenset({"overlay", "aufs", "fuse.fuse-overlayfs"})
 VOLATILE: Final = frozenset({"tmpfs", "ramfs"})
 
 MOUNTS: Final = "/proc/self/mountinfo"
-
-
-def file_system(path: str) -> Finding:
-    """What is to say about where this file lies."""
-    try:
-        with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
-            kind = kind_of(os.path.realpath(path), mounts.read())
-    except OSError:
-        return Finding(check="file_system", text="this system does not tell what the file lies on")
-    return judged(kind)
-
-
-def judged(kind: str) -> Finding:
-    """What is said of a file system of this kind."""
-    facts = {"file_system": kind}
-    if kind in NETWORK:
-        text = f"the file lies on {kind}, a network file system: locks are not safe there"
-        step = "move the file to a local disk of one machine, and run all workers there"
-    elif kind in OVERLAY:
-        text = f"the file lies on {kind}, inside a container: it goes when the container goes"
-        step = "put it on a volume: docker run -v jobs:/data, and sqlite:////data/jobs.db"
-    elif kind in VOLATILE:
-        text = f"the file lies on {kind}, in memory: it is gone after a restart of the machine"
-        step = "move it to a disk, unless that is what you want"
-    else:
-        text = f"the file lies on {kind or 'an unknown file system'}"
-        return Finding(check="file_system", text=text, facts=facts)
-    return Finding(check="file_system", level=Level.WARNING, text=text, next_step=step, facts=facts)
-
-
-def kind_of(path: str, mounts: str) -> str:
-    """The type of the file system that a path is on: of the last, longest mount above it."""
-    kind, longest = "", -1
-    for line in mounts.splitlines():
-        before, mark, after = line.partition(" - ")
-        fields = before.split()
-        if not mark or len(fields) < 5 or not after:
-            continue
-        place = fields[4].encode().decode("unicode_escape")  # a space is written \040
-        is_above = path == place or path.startswith(place.rstrip("/") + "/")
-        if is_above and len(place) >= longest:
-            kind, longest = after.split()[0], len(place)
-    return kind
-
-
-# --- sqlite checkup -----------------------------------------------------------------------------
-
-
-MEGABYTE: Final = 1_000_000
-LARGE_LOG: Final = 64 * MEGABYTE
-"""SQLite folds the log in at about 4 MB; one that grows to this cannot be folded in."""
-LITTLE_ROOM: Final = 500 * MEGABYTE
-NO_ROOM: Final = 20 * MEGABYTE
-LOCK_PATIENCE: Final = 2.0
-"""Seconds after which a write lock that stays taken is worth a finding."""
-LOCK_PAUSE: Final = 0.01
-SAFE_LOG: Final = (3, 51, 3)
-"""The first SQLite without the fault described at https://sqlite.org/wal.html#walresetbug."""
 
 
 def checkup(path: str, *, thorough: bool) -> list[Finding]:
@@ -188,7 +136,53 @@ def _log(path: str) -> Finding:
     )
 
 
-# --- who may, and who has it --------------------------------------------------------------------
+# --- where the file lies ------------------------------------------------------------------------
+
+
+def file_system(path: str) -> Finding:
+    """What is to say about where this file lies."""
+    try:
+        with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
+            kind = kind_of(os.path.realpath(path), mounts.read())
+    except OSError:
+        return Finding(check="file_system", text="this system does not tell what the file lies on")
+    return judged(kind)
+
+
+def judged(kind: str) -> Finding:
+    """What is said of a file system of this kind."""
+    facts = {"file_system": kind}
+    if kind in NETWORK:
+        text = f"the file lies on {kind}, a network file system: locks are not safe there"
+        step = "move the file to a local disk of one machine, and run all workers there"
+    elif kind in OVERLAY:
+        text = f"the file lies on {kind}, inside a container: it goes when the container goes"
+        step = "put it on a volume: docker run -v jobs:/data, and sqlite:////data/jobs.db"
+    elif kind in VOLATILE:
+        text = f"the file lies on {kind}, in memory: it is gone after a restart of the machine"
+        step = "move it to a disk, unless that is what you want"
+    else:
+        text = f"the file lies on {kind or 'an unknown file system'}"
+        return Finding(check="file_system", text=text, facts=facts)
+    return Finding(check="file_system", level=Level.WARNING, text=text, next_step=step, facts=facts)
+
+
+def kind_of(path: str, mounts: str) -> str:
+    """The type of the file system that a path is on: of the last, longest mount above it."""
+    kind, longest = "", -1
+    for line in mounts.splitlines():
+        before, mark, after = line.partition(" - ")
+        fields = before.split()
+        if not mark or len(fields) < 5 or not after:
+            continue
+        place = fields[4].encode().decode("unicode_escape")  # a space is written \040
+        is_above = path == place or path.startswith(place.rstrip("/") + "/")
+        if is_above and len(place) >= longest:
+            kind, longest = after.split()[0], len(place)
+    return kind
+
+
+# --- permissions and the write lock -------------------------------------------------------------
 
 
 def _permissions(path: str) -> Iterator[Finding]:
@@ -232,7 +226,7 @@ def _lock(path: str) -> Finding | None:
     try:
         lock = os.open(name, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return None  # nobody has ever written, or may not: other findings say so
+        return None  # it was never written, or may not be: other findings say so
     try:
         for _ in range(round(LOCK_PATIENCE / LOCK_PAUSE)):
             if _is_free(lock):
@@ -259,7 +253,7 @@ def _locked(name: str) -> Finding:
     return Finding(
         check="lock",
         level=Level.ERROR,
-        text=f"{who} has had the write lock for {LOCK_PATIENCE:g} s: nobody else can write",
+        text=f"{who} has had the write lock for {LOCK_PATIENCE:g} s: no other process can write",
         next_step=f"{step}: let it go on (kill -CONT) if it is stopped, or end it",
         facts={"pid": holder},
     )
@@ -283,7 +277,7 @@ def _holder(name: str) -> int | None:
 
 
 def _connect(path: str) -> sqlite3.Connection:
-    # Without a log nobody has the file open, and to read it as it is leaves no files behind.
+    # Without a log no process has the file open, and to read it as it is leaves no files behind.
     mode = "mode=ro" if os.path.exists(f"{path}-wal") else "immutable=1"
     return sqlite3.connect(f"file:{quote(path)}?{mode}", timeout=2.0, uri=True)
 
@@ -342,7 +336,7 @@ def _journal(path: str, connection: sqlite3.Connection) -> Finding:
 
 
 def _header(path: str) -> bytes:
-    with open(path, "rb") as file:  # nobody has a lock on it: see ``_connect``
+    with open(path, "rb") as file:  # no process has a lock on it: see ``_connect``
         return file.read(100)
 
 

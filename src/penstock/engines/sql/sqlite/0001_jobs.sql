@@ -39,7 +39,7 @@ CREATE TABLE job (
   progress       REAL,
   note           TEXT,
   signed_attempt INTEGER,                            -- the last attempt that was settled but not
-  signed_by      TEXT,                               -- final, and by whom (law 2)
+  signed_by      TEXT,                               -- final, and by which worker (law 2)
   -- What can be large comes last: reading a column that stands behind it would read all of it.
   payload        BLOB    NOT NULL,
   result         BLOB,
