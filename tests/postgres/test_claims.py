@@ -100,7 +100,7 @@ async def test_where_nothing_is_due_no_turn_waits_for_another(
 ) -> None:
     """What a turn locks until its commit, any number of others can lock as well."""
     await enqueue_jobs(engine, 2)
-    turn = to_exchange(ask(await joined(engine), want=2), NOTHING, whole(["default"]), None)
+    turn = to_exchange(ask(await joined(engine), want=2), NOTHING, whole(["default"]))
     async with eye.connection.transaction():
         found = await (await eye.connection.execute(EXCHANGE.encode(), turn)).fetchall()
         locks = "SELECT mode FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'"

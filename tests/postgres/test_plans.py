@@ -17,14 +17,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from conformance.steps import ask, bury, claim, draft, ids, joined, outcome, put, send
-from penstock.core.ids import new_id
+from conformance.steps import ask, bury, claim, draft, joined, outcome, put, send
 from penstock.engines.postgres import history
-from penstock.engines.postgres.bounds import whole
-from penstock.engines.postgres.claim import OFFER
 from penstock.engines.postgres.connection import Link
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.postgres.offers import LEASE
 from penstock.engines.records import QueueSettings
 from penstock.testing.clock import FakeClock
 from servers.postgres import quick
@@ -86,10 +82,6 @@ SELECT %s::regclass, staattnum, stainherit, stanullfrac, stawidth, stadistinct, 
        stanumbers5, stavalues1, stavalues2, stavalues3, stavalues4, stavalues5
   FROM pg_statistic WHERE starelid = 'liar'::regclass
 """
-
-
-LOWERED = "SELECT last_value + is_called::integer FROM penstock.lowered"
-PUT_ONE = "SELECT penstock.put_plain_one(%s, '{}', 'work', %s, 5, '', true)"
 
 
 # --- a store with a backlog ---------------------------------------------------------------------
@@ -482,34 +474,12 @@ async def place(engine: Watched) -> None:
     assert len((await engine.exchange(ask(worker, "fair", want=5))).jobs) == 5
 
 
-async def hand_over(engine: Watched) -> None:
-    """To one that sleeps, of a queue where much waits and of one where nothing does; then it asks
-    what it was given.
-    """
-    worker = await joined(engine)
-    await engine.version()
-    ((lowered,),) = await engine._call(LOWERED, ())
-    forgetting(engine)
-    given: list[str] = []
-    for queue in (QUEUES[0], "nobody's"):
-        lines = [queue], lowered, *whole([queue]).arrays
-        values = (worker, engine._offers.channel, LEASE, *lines, 0)
-        assert await engine._call(OFFER, values) == [(not given,)]
-        id = new_id()
-        if await engine._call(PUT_ONE, (id, queue)) == [("handed",)]:
-            given.append(id)
-    assert len(given) == 1
-    assert given == [id] or not engine.size
-    engine._offers.offer(worker)
-    assert ids((await engine.exchange(ask(worker, "nobody's"))).jobs) == given
-
-
 VERBS: dict[str, Callable[[Watched], Awaitable[None]]] = {
     verb.__name__: verb
     for verb in (
         *(claim_1, claim_3, claim_20, claim_limited, claim_ordered, settle, settle_moved),
         *(settle_failed, enqueue, promote, expire, rescue, prune, look, look_ordered, cancel),
-        *(held, place, hand_over, seek_floors),
+        *(held, place, seek_floors),
     )
 }
 

@@ -140,7 +140,7 @@ def test_an_enqueuer_can_read_and_write_no_table(house: House) -> None:
 
 def test_an_enqueuer_can_call_nothing_but_the_way_in(house: House) -> None:
     found = {name for (name,) in house.run(house.owner, FUNCTIONS, house.enqueuer)}
-    assert found == {"put", "put_plain", "put_plain_one", "wake", "now", "shifted_now", *HARMLESS}
+    assert found == {"put", "put_plain", "wake", "now", "shifted_now", *HARMLESS}
 
 
 async def test_an_enqueuer_can_neither_claim_nor_settle_nor_decide(house: House) -> None:
@@ -212,7 +212,7 @@ def test_what_runs_with_the_owners_rights_has_its_own_search_path(house: House) 
         "SELECT proname, proconfig FROM pg_proc"
         " WHERE pronamespace = 'penstock'::regnamespace AND prosecdef",
     )
-    ways_in = {"put", "put_plain", "put_plain_one", "wake", "insert_job"}
+    ways_in = {"put", "put_plain", "wake", "insert_job"}
     assert ways_in | {"make_day", "doze"} <= dict(rows).keys()
     for name, settings in rows:
         assert "search_path=pg_catalog, pg_temp" in (settings or ()), name

@@ -361,28 +361,7 @@ async def test_polls_grow_rare_and_begin_anew_with_work(
     assert sight._next_pause() <= wakeup.OFTEN
 
 
-# --- a lone enqueue ------------------------------------------------------------------------------
-
-PUT_ONE = "SELECT penstock.put_plain_one(%s, '{}', 'work', 'default', 5, '', true)"
-
-
-async def test_a_lone_job_wakes_with_its_own_commit(url: str, open_handle: Open) -> None:
-    """And waits for the disk as any other: only what is said alone does not."""
-    await open_handle()
-    with psycopg.connect(url) as connection, psycopg.connect(url, autocommit=True) as sleeper:
-        sleeper.execute('LISTEN "penstock.wake"')
-        assert connection.execute(PUT_ONE, ("first",)).fetchall() == [(None,)]
-        connection.commit()
-        sleeper.execute("SELECT penstock.doze('me', 'work', 60)")
-        assert connection.execute(PUT_ONE, ("second",)).fetchall() == [("told",)]
-        assert connection.execute("SHOW synchronous_commit").fetchall() == [("on",)]
-        assert list(sleeper.notifies(timeout=0.2)) == []
-        connection.commit()
-        (note,) = sleeper.notifies(timeout=30, stop_after=1)
-        assert note.payload == "work default"
-
-
-async def test_of_a_queue_with_decisions_a_lone_job_does_not_say_that_it_may_be_claimed(
+async def test_of_a_queue_with_decisions_nothing_says_that_a_job_may_be_claimed(
     url: str, open_handle: Open
 ) -> None:
     engine = await open_handle()
@@ -390,15 +369,15 @@ async def test_of_a_queue_with_decisions_a_lone_job_does_not_say_that_it_may_be_
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute('LISTEN "penstock.wake"')
         connection.execute("SELECT penstock.doze('me', 'work', 60)")
-        connection.execute(PUT_ONE, ("third",))
+        await put(engine)
         (note,) = connection.notifies(timeout=30, stop_after=1)
         assert note.payload == "work"
 
 
-async def test_who_falls_asleep_while_a_lone_job_is_stored_is_woken_after_the_commit(
+async def test_who_falls_asleep_while_a_job_is_stored_is_woken_after_the_commit(
     url: str, open_handle: Open
 ) -> None:
-    """The job's transaction did not see the sleeper, so it is woken after the commit."""
+    """The job's transaction did not see the sleeper; the wake-up after it does."""
     engine = await open_handle()
     with psycopg.connect(url, autocommit=True) as sleeper:
         sleeper.execute('LISTEN "penstock.wake"')

@@ -88,7 +88,7 @@ class PostgresInlet:
         self._abandon = abandon
         blocks = statements("postgres/blocking.sql")
         sql = {name: Statement(name.encode(), placed(blocks[name], schema)) for name in blocks}
-        self._put_many, self._put_one, self._wake = sql["put"], sql["put_one"], sql["wake"]
+        self._put, self._wake = sql["put"], sql["wake"]
         self._is_open = True
         self._forget()
 
@@ -173,11 +173,7 @@ class PostgresInlet:
         connection.set_clock(self._instant(), until)
         row = plain.row(self._doubt.since)
         values = [None if each is None else str(each).encode() for each in row]
-        if values[-1] is None and not plain.has_many:
-            if connection.run(self._put_one, values[:-1], until) is not None:
-                return
-        else:
-            connection.run(self._put_many, values, until)
+        connection.run(self._put, values, until)
         connection.post(self._wake, [plain.queue.encode()], until)
 
     def _drop(self) -> None:

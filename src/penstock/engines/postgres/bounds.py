@@ -137,14 +137,6 @@ class Bounds:
             if ticket.place == 0
         ]
 
-    def known(self, queues: Iterable[str]) -> Ranges:
-        """The ranges beyond what was claimed, whether or not it is time to sweep."""
-        return self._ranges(queues)
-
-    def raise_to(self, jobs: Sequence[Job]) -> None:
-        """These were next in line, beyond the bounds."""
-        self.learn(jobs, self._lowered, is_fair=False, swept=None)
-
     @property
     def rests(self) -> bool:
         """The last sweep from the start was so dear that there is none for a while. Without floors

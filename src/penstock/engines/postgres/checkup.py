@@ -120,7 +120,7 @@ async def _is_heard(probe: Probe, connect: Callable[[], Awaitable[Link]]) -> boo
     link = await connect()
     try:
         async with asyncio.timeout(PATIENCE):
-            async for _, heard in link.listen(channel):
+            async for heard in link.listen(channel):
                 if heard:
                     return True
                 await probe.link.script(f"NOTIFY \"{channel}\", 'heard'")

@@ -1,8 +1,8 @@
 """What a PostgreSQL handle does for a worker: its lease, its turns, and its sleep.
 
 The usual turn is one function call, so one round trip and one commit (see
-``sql/postgres/0006_exchange.sql``); what a sleeper was given needs none (see ``offers``). Outcomes
-that are not plain successes are looked at one by one, in the transaction of the rest of the turn.
+``sql/postgres/0006_exchange.sql``). Outcomes that are not plain successes are looked at one by one,
+in the transaction of the rest of the turn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from penstock.engines.postgres.bounds import Ranges
 from penstock.engines.postgres.control import PostgresJobs
 from penstock.engines.postgres.errors import LOCKED, NO_LEASE, named_errors, says
 from penstock.engines.postgres.handle import PostgresHandle
-from penstock.engines.postgres.offers import LEASE
 from penstock.engines.postgres.reads import PostgresViews
 from penstock.engines.postgres.rows import Row, texts
 from penstock.engines.postgres.settle import (
@@ -38,10 +37,6 @@ from penstock.engines.records import Ask, Exchange, Report, WorkerInfo, reasons
 from penstock.engines.validation import check_outcomes, check_reports
 from penstock.errors import EngineBusy, EngineUnavailable, LeaseLost
 
-OFFER: Final = (
-    "SELECT penstock.offer(%s, %s, %s, %s, %s, %s::bigint[], %s::bigint[], %s::double precision[],"
-    " %s::bigint[], %s::bigint[], %s)"
-)
 FLOORS: Final = (
     "SELECT * FROM penstock.floors(%s, %s::bigint[], %s::bigint[], %s::bigint, %s::text[])"
 )
@@ -60,9 +55,7 @@ class PostgresExchanging(PostgresHandle):
         await self._write(WORK, PostgresJobs.join, worker)
 
     async def leave(self, worker: str) -> None:
-        heard = self._offers.last(worker)
-        await self._write(NEWS if heard is None else ANY, PostgresJobs.leave, worker, heard)
-        self._offers.forget(worker)
+        await self._write(NEWS, PostgresJobs.leave, worker)
 
     async def beat(self, worker: str) -> None:
         if not await self._call(BEAT, (worker,), wakes=NEWS):
@@ -71,20 +64,9 @@ class PostgresExchanging(PostgresHandle):
     # --- turns ---------------------------------------------------------------------------------
 
     async def exchange(self, ask: Ask) -> Exchange:
-        given = self._offers.count(ask.worker) if ask.queues else 0
-        if given and not (ask.outcomes or ask.begun):
-            jobs = self._handed(ask)
-            self._bounds.raise_to(jobs)
-            return Exchange(jobs=jobs, now=jobs[-1].claimed_at or 0.0)
-        if given:
-            ask = replace(ask, want=max(0, ask.want - given), slots=max(0, ask.slots - given))
-        try:
-            if ask.want > 0 and self._bounds.floors.is_time:
-                await self._seek_floors(texts(ask.queues))
-            return await self._whole_turn(ask)
-        except LeaseLost:
-            self._offers.forget(ask.worker)
-            raise
+        if ask.want > 0 and self._bounds.floors.is_time:
+            await self._seek_floors(texts(ask.queues))
+        return await self._whole_turn(ask)
 
     async def _seek_floors(self, queues: Sequence[str]) -> None:
         question = self._bounds.floors.question(self._bounds.lines(queues))
@@ -161,7 +143,7 @@ class PostgresExchanging(PostgresHandle):
             PostgresJobs.exchange,
             ask=replace(ask, outcomes=tuple(outcomes)),
             overruled=overruled,
-            rest=to_exchange(replace(ask, begun=()), done, ranges, self._offered(ask)),
+            rest=to_exchange(replace(ask, begun=()), done, ranges),
         )
         verdicts, rows = await self._write(ANY, partial(step, is_patient=is_patient))
         given = self._given(ask, rows, ranges)
@@ -176,7 +158,7 @@ class PostgresExchanging(PostgresHandle):
         """The whole turn in one call; None: an outcome has to be looked at, nothing was claimed."""
         ranges = self._ranges(ask)
         with named_errors(self.traits.name):
-            values = to_texts(to_exchange(ask, done, ranges, self._offered(ask)))
+            values = to_texts(to_exchange(ask, done, ranges))
         try:
             rows = await self._run(self._exchange, values, wakes)
         except EngineUnavailable as error:
@@ -197,29 +179,13 @@ class PostgresExchanging(PostgresHandle):
             return None
         if ranges is not None:
             self._learn(ask, header, jobs, ranges)
-        if ask.queues:
-            self._offers.add(header.handed or ())
-            if header.handed != []:
-                self._offers.took_back(ask.worker)
         return Exchange(
-            jobs=(*jobs, *self._handed(ask)),
+            jobs=tuple(jobs),
             verdicts=(Verdict.DONE,) * len(ask.outcomes),
             cancels=tuple(id for id in header.cancels or () if id not in ask.told),
             due_in=None if header.due is None else max(0.0, header.due - header.now),
             now=header.now,
         )
-
-    def _offered(self, ask: Ask) -> int | None:
-        """What the worker knows of what it was given, if this turn takes its offer back."""
-        return self._offers.heard(ask.worker) if ask.queues else None
-
-    def _handed(self, ask: Ask) -> tuple[Job, ...]:
-        """What the worker was given without asking; a turn that only settles is not told."""
-        if not ask.queues:
-            return ()
-        notes = self._offers.take(ask.worker)
-        self._places.update((note.id, note.tid) for note in notes if note.tid is not None)
-        return tuple(note.job() for note in notes)
 
     def _learn(self, ask: Ask, header: Header, jobs: Sequence[Job], ranges: Ranges) -> None:
         passes_over = bool(ask.avoid) or header.passed or ask.slots <= 0
@@ -232,9 +198,7 @@ class PostgresExchanging(PostgresHandle):
         )
 
     async def held(self, worker: str) -> list[Job]:
-        jobs, number = await self._seek(PostgresViews.held, worker)
-        self._offers.knows(worker, number)
-        return jobs
+        return await self._seek(PostgresViews.held, worker)
 
     async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
         check_reports(self.traits.name, reports)
@@ -250,17 +214,10 @@ class PostgresExchanging(PostgresHandle):
         deadline, in_vain = self.clock.monotonic() + timeout, 0
         takes_any = kind == WORK and ask.slots > 0 and ask.least_urgent is None and not ask.avoid
         while (left := deadline - self.clock.monotonic()) > 0:
-            if self._offers.count(ask.worker):
-                return
             seen = await watch.version(kind)
             due_in = await self._look_before_sleep(ask)
             if due_in is not None and due_in <= 0:
                 return
-            if takes_any and ask.is_idle and watch.hears:
-                if not await self._offer(ask):
-                    return
-            elif self._offers.heard(ask.worker) is not None:
-                return  # what it is given now would not be heard of: a turn takes the offer back
             if in_vain > 1:
                 # What comes is for others: to look at each of it would be a hot loop.
                 await asyncio.sleep(min(LONGEST_NAP, 0.001 * 2.0 ** min(in_vain, 10)))
@@ -268,21 +225,6 @@ class PostgresExchanging(PostgresHandle):
             if takes_any and watch.has_filled(ask.queues, seen):
                 return
             in_vain = in_vain + 1 if found != seen else 0
-
-    async def _offer(self, ask: Ask) -> bool:
-        """Let the worker be given a job while it sleeps; False: it has to take a turn first."""
-        offers, now = self._offers, asyncio.get_running_loop().time()
-        if offers.is_fresh(ask.worker, now):
-            return True
-        heard, queues = offers.offer(ask.worker), texts(ask.queues)
-        ranges = self._bounds.known(queues)
-        lines = queues, ranges.lowered, *ranges.arrays
-        ((is_fine,),) = await self._call(OFFER, (ask.worker, offers.channel, LEASE, *lines, heard))
-        if is_fine is None:
-            offers.restart(ask.worker)
-        elif is_fine:
-            offers.offered(ask.worker, now)
-        return bool(is_fine)
 
     async def _look_before_sleep(self, ask: Ask) -> float | None:
         """Look from the start of every line, unless that was dear the last time: then from their

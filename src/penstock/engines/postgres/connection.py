@@ -272,14 +272,12 @@ class Link:
 
     # --- notifications -------------------------------------------------------------------------
 
-    async def listen(self, *channels: str) -> AsyncIterator[tuple[str, str]]:
-        """On which channel is notified what, as it comes; two empty texts first, when it can be
-        heard.
-        """
-        await self.script("; ".join(f'LISTEN "{channel}"' for channel in channels))
-        yield "", ""
+    async def listen(self, channel: str) -> AsyncIterator[str]:
+        """What is notified on a channel, as it comes; an empty text first, when it can be heard."""
+        await self.script(f'LISTEN "{channel}"')
+        yield ""
         async for notify in self._connection.notifies():
-            yield notify.channel, notify.payload
+            yield notify.payload
 
     # --- life ----------------------------------------------------------------------------------
 

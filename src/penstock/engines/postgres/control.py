@@ -156,7 +156,6 @@ class PostgresJobs(PostgresWork):
         keys = await self._change("prune_keys", (self.now, limit))
         await self._change("prune_spots")
         await self._change("prune_sleepers")
-        await self._change("prune_offers")
         return Pruned(jobs=jobs, ids=ids, keys=keys), whole if limit else []
 
     async def _prune_days(self, before: float, limit: int) -> tuple[int, list[Day]]:

@@ -37,11 +37,6 @@ class PlainJobs(NamedTuple):
     made_at: float
     """When the first of the ids was made."""
 
-    @property
-    def has_many(self) -> bool:
-        """There are several."""
-        return BETWEEN in self.ids
-
     def row(self, doubted_since: float) -> Row:
         """The parameters; for ``doubted_since`` see ``Doubt``."""
         return *self[:-1], None if self.made_at > doubted_since else self.made_at

@@ -34,7 +34,6 @@ from penstock.engines.postgres.control import PostgresJobs
 from penstock.engines.postgres.enqueue import Doubt
 from penstock.engines.postgres.errors import REPEATED, is_missing_day, named_errors
 from penstock.engines.postgres.history import IN_THE_WAY, Day, Partitions, Tidying
-from penstock.engines.postgres.offers import Offers
 from penstock.engines.postgres.pool import Links
 from penstock.engines.postgres.reads import PostgresViews
 from penstock.engines.postgres.rows import Row
@@ -89,7 +88,6 @@ class PostgresHandle(Engine):
         self._watch: Watch | None = None
         self._bounds = Bounds(self.clock)
         self._places: dict[str, str] = {}
-        self._offers = Offers()
         self._tidying = Tidying()
         self._exchange = Statement(b"exchange", placed(EXCHANGE_TEXTS, self._schema))
         self._doubt = Doubt(self.clock)
@@ -125,7 +123,6 @@ class PostgresHandle(Engine):
                 abandon=links.abandon,
             )
             self._bounds.forget()
-            self._offers = Offers()
             self._watch = Watch(
                 None if self._listens is False else self._connect_listener,
                 links,
@@ -133,7 +130,6 @@ class PostgresHandle(Engine):
                 self._schema,
                 self.clock,
                 self.polls,
-                self._offers,
             )
 
     async def _check_schema(self, link: Link) -> None:

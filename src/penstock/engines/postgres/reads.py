@@ -109,12 +109,11 @@ class PostgresViews:
         self.turn = turn
         self._sql = statements("postgres/views.sql")
 
-    async def held(self, worker: str) -> tuple[list[Job], int]:
-        """See the contract; and the number of the last claim."""
+    async def held(self, worker: str) -> list[Job]:
+        """See the contract."""
         if not await self._rows("worker", worker=text(worker)):
             raise LeaseLost(worker)
-        rows = await self._rows("held_by", worker=worker)
-        return to_jobs(rows), max((row[-1] for row in rows), default=0)
+        return to_jobs(await self._rows("held_by", worker=worker))
 
     async def look(self, ask: Ask, ranges: Ranges | None = None) -> float | None:
         """See the contract. With ``ranges`` only these parts of the lines are looked at."""

@@ -27,16 +27,14 @@ from penstock.core.job import (
     Hold,
     Job,
     Outcome,
-    OutcomeKind,
     State,
     Verdict,
 )
 from penstock.engines.postgres.bounds import Ranges
 from penstock.engines.postgres.connection import Values
 from penstock.engines.postgres.enqueue import BETWEEN, is_list
-from penstock.engines.postgres.offers import Note
 from penstock.engines.postgres.reads import PostgresViews
-from penstock.engines.postgres.rows import Row, can_be, json_text, to_job, to_jobs, to_record
+from penstock.engines.postgres.rows import Row, can_be, json_text, to_job, to_record
 from penstock.engines.postgres.transaction import Turn
 from penstock.engines.records import ANY_PRIORITY, Ask, Report, WorkerInfo
 from penstock.engines.sql_files import statements
@@ -127,7 +125,7 @@ class PostgresSteps(PostgresViews):
 EXCHANGE: Final = (
     "SELECT * FROM penstock.exchange(%s, %s, %s, %s, %s, %s, %s, %s::text[], %s, %s, %s::text[],"
     " %s, %s::bigint[], %s::bigint[], %s::double precision[], %s::bigint[], %s::bigint[],"
-    " %s, %s, %s::bigint[], %s)"
+    " %s, %s, %s::bigint[])"
 )
 _numbers = count(1)
 EXCHANGE_TEXTS: Final = re.sub("%s", lambda _: f"${next(_numbers)}", EXCHANGE)
@@ -153,8 +151,6 @@ class Header(msgspec.Struct, frozen=True):
     """Outcomes that have to be looked at one by one; nothing was claimed then."""
     due: float | None = None
     cancels: list[str] | None = None
-    handed: list[Note] | None = None
-    """What the worker was given without asking; empty: somebody is about to give it something."""
     passed: bool = False
     """A job that runs at most once stays in line before some that were given."""
     contended: bool = False
@@ -226,8 +222,8 @@ def to_done(outcomes: Sequence[Outcome], places: dict[str, str]) -> Done | None:
     return tids, ids, ",".join([str(each.attempt) for each in outcomes]), results
 
 
-def to_exchange(ask: Ask, done: Done, ranges: Ranges | None, heard: int | None) -> Row:
-    """The parameters of ``penstock.exchange``; ``heard`` is given if an offer is taken back."""
+def to_exchange(ask: Ask, done: Done, ranges: Ranges | None) -> Row:
+    """The parameters of ``penstock.exchange``."""
     begun: tuple[str | None, ...] = (None, None)
     known = [each for each in ask.begun if can_be(each[0]) and BETWEEN not in each[0]]
     if known:
@@ -246,7 +242,6 @@ def to_exchange(ask: Ask, done: Done, ranges: Ranges | None, heard: int | None) 
         ranges.lowered if ranges else 0,
         ranges.sweeps if ranges else False,
         ranges.floors if ranges else "{}",
-        heard,
     )
 
 
@@ -315,15 +310,8 @@ class PostgresWork(PostgresSteps):
         if await self._change("unhold_known", (Hold.UNKNOWN_TASK.value, list(worker.tasks))):
             await self._lower()
 
-    async def leave(self, worker: str, heard: int | None) -> None:
-        """See the contract. ``heard`` is the last job that the worker was given without asking and
-        knows of, if it offered itself: what came after that waits again.
-        """
-        if heard is not None:
-            await self._change("offer_no_more", (worker,))
-            for job in to_jobs(await self._ask("lock_unheard", (worker, heard))):
-                back = Outcome(job=job.id, attempt=job.attempt, kind=OutcomeKind.RELEASED)
-                await self._wait_or_end(job, lifecycle.settled(job, back, self.now), None)
+    async def leave(self, worker: str) -> None:
+        """See the contract."""
         await self._change("leave", (worker,))
 
     async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:

@@ -29,8 +29,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable
 from math import inf
 from typing import Final
 
@@ -40,7 +39,6 @@ from penstock.clock import Clock
 from penstock.core.ids import new_id
 from penstock.engines.postgres.connection import Link
 from penstock.engines.postgres.errors import named_errors
-from penstock.engines.postgres.offers import Offers
 from penstock.engines.postgres.pool import Links
 from penstock.engines.postgres.schema import placed
 from penstock.errors import EngineClosed, EngineCrowded, EngineError
@@ -79,20 +77,21 @@ class Deaf(Exception):
 
 
 class Ear:
-    """Listens to some channels. Belongs to one loop."""
+    """Listens to one channel. Belongs to one loop."""
 
     def __init__(
         self,
         connect: Callable[[], Awaitable[Link]],
+        channel: str,
         send: Callable[[str], Awaitable[None]],
-        heard: Mapping[str, Callable[[str], object]],
+        heard: Callable[[str], object],
         changed: Callable[[], None],
     ) -> None:
-        """``send`` notifies one of the channels over another connection; ``heard`` has, for each of
-        them, what is called with what others say there; ``changed`` is called when it begins to
-        hear, or does no more.
+        """``send`` notifies the channel over another connection; ``heard`` is called with what
+        others say there; ``changed`` is called when it begins to hear, or does no more.
         """
         self._connect = connect
+        self._channel = channel
         self._send = send
         self._heard = heard
         self._changed = changed
@@ -153,11 +152,11 @@ class Ear:
             await link.close()
 
     async def _hear(self, link: Link) -> None:
-        async for channel, what in link.listen(*self._heard):
+        async for what in link.listen(self._channel):
             self._sounds += 1
             self._sound.set()
-            if channel and what != PROBE:
-                self._heard[channel](what)
+            if what and what != PROBE:
+                self._heard(what)
         raise psycopg.OperationalError("the connection that listens was closed")
 
     async def _prove(self) -> None:
@@ -252,7 +251,6 @@ class Watch:
         schema: str,
         clock: Clock,
         told: Callable[[str | None], object],
-        offers: Offers,
     ) -> None:
         """``connect`` opens the connection that listens; None: we poll. ``told`` is called when we
         poll though we should not have to (why), and when we do so no more (None).
@@ -275,10 +273,9 @@ class Watch:
         self._news: asyncio.TimerHandle | None = None
         self._told_news_at = -inf
         self._ear: Ear | None = None
-        self._offers = offers
         if connect is not None:
-            heard = {placed("penstock.wake", schema): self._stir, offers.channel: self._receive}
-            self._ear = Ear(partial(self._attend, connect), self._notify, heard, self._relearn)
+            channel = placed("penstock.wake", schema)
+            self._ear = Ear(connect, channel, self._notify, self._stir, self._relearn)
 
     # --- whoever writes ------------------------------------------------------------------------
 
@@ -392,25 +389,6 @@ class Watch:
             if wanted in kinds:
                 event.set()
 
-    def _receive(self, what: str) -> None:
-        """One of our workers was given a job."""
-        if self._offers.receive(what):
-            self._stir(WORK)
-
-    async def _attend(self, connect: Callable[[], Awaitable[Link]]) -> Link:
-        """Open the connection that listens. As long as it lives, it has a lock by which others see
-        that somebody does.
-        """
-        link = await connect()
-        if not link.is_pooled:
-            who = f"hashtext('penstock.hand'), hashtext('{self._offers.channel}')"
-            try:
-                await link.script(placed(f"SELECT pg_advisory_lock_shared({who})", self._schema))
-            except BaseException:
-                await link.close()
-                raise
-        return link
-
     async def _prick_up(self) -> None:
         """See to it that there is an ear, and give it a moment to be proven."""
         if self._ear is None or self._ear.is_decided.is_set():
@@ -426,7 +404,6 @@ class Watch:
     def _relearn(self) -> None:
         """The ear hears again, or does no more."""
         self._known_until.clear()
-        self._offers.distrust()
         self._pause = OFTEN
         if self.hears and self._has_complained:
             self._has_complained = False

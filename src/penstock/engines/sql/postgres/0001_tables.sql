@@ -102,7 +102,6 @@ CREATE TABLE penstock.claim (
   jobs       bigint           NOT NULL,
   queue      text COLLATE "C" NOT NULL,
   worker     text COLLATE "C" NOT NULL,
-  handed     boolean          NOT NULL DEFAULT false,       -- by who enqueued it: see `offer`
   CONSTRAINT claim_number PRIMARY KEY (number, queue, priority)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
         autovacuum_vacuum_cost_delay = 0);
@@ -180,21 +179,6 @@ CREATE UNLOGGED TABLE penstock.sleeper (
   id    text COLLATE "C" PRIMARY KEY,
   kind  text COLLATE "C" NOT NULL,                          -- 'work', 'done', 'orders', 'news' or 'any'
   until double precision NOT NULL
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
-
--- Workers that have nothing to do, each for one job: see `0012_hand.sql`. `channel` is where its process
--- listens, and nobody can guess it. Lost in a crash of the server, too.
-CREATE UNLOGGED TABLE penstock.offer (
-  worker        text COLLATE "C" PRIMARY KEY,
-  channel       text COLLATE "C"   NOT NULL,
-  until         double precision   NOT NULL,                -- 0: it was taken
-  queues        text[] COLLATE "C" NOT NULL,
-  lowered       bigint             NOT NULL,                -- where it would look for jobs, as a claim is told
-  range_queue   bigint[]           NOT NULL,
-  from_priority bigint[]           NOT NULL,
-  from_place    double precision[] NOT NULL,
-  from_seq      bigint[]           NOT NULL,
-  to_priority   bigint[]           NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
 CREATE SEQUENCE penstock.ticket AS bigint;

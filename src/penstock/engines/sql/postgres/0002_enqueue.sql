@@ -49,11 +49,10 @@ END $$;
 -- Store jobs that have nothing but a task and a payload, all of one kind. An id that is known is an
 -- error here: the whole batch goes the long way then. `since_` is when the first of the ids was made: no
 -- job can have ended before that, so only the days after it are searched; null: nobody can have sent
--- these ids before. Returns 'asleep' if somebody sleeps who waits for jobs: was nobody there, whoever stored
--- jobs before this has woken all that had to be.
+-- these ids before.
 CREATE FUNCTION penstock.put_plain(
   ids_ text, payloads_ text, task_ text, queue_ text, priority_ bigint, by_ text,
-  since_ double precision) RETURNS text LANGUAGE plpgsql
+  since_ double precision) RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = '100ms' AS $$
 DECLARE
@@ -77,42 +76,6 @@ BEGIN
   THEN
     RAISE EXCEPTION USING ERRCODE = 'PS001', MESSAGE = 'an id is known already';
   END IF;
-  RETURN CASE WHEN EXISTS (SELECT FROM penstock.sleeper WHERE kind IN ('work', 'any')
-                              AND until > extract(epoch FROM clock_timestamp())) THEN 'asleep' END;
-END $$;
-
--- The same for one job whose id nobody can have sent before: there is next to nothing to plan, and to
--- settle how would cost more than to do it. If nobody else stores anything just now, `tell_`, it is given
--- to a worker that offers itself ('handed'), or whoever sleeps is woken by the commit itself ('told').
--- Whoever falls asleep at this moment is not seen: if nobody was there, look again after the commit. If
--- `tell_` is false it says whether somebody sleeps, as above; null: it does not look.
-CREATE FUNCTION penstock.put_plain_one(
-  id_ text, payload_ text, task_ text, queue_ text, priority_ bigint, by_ text, tell_ boolean)
-RETURNS text LANGUAGE plpgsql
-SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
-DECLARE
-  ticket_ bigint  := nextval('penstock.ticket');
-  fair_   boolean := (SELECT fair FROM penstock.queue WHERE name = queue_);  -- null: nothing was decided
-  hold_   text    := CASE WHEN fair_ THEN 'unplaced' END;
-BEGIN
-  IF tell_ AND fair_ IS NULL THEN
-    IF penstock.hand_over(ticket_, id_, payload_, task_, queue_, priority_, by_) THEN
-      RETURN 'handed';
-    END IF;
-  END IF;
-  INSERT INTO penstock.live (entry, seq, priority, enqueued_at, id, task, queue, state, enqueued_by, hold,
-                             hold_cause, payload)
-  VALUES (ticket_, ticket_, priority_, penstock.now(), id_, task_, queue_, 'ready', by_, hold_,
-          CASE WHEN hold_ IS NOT NULL THEN queue_ END, convert_to(payload_, 'UTF8'));
-  IF tell_ THEN
-    IF penstock.rouse('work', CASE WHEN fair_ IS NULL THEN queue_ END) THEN
-      RETURN 'told';
-    END IF;
-  ELSIF NOT tell_ THEN
-    RETURN CASE WHEN EXISTS (SELECT FROM penstock.sleeper WHERE kind IN ('work', 'any')
-                                AND until > extract(epoch FROM clock_timestamp())) THEN 'asleep' END;
-  END IF;
-  RETURN NULL;
 END $$;
 
 -- Store jobs of any kind, from a JSON array of drafts; a receipt for each, in order. `tell_` says that

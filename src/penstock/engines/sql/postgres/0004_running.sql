@@ -116,8 +116,6 @@ BEGIN
     SELECT job.id, job.seq, job.priority, job.worker, nextval('penstock.claims') AS number
       FROM penstock.live AS job
      WHERE job.id = ANY (ARRAY(SELECT id FROM penstock.running_in(queue_))) AND job.claim IS NOT NULL
-       -- One that was given has such a claim, with a number by which its worker knows it.
-       AND NOT EXISTS (SELECT FROM penstock.claim WHERE claim.number = job.claim AND claim.handed)
      ORDER BY job.id FOR UPDATE
   LOOP
     INSERT INTO penstock.claim (number, priority, from_place, from_seq, to_place, to_seq, jobs, queue, worker)

@@ -9,14 +9,13 @@ CREATE TYPE penstock.taken AS (
 CREATE TYPE penstock.ticket_line AS (priority bigint, place double precision, seq bigint);
 
 -- One turn of a worker: settle its successes, promote what is due, claim. Everything else that can
--- become of an attempt is settled before this is called, in the same transaction. `heard_` is the last job
--- that the worker knows to have been given without asking; null: it does not offer itself. `floors_` says
--- where a sweep begins in each range.
+-- become of an attempt is settled before this is called, in the same transaction. `floors_` says where a
+-- sweep begins in each range.
 CREATE FUNCTION penstock.exchange(
   worker_ text, tids_ text, ids_ text, attempts_ text, results_ text, begun_ text, begun_attempts_ text,
   queues_ text[], want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, range_queue_ bigint[],
   from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[], to_priority_ bigint[],
-  lowered_ bigint, sweeps_ boolean, floors_ bigint[], heard_ bigint DEFAULT NULL)
+  lowered_ bigint, sweeps_ boolean, floors_ bigint[])
 RETURNS SETOF penstock.taken LANGUAGE plpgsql
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_bitmapscan = off SET enable_material = off SET enable_indexscan = on
@@ -50,7 +49,6 @@ DECLARE
   claim_     bigint;
   first_     penstock.ticket_line;                          -- where they begin and end in their line; a row
   last_      penstock.ticket_line;                          -- that has just changed is not where it was
-  handed_    json;
 BEGIN
   -- Held until the end: nobody buries a worker in the middle of its turn. A lock on its row would have
   -- to be written, and a turn that changes nothing would cost a commit. Who tries need not be planned.
@@ -71,14 +69,6 @@ BEGIN
   IF NOT has_lease_ THEN
     RAISE EXCEPTION USING ERRCODE = 'PS002', MESSAGE = 'the worker has no lease';
   END IF;
-  IF heard_ IS NOT NULL THEN
-    handed_ := penstock.take_back(worker_, heard_);
-    IF handed_ IS NOT NULL THEN
-      want_ := greatest(0, want_ - json_array_length(handed_));
-      slots_ := greatest(0, slots_ - json_array_length(handed_));
-    END IF;
-  END IF;
-
   IF begun_ IS NOT NULL THEN
     UPDATE penstock.live AS job SET started = true
       FROM unnest(string_to_array(begun_, e'\x1f'), string_to_array(begun_attempts_, ',')::integer[])
@@ -279,7 +269,7 @@ BEGIN
   RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, json_build_object(
     'now', now_,
     'due', due_at_,
-    'cancels', cancels_, 'handed', handed_,
+    'cancels', cancels_,
     'passed', coalesce(passed_, false), 'contended', contended_, 'fair', fair_, 'wide', is_wide_, 'took', took_,
     'lowered', lowest_))::penstock.taken;
 END $$;

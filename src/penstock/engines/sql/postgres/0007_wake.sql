@@ -29,41 +29,28 @@ BEGIN
   RETURN false;
 END $$;
 
--- Wake whoever sleeps for this, with the commit; false: nobody does. `queue_` has new jobs, and nothing was
--- decided about it that may keep them from being claimed: who wants them need not look first.
-CREATE FUNCTION penstock.rouse(kind_ text, queue_ text) RETURNS boolean LANGUAGE plpgsql
+-- Wake whoever sleeps for this, after a commit; false: nobody does. A NOTIFY takes a lock of the whole
+-- cluster while it commits, so none is sent when nobody sleeps; and it says nothing that has to outlive the
+-- server, so nobody waits for the disk. `queue_` has new jobs: if nothing was decided about it that may keep
+-- them from being claimed, its name goes along, and a worker that wants them need not look first.
+CREATE FUNCTION penstock.wake(kind_ text, queue_ text DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   now_   double precision := extract(epoch FROM clock_timestamp());
-  kinds_ text[];
+  kinds_ text[] := ARRAY(SELECT DISTINCT kind FROM penstock.sleeper WHERE until > now_);
 BEGIN
-  kinds_ := ARRAY(SELECT DISTINCT kind FROM penstock.sleeper WHERE until > now_);
-  IF kinds_ = '{}' THEN
-    RETURN false;
-  END IF;
   IF kind_ = 'done' AND 'work' = ANY (kinds_) THEN
     IF penstock.has_crowd() THEN
       kind_ := 'any';
     END IF;
   END IF;
-  IF kind_ = 'any' OR kinds_ && ARRAY[kind_, 'any'] THEN
-    PERFORM pg_notify('penstock.wake', CASE WHEN length(queue_) <= 200 THEN kind_ || ' ' || queue_ ELSE kind_ END);
-    RETURN true;
-  END IF;
-  RETURN false;
-END $$;
-
--- The same after a commit. A NOTIFY takes a lock of the whole cluster while it commits, so none is sent
--- when nobody sleeps; and it says nothing that has to outlive the server, so nobody waits for the disk.
-CREATE FUNCTION penstock.wake(kind_ text, queue_ text DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql
-SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-  IF queue_ IS NOT NULL AND EXISTS (SELECT FROM penstock.queue WHERE name = queue_) THEN
-    queue_ := NULL;
-  END IF;
-  IF NOT penstock.rouse(kind_, queue_) THEN
+  IF kinds_ = '{}' OR NOT (kind_ = 'any' OR kinds_ && ARRAY[kind_, 'any']) THEN
     RETURN false;
   END IF;
+  IF length(queue_) > 200 OR EXISTS (SELECT FROM penstock.queue WHERE name = queue_) THEN
+    queue_ := NULL;
+  END IF;
   PERFORM set_config('synchronous_commit', 'off', true);
+  PERFORM pg_notify('penstock.wake', kind_ || coalesce(' ' || queue_, ''));
   RETURN true;
 END $$;

@@ -333,9 +333,7 @@ BEGIN
   CASE what_
     WHEN 'enqueue' THEN
       EXECUTE format('GRANT INSERT ON penstock.job TO %I', role_);
-      EXECUTE format(
-        'GRANT EXECUTE ON FUNCTION penstock.put, penstock.put_plain, penstock.put_plain_one, penstock.wake'
-        ' TO %I', role_);
+      EXECUTE format('GRANT EXECUTE ON FUNCTION penstock.put, penstock.put_plain, penstock.wake TO %I', role_);
     WHEN 'read' THEN
       EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA %s TO %I', schema_, role_);
       EXECUTE format('GRANT SELECT ON ALL SEQUENCES IN SCHEMA %s TO %I', schema_, role_);

@@ -4,8 +4,5 @@
 SELECT penstock.put_plain($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::text,
                           $7::double precision)
 
--- name: put_one
-SELECT penstock.put_plain_one($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::text, true)
-
 -- name: wake
 SELECT penstock.wake('work', $1::text)

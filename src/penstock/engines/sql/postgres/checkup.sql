@@ -19,13 +19,13 @@ SELECT needed.name || ' on ' || this.relname FROM pg_class AS this
  CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS needed (name)
  WHERE this.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'penstock.live'::regclass)
    AND this.relname IN ('live', 'history', 'ledger', 'unique_key', 'queue', 'lane', 'spot', 'worker', 'claim', 'term',
-                        'cell', 'sleeper', 'offer')
+                        'cell', 'sleeper')
    AND NOT has_table_privilege(this.oid, needed.name)
 UNION ALL
 SELECT 'EXECUTE on ' || this.proname FROM pg_proc AS this
  WHERE this.pronamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'penstock.live'::regclass)
-   AND this.proname IN ('now', 'put', 'put_plain', 'put_plain_one', 'exchange', 'promote', 'expire', 'look',
-                        'wake', 'doze', 'offer', 'make_day', 'make_days', 'days', 'prune_day')
+   AND this.proname IN ('now', 'put', 'put_plain', 'exchange', 'promote', 'expire', 'look',
+                        'wake', 'doze', 'make_day', 'make_days', 'days', 'prune_day')
    AND NOT has_function_privilege(this.oid, 'EXECUTE')
 
 -- name: owner

@@ -214,9 +214,6 @@ DELETE FROM penstock.spot WHERE next_place <= coalesce(
 -- name: prune_sleepers
 DELETE FROM penstock.sleeper WHERE until < extract(epoch FROM clock_timestamp()) - 60
 
--- name: prune_offers
-DELETE FROM penstock.offer WHERE until < extract(epoch FROM clock_timestamp()) - 60
-
 -- name: savepoint
 SAVEPOINT rehearsal
 
@@ -267,16 +264,6 @@ UPDATE penstock.live SET hold = NULL, hold_cause = NULL, hold_until = NULL
 
 -- name: leave
 DELETE FROM penstock.worker WHERE id = %s::text
-
--- name: offer_no_more
--- Whoever takes the offer just now is not waited for: what he gives is rescued.
-DELETE FROM penstock.offer
- WHERE worker = (SELECT worker FROM penstock.offer WHERE worker = %s::text FOR UPDATE SKIP LOCKED)
-
--- name: lock_unheard
-SELECT * FROM penstock.live
- WHERE id = ANY (ARRAY(SELECT id FROM penstock.unheard(%s::text, %s::bigint))) AND state = 'running'
-   FOR UPDATE SKIP LOCKED
 
 -- name: lock_term
 SELECT holder, epoch, until, ttl FROM penstock.term FOR UPDATE

@@ -77,7 +77,7 @@ UNION ALL
 SELECT queue, state, hold, count(*) FROM penstock.history GROUP BY queue, state, hold
 
 -- name: held_by
-SELECT *, coalesce(claim, 0) FROM penstock.running_of(%(worker)s::text) ORDER BY priority, place, seq
+SELECT * FROM penstock.running_of(%(worker)s::text) ORDER BY priority, place, seq
 
 -- name: hands
 SELECT coalesce(worker, ''), queue, task, priority, count(*), count(*) FILTER (WHERE started),
