@@ -7,7 +7,6 @@ import pytest
 from penstock.core.job import Job, State
 from penstock.engines.postgres import bounds
 from penstock.engines.postgres.bounds import FEW, SWEEP, Bounds, whole
-from penstock.engines.postgres.rows import Row
 from penstock.testing.clock import FakeClock
 from postgres.real import Real
 
@@ -88,18 +87,36 @@ def test_a_dear_sweep_is_followed_by_a_rest(clock: FakeClock, real: Real) -> Non
     assert made.ranges(QUEUES).is_whole
 
 
+def test_sweeps_take_a_twentieth_of_the_time_at_most(clock: FakeClock, real: Real) -> None:
+    made = claimed(clock, FEW + 1)
+    made.swept(0.1)
+    assert made.rests_for == pytest.approx(2.0)
+    real.now += 1.9
+    assert made.rests_for > 0
+    real.now += 0.2
+    assert made.rests_for == 0
+
+
+def test_a_new_connection_ends_a_rest(clock: FakeClock, real: Real) -> None:
+    made = claimed(clock, FEW + 1)
+    made.swept(0.5)
+    made.renew()
+    assert not made.rests_for
+    assert made.ranges(QUEUES).is_whole
+
+
 def test_no_rest_is_longer_than_half_a_minute(clock: FakeClock, real: Real) -> None:
     made = claimed(clock, FEW + 1)
     made.swept(3600.0)
     real.now += bounds.REST
-    assert not made.rests
+    assert not made.rests_for
 
 
 def test_who_has_claimed_little_never_rests(clock: FakeClock, real: Real) -> None:
     """There is nothing to walk: whatever it took was something else."""
     made = claimed(clock, FEW)
     made.swept(0.5)
-    assert not made.rests
+    assert not made.rests_for
     assert made.ranges(QUEUES).sweeps
 
 
@@ -114,101 +131,3 @@ def test_in_a_fair_queue_there_are_no_bounds(clock: FakeClock) -> None:
     made = claimed(clock, 10)
     made.learn(jobs(1, first=11), 1, is_fair=True, swept=None)
     assert made.ranges(QUEUES).is_whole
-
-
-# --- floors -------------------------------------------------------------------------------------
-
-
-def with_floors(clock: FakeClock, real: Real, floor: int = 100) -> Bounds:
-    """The bounds of somebody for whom whole lines are dear, and who knows a floor."""
-    made = claimed(clock, FEW + 1)
-    made.swept(0.5)
-    answers: list[Row] = [(floor, [], None), (floor, [], [floor])]
-    for answer in answers:
-        made.learn_floors(made.floors.question([("default", 5)]), answer)
-    return made
-
-
-def test_a_sweep_begins_at_the_floor(clock: FakeClock, real: Real) -> None:
-    made = with_floors(clock, real)
-    assert made.ranges(QUEUES).arrays[3] == f"{{{FIRST},{FEW + 1},{LAST}}}"
-    assert made.ranges(QUEUES).floors == f"{{{FIRST},100,{FIRST}}}"
-    assert made.ranges(QUEUES).sweeps
-    clock.advance(SWEEP)
-    ranges = made.ranges(QUEUES)
-    assert ranges.has_floors
-    assert ranges.is_whole
-    assert not ranges.sweeps
-    assert ranges.arrays[3] == f"{{{FIRST},100,{LAST}}}"
-
-
-def test_a_line_without_a_floor_is_swept_from_its_start(clock: FakeClock, real: Real) -> None:
-    made = with_floors(clock, real)
-    made.learn(jobs(1, priority=7), 1, is_fair=False, swept=None)
-    clock.advance(SWEEP)
-    # Up to the fifth priority, that one from its floor, and all that are less urgent.
-    assert made.ranges(QUEUES).arrays[3] == f"{{{FIRST},100,{LAST}}}"
-
-
-def test_a_dear_sweep_from_floors_is_followed_by_a_rest_too(clock: FakeClock, real: Real) -> None:
-    made = with_floors(clock, real)
-    made.learn((), 1, is_fair=False, swept=0.01, has_floors=True)
-    clock.advance(SWEEP)
-    ranges = made.ranges(QUEUES)
-    assert not ranges.is_whole
-    assert not ranges.sweeps
-    narrow = made.narrow(QUEUES)
-    assert narrow is not None
-    assert not narrow.has_floors
-    real.now += 0.01 * bounds.FLOOR_SHARE
-    narrow = made.narrow(QUEUES)
-    assert narrow is not None
-    assert narrow.has_floors
-    assert made.ranges(QUEUES).has_floors
-
-
-def test_with_floors_whole_lines_are_looked_at_seldom_and_at_last(
-    clock: FakeClock, real: Real
-) -> None:
-    made = with_floors(clock, real)
-    made.swept(0.5)
-    clock.advance(SWEEP)
-    real.now += 0.5 * bounds.SHARE
-    assert made.ranges(QUEUES).has_floors
-    real.now += bounds.SAFE_REST
-    clock.advance(SWEEP)
-    assert not made.ranges(QUEUES).has_floors
-
-
-def test_nobody_begins_before_a_floor(clock: FakeClock, real: Real) -> None:
-    """Others have claimed what is there."""
-    made = with_floors(clock, real, floor=FEW + 500)
-    assert made.ranges(QUEUES).arrays[3] == f"{{{FIRST},{FEW + 500},{LAST}}}"
-
-
-def test_an_old_ticket_ends_all_floors(clock: FakeClock, real: Real) -> None:
-    made = with_floors(clock, real)
-    made.learn((), 2, is_fair=False, swept=0.001, has_floors=True)
-    assert not made.floors
-    assert made.ranges(QUEUES).is_whole
-
-
-def test_what_is_found_before_a_bound_is_looked_for_from_the_floor(
-    clock: FakeClock, real: Real
-) -> None:
-    made = with_floors(clock, real)
-    made.look_again()
-    assert made.ranges(QUEUES).arrays[3] == f"{{{FIRST},100,{LAST}}}"
-    made.floors.forget()
-    made.look_again()
-    assert made.ranges(QUEUES).is_whole
-
-
-def test_without_floors_no_rest_is_long(clock: FakeClock, real: Real) -> None:
-    """What was to be found from them has to be found from the start."""
-    made = with_floors(clock, real)
-    made.learn((), 2, is_fair=False, swept=1.0, has_floors=True)
-    made.learn(jobs(10), 2, is_fair=False, swept=None)
-    assert made.rests
-    real.now += bounds.SHARE * 1.0
-    assert not made.rests

@@ -354,16 +354,6 @@ async def claim_ordered(engine: Watched) -> None:
     await claim_from(engine, QUEUES[:1])
 
 
-async def seek_floors(engine: Watched) -> None:
-    """From the start of two lines, and again."""
-    worker = await joined(engine)
-    await engine.exchange(ask(worker, *QUEUES[:2], want=5))
-    forgetting(engine)
-    for _ in range(3):
-        await engine._seek_floors(QUEUES[:2])
-    assert engine._bounds.floors or not engine.size
-
-
 async def taken(engine: Watched, count: int = 5) -> list[Any]:
     """Jobs that one worker runs, whatever else waits."""
     await engine.enqueue([draft(priority=-1, queue=QUEUES[0]) for _ in range(count)])
@@ -479,7 +469,7 @@ VERBS: dict[str, Callable[[Watched], Awaitable[None]]] = {
     for verb in (
         *(claim_1, claim_3, claim_20, claim_limited, claim_ordered, settle, settle_moved),
         *(settle_failed, enqueue, promote, expire, rescue, prune, look, look_ordered, cancel),
-        *(held, place, seek_floors),
+        *(held, place),
     )
 }
 

@@ -37,9 +37,6 @@ from penstock.engines.records import Ask, Exchange, Report, WorkerInfo, reasons
 from penstock.engines.validation import check_outcomes, check_reports
 from penstock.errors import EngineBusy, EngineUnavailable, LeaseLost
 
-FLOORS: Final = (
-    "SELECT * FROM penstock.floors(%s, %s::bigint[], %s::bigint[], %s::bigint, %s::text[])"
-)
 BEAT: Final = "UPDATE penstock.worker SET beat = beat + 1 WHERE id = %s RETURNING 1"
 
 LONGEST_NAP: Final = 0.05
@@ -64,17 +61,6 @@ class PostgresExchanging(PostgresHandle):
     # --- turns ---------------------------------------------------------------------------------
 
     async def exchange(self, ask: Ask) -> Exchange:
-        if ask.want > 0 and self._bounds.floors.is_time:
-            await self._seek_floors(texts(ask.queues))
-        return await self._whole_turn(ask)
-
-    async def _seek_floors(self, queues: Sequence[str]) -> None:
-        question = self._bounds.floors.question(self._bounds.lines(queues))
-        if question.lines:
-            (answer,) = await self._call(FLOORS, question.values)
-            self._bounds.learn_floors(question, answer)
-
-    async def _whole_turn(self, ask: Ask) -> Exchange:
         check_outcomes(self.traits.name, ask.outcomes)
         wakes = DONE if ask.outcomes else NEWS
         told = [each for each in ask.outcomes if each.is_settled]
@@ -194,7 +180,6 @@ class PostgresExchanging(PostgresHandle):
             header.lowered,
             is_fair=header.fair,
             swept=header.took if header.wide or ranges.is_whole else None,
-            has_floors=ranges.has_floors,
         )
 
     async def held(self, worker: str) -> list[Job]:
@@ -227,15 +212,17 @@ class PostgresExchanging(PostgresHandle):
             in_vain = in_vain + 1 if found != seen else 0
 
     async def _look_before_sleep(self, ask: Ask) -> float | None:
-        """Look from the start of every line, unless that was dear the last time: then from their
-        floors, or, where none are known, only beyond the bounds until that has rested.
+        """Look from the start of every line; beyond the bounds only, until the next sweep, if the
+        last one was too dear to be followed by another.
         """
         narrow = self._bounds.narrow(texts(ask.queues)) if ask.want > 0 else None
-        if narrow is not None and not narrow.has_floors:
-            return await self._glimpse(PostgresViews.look, ask, narrow)
+        if narrow is not None:
+            due_in = await self._glimpse(PostgresViews.look, ask, narrow)
+            sweep_in = self._bounds.rests_for
+            return sweep_in if due_in is None else min(due_in, sweep_in)
         began_at = SystemClock.monotonic()
-        due_in = await self._glimpse(PostgresViews.look, ask, narrow)
-        self._bounds.swept(SystemClock.monotonic() - began_at, has_floors=narrow is not None)
+        due_in = await self._glimpse(PostgresViews.look, ask, None)
+        self._bounds.swept(SystemClock.monotonic() - began_at)
         if due_in is not None and due_in <= 0:
-            self._bounds.look_again()
+            self._bounds.forget()  # it may stand before a bound
         return due_in

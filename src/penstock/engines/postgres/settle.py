@@ -125,7 +125,7 @@ class PostgresSteps(PostgresViews):
 EXCHANGE: Final = (
     "SELECT * FROM penstock.exchange(%s, %s, %s, %s, %s, %s, %s, %s::text[], %s, %s, %s::text[],"
     " %s, %s::bigint[], %s::bigint[], %s::double precision[], %s::bigint[], %s::bigint[],"
-    " %s, %s, %s::bigint[])"
+    " %s, %s)"
 )
 _numbers = count(1)
 EXCHANGE_TEXTS: Final = re.sub("%s", lambda _: f"${next(_numbers)}", EXCHANGE)
@@ -159,7 +159,7 @@ class Header(msgspec.Struct, frozen=True):
     took: float | None = None
     """Seconds that the last look at the lines took."""
     wide: bool | None = False
-    """It began at their start, or at their floors, though it need not have."""
+    """It began at their start, though it need not have."""
 
 
 class _Rest(msgspec.Struct, frozen=True, array_like=True):
@@ -241,7 +241,6 @@ def to_exchange(ask: Ask, done: Done, ranges: Ranges | None) -> Row:
         *(ranges.arrays if ranges else ("{}",) * 5),
         ranges.lowered if ranges else 0,
         ranges.sweeps if ranges else False,
-        ranges.floors if ranges else "{}",
     )
 
 

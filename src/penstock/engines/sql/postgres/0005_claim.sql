@@ -195,36 +195,3 @@ SET enable_bitmapscan = off AS $$
     JOIN penstock.live AS job ON job.ctid = chosen.tid AND job.state = 'ready'
    ORDER BY chosen.number FOR UPDATE OF job SKIP LOCKED
 $$;
-
--- Up to which ticket nothing can be claimed any more, in each of some lines: `floors_` are those known so far.
--- Sought up to `mark_`, a ticket that was noted before, if all who had written to the store then are done
--- (`open_`): only then every job up to it is to be seen. If not, or if none was noted: no floors. Nor while there
--- is one that was prepared for a commit in two steps, for it had another name before. Returns also what to note
--- now. In this order: whoever has taken a ticket by then is either among `open`, or done.
-CREATE FUNCTION penstock.floors(
-  queues_ text[], priorities_ bigint[], floors_ bigint[], mark_ bigint, open_ text[],
-  OUT ticket bigint, OUT open text[], OUT floors bigint[]) LANGUAGE plpgsql
-SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_sort = off AS $$
-BEGIN
-  ticket := (SELECT last_value FROM penstock.ticket);
-  open := ARRAY(
-    SELECT DISTINCT virtualtransaction FROM pg_catalog.pg_locks
-     WHERE relation IN ('penstock.live'::regclass, 'penstock.ticket'::regclass)
-       AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
-       AND mode = 'RowExclusiveLock' AND pid IS DISTINCT FROM pg_backend_pid());
-  IF mark_ IS NULL OR open_ && open OR EXISTS (
-       SELECT FROM unnest(open) AS name WHERE name LIKE '-1/%') THEN
-    RETURN;
-  END IF;
-  -- Only one index has this condition and this order.
-  floors := ARRAY(
-    SELECT greatest(line.floor, coalesce(first.seq - 1, mark_))
-      FROM unnest(queues_, priorities_, floors_) WITH ORDINALITY AS line (queue, priority, floor, number)
-      LEFT JOIN LATERAL (
-        SELECT job.seq FROM penstock.live AS job
-         WHERE job.queue = line.queue AND job.priority = line.priority AND job.in_line AND job.hold IS NULL
-           AND job.place = 0 AND job.seq > line.floor AND job.seq <= mark_ AND job.state = 'ready'
-         ORDER BY job.queue, job.priority, job.place, job.seq LIMIT 1) AS first ON true
-     ORDER BY line.number);
-END $$;

@@ -9,13 +9,12 @@ CREATE TYPE penstock.taken AS (
 CREATE TYPE penstock.ticket_line AS (priority bigint, place double precision, seq bigint);
 
 -- One turn of a worker: settle its successes, promote what is due, claim. Everything else that can
--- become of an attempt is settled before this is called, in the same transaction. `floors_` says where a
--- sweep begins in each range.
+-- become of an attempt is settled before this is called, in the same transaction.
 CREATE FUNCTION penstock.exchange(
   worker_ text, tids_ text, ids_ text, attempts_ text, results_ text, begun_ text, begun_attempts_ text,
   queues_ text[], want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, range_queue_ bigint[],
   from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[], to_priority_ bigint[],
-  lowered_ bigint, sweeps_ boolean, floors_ bigint[])
+  lowered_ bigint, sweeps_ boolean)
 RETURNS SETOF penstock.taken LANGUAGE plpgsql
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_bitmapscan = off SET enable_material = off SET enable_indexscan = on
@@ -133,22 +132,16 @@ BEGIN
   END IF;
 
   IF want_ > 0 AND queues_ <> '{}' THEN
-    -- A job with an old ticket is ready: look from the start of every line. If what comes after the bounds
-    -- is less than wanted, look from the floors, as often as that may be.
+    -- If a job with an old ticket is ready, or what comes after the bounds is less than wanted and a sweep
+    -- may be made, look from the start of every line.
     is_wide_ := lowered_ <> lowest_;
     LOOP
       begun_at_ := clock_timestamp();
-      IF lowered_ <> lowest_ THEN
+      IF is_wide_ THEN
         SELECT array_agg(number), array_agg(-9223372036854775808), array_agg('-Infinity'::double precision),
                array_agg(-9223372036854775808), array_agg(9223372036854775807)
           INTO range_queue_, from_priority_, from_place_, from_seq_, to_priority_
           FROM generate_series(1, cardinality(queues_)) AS number;
-      ELSIF is_wide_ THEN
-        from_place_ := ARRAY(SELECT CASE WHEN part.floor = -9223372036854775808 AND part.place < 'Infinity'
-                                         THEN '-Infinity' ELSE part.place END
-                               FROM unnest(from_place_, floors_) WITH ORDINALITY AS part (place, floor, number)
-                              ORDER BY part.number);
-        from_seq_ := floors_;
       END IF;
       IF cardinality(queues_) = 1
          AND NOT (is_decided_ AND EXISTS (SELECT FROM penstock.queue WHERE name = queues_[1])) THEN

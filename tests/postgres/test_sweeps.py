@@ -1,4 +1,4 @@
-"""Sweeps that begin at floors: whatever is committed when, nothing stays behind."""
+"""Bounds and sweeps: whatever is committed when, nothing stays behind."""
 
 from __future__ import annotations
 
@@ -13,29 +13,23 @@ import pytest
 
 from conformance.steps import ask, draft, enqueue_jobs, ids, joined, outcome, put, send
 from penstock.core.job import Draft, Hold, Job
-from penstock.engines.postgres import bounds, floors
+from penstock.engines.postgres import bounds
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.postgres.enqueue import to_json
-from penstock.engines.postgres.floors import FIRST
 from penstock.errors import EngineUnavailable
 from penstock.testing.clock import FakeClock
 from servers.emptied import emptied
 
-LINE = ("default", 5)
 PUT = "SELECT penstock.put(%s)"
 LATE = (to_json([draft("late")]),)
 LAST = "SELECT last_value FROM penstock.ticket"
 
 
 @pytest.fixture
-def only_from_floors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To look at a whole line is so dear that it is done once; from its floor, whenever."""
-    for name, value in (("FEW", -1), ("SHARE", 1e12), ("REST", 1e9), ("FLOOR_SHARE", 0.0)):
+def dear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep is so dear that there is no second one."""
+    for name, value in (("FEW", -1), ("SHARE", 1e12), ("REST", 1e9)):
         monkeypatch.setattr(bounds, name, value)
-    monkeypatch.setattr(bounds, "SAFE_SHARE", 1e12)
-    monkeypatch.setattr(bounds, "SAFE_REST", 1e9)
-    monkeypatch.setattr(floors, "DEAR", 0.0)
-    monkeypatch.setattr(floors, "PACE", 0.0)
 
 
 async def turn(engine: PostgresEngine, worker: str, *outcomes: Any, want: int = 5) -> list[Job]:
@@ -43,23 +37,21 @@ async def turn(engine: PostgresEngine, worker: str, *outcomes: Any, want: int = 
 
 
 async def warmed(engine: PostgresEngine) -> str:
-    """A worker whose claimer has floors."""
+    """A worker whose claimer has bounds."""
     worker = await joined(engine)
     await warm(engine, worker)
     return worker
 
 
 async def warm(engine: PostgresEngine, worker: str) -> None:
-    """Claim until there are floors."""
+    """Claim until there are bounds."""
     for _ in range(4):
         await enqueue_jobs(engine, 2)
-        jobs = await turn(engine, worker)
+        jobs = await turn(engine, worker, want=2)
         await send(engine, worker, *(outcome(job, "succeeded") for job in jobs))
-    assert engine._bounds.floors[LINE] > FIRST
-    assert engine._bounds.rests
+    assert not engine._bounds.ranges(["default"]).is_whole
 
 
-@pytest.mark.usefixtures("only_from_floors")
 async def test_a_job_that_was_committed_late_is_found(
     engine: PostgresEngine, clock: FakeClock, other: psycopg.AsyncConnection[Any]
 ) -> None:
@@ -72,12 +64,10 @@ async def test_a_job_that_was_committed_late_is_found(
         mine = [id for id in mine if id not in ids(jobs)]
     assert not mine
     await other.commit()
-    assert engine._bounds.floors
     # The line seems to end after its bound.
     assert ids(await turn(engine, worker)) == ["late"]
 
 
-@pytest.mark.usefixtures("only_from_floors")
 async def test_so_it_is_each_second_while_there_is_enough_to_do(
     engine: PostgresEngine, clock: FakeClock, other: psycopg.AsyncConnection[Any]
 ) -> None:
@@ -91,7 +81,6 @@ async def test_so_it_is_each_second_while_there_is_enough_to_do(
     assert ids(await turn(engine, worker, want=1)) == ["late"]
 
 
-@pytest.mark.usefixtures("only_from_floors")
 async def test_who_is_about_to_sleep_finds_it_too(
     engine: PostgresEngine, clock: FakeClock, other: psycopg.AsyncConnection[Any]
 ) -> None:
@@ -104,7 +93,7 @@ async def test_who_is_about_to_sleep_finds_it_too(
     assert ids(await turn(engine, worker, want=1)) == ["late"]
 
 
-@pytest.mark.usefixtures("only_from_floors")
+@pytest.mark.usefixtures("dear")
 async def test_an_old_ticket_that_is_ready_again_is_found(
     engine: PostgresEngine, clock: FakeClock
 ) -> None:
@@ -116,7 +105,7 @@ async def test_an_old_ticket_that_is_ready_again_is_found(
     assert ids(await turn(engine, worker, want=1)) == [old]
 
 
-@pytest.mark.usefixtures("only_from_floors")
+@pytest.mark.usefixtures("dear")
 async def test_one_that_is_held_no_longer_is_given_by_the_turn_that_lifts_the_hold(
     engine: PostgresEngine, clock: FakeClock
 ) -> None:
@@ -131,7 +120,7 @@ async def test_one_that_is_held_no_longer_is_given_by_the_turn_that_lifts_the_ho
     assert ids(await turn(engine, worker, want=1)) == [old]
 
 
-@pytest.mark.usefixtures("only_from_floors")
+@pytest.mark.usefixtures("dear")
 async def test_who_is_about_to_sleep_is_told_of_an_old_ticket(
     engine: PostgresEngine, clock: FakeClock
 ) -> None:
@@ -148,7 +137,7 @@ async def test_who_is_about_to_sleep_is_told_of_an_old_ticket(
     assert ids(await turn(engine, worker, want=1)) == [old]
 
 
-@pytest.mark.usefixtures("only_from_floors")
+@pytest.mark.usefixtures("dear")
 async def test_after_a_broken_connection_nothing_is_known(
     engine: PostgresEngine, clock: FakeClock, other: psycopg.AsyncConnection[Any]
 ) -> None:
@@ -172,7 +161,6 @@ async def until_it_answers(attempts: Iterable[Awaitable[str]]) -> str:
     raise AssertionError("it never answers")
 
 
-@pytest.mark.usefixtures("only_from_floors")
 @pytest.mark.parametrize("seed", range(8))
 async def test_whatever_is_committed_when_nothing_stays_behind(
     engine: PostgresEngine, clock: FakeClock, seed: int
@@ -189,7 +177,6 @@ async def test_whatever_is_committed_when_nothing_stays_behind(
     pending: dict[int, list[str]] = {}
     expected: set[str] = set()
     done: list[str] = []
-    known: list[bool] = []
     queues = ("default", "other")
 
     def some() -> Draft:
@@ -205,7 +192,6 @@ async def test_whatever_is_committed_when_nothing_stays_behind(
         outcomes += [outcome(job, "succeeded") for job in ended]
         await send(claimer, worker, *outcomes)
         done.extend(ids(ended))
-        known.append(bool(claimer._bounds.floors))
 
     for _ in range(150):
         number = random.randrange(len(others))
@@ -241,5 +227,4 @@ async def test_whatever_is_committed_when_nothing_stays_behind(
             await work(random.randrange(2))
             clock.advance(0.5)
     assert sorted(done) == sorted(expected)
-    assert any(known)
     await twin.close()
