@@ -12,7 +12,7 @@ import sys
 import psycopg
 
 from penstock import INJECTED, Penstock
-from penstock.engines.postgres.task_connections import Blocking
+from penstock.engines.postgres.task_connections import SyncTaskConnection
 
 app = Penstock(os.environ["BANK_URL"], lease=1.0)
 
@@ -38,7 +38,7 @@ async def pay_apart_async(number: int, db: psycopg.AsyncConnection = INJECTED) -
     return os.getpid()
 
 
-class Deadly(Blocking):
+class Deadly(SyncTaskConnection):
     """Kills its process before or after it commits."""
 
     async def commit(self) -> None:
@@ -49,5 +49,5 @@ class Deadly(Blocking):
 
 if __name__ == "__main__":
     if "BANK_DIES" in os.environ:
-        sys.modules["penstock.engines.postgres.task_transaction"].Blocking = Deadly  # type: ignore[attr-defined]
+        sys.modules["penstock.engines.postgres.task_transaction"].SyncTaskConnection = Deadly  # type: ignore[attr-defined]
     app.run_worker(until_empty=True)

@@ -27,8 +27,8 @@ from conformance.steps import (
 from conformance.waiting import breathe
 from penstock.core.job import Job, Verdict
 from penstock.engines.postgres.bounds import whole
+from penstock.engines.postgres.claim import NOTHING, exchange_statement, to_exchange
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.postgres.settle import EXCHANGE, NOTHING, to_exchange
 from penstock.engines.records import QueueSettings, WorkerInfo
 from penstock.errors import ItemRefused, LeaseLost
 from penstock.testing.clock import FakeClock
@@ -100,9 +100,12 @@ async def test_where_nothing_is_due_no_turn_waits_for_another(
 ) -> None:
     """What a turn locks until its commit, any number of others can lock as well."""
     await enqueue_jobs(engine, 2)
-    turn = to_exchange(ask(await joined(engine), want=2), NOTHING, whole(["default"]))
+    values = to_exchange(ask(await joined(engine), want=2), NOTHING, whole(["default"]))
+    turn = [value and value.decode() for value in values]
     async with eye.connection.transaction():
-        found = await (await eye.connection.execute(EXCHANGE.encode(), turn)).fetchall()
+        cursor = psycopg.AsyncRawCursor(eye.connection)
+        sql = exchange_statement("penstock").sql
+        found = await (await cursor.execute(sql.encode(), turn)).fetchall()
         locks = "SELECT mode FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'"
         assert len(found) == 3
         assert await eye.rows(locks) == [("ShareLock",)]

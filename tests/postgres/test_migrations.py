@@ -301,9 +301,9 @@ async def test_a_database_that_is_not_in_utf8_is_refused() -> None:
 
 
 def test_a_server_that_is_too_old_is_refused() -> None:
-    check_server("postgresql", 140_000, "UTF8")
+    check_server(140_000, "UTF8")
     with pytest.raises(EngineUnsuitable) as caught:
-        check_server("postgresql", 130_014, "UTF8")
+        check_server(130_014, "UTF8")
     assert str(caught.value) == (
         "postgresql cannot hold a store: the server is PostgreSQL 13; use version 14 or later"
     )

@@ -20,9 +20,9 @@ from conformance.steps import ask, claim, draft, joined, outcome, put, running, 
 from penstock import Penstock, State
 from penstock.core.job import Verdict
 from penstock.engines.observed import Observed
-from penstock.engines.postgres.connection import Link
+from penstock.engines.postgres.connection import Connection
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.postgres.pool import Links
+from penstock.engines.postgres.pool import Pool
 from penstock.errors import (
     EngineBusy,
     EngineCrowded,
@@ -176,7 +176,7 @@ async def test_a_server_without_a_connection_to_spare_is_told_so(guarded: Postgr
 
 async def test_a_handle_whose_connections_are_all_in_use_says_so(url: str) -> None:
     async with opened(url, connections=1, connect_timeout=0.2) as engine:
-        async with engine._opened().use():
+        async with engine._store().pool.use():
             with pytest.raises(EngineCrowded, match="all 1 of this handle are in use for 0.2 s"):
                 await engine.counts()
         assert await engine.counts() == []
@@ -185,16 +185,16 @@ async def test_a_handle_whose_connections_are_all_in_use_says_so(url: str) -> No
 async def test_a_crowd_that_waits_for_a_connection_makes_one_attempt() -> None:
     attempts, refused = 0, asyncio.Event()
 
-    async def connect() -> Link:
+    async def connect() -> Connection:
         nonlocal attempts
         attempts += 1
         await refused.wait()
         raise psycopg.OperationalError("nobody is there")
 
-    links = Links(connect, "postgresql", most=10, patience=PATIENCE)
+    pool = Pool(connect, most=10, patience=PATIENCE)
 
     async def call() -> None:
-        async with links.use():
+        async with pool.use():
             raise AssertionError("there is no connection")
 
     calls = [asyncio.create_task(call()) for _ in range(10)]

@@ -6,7 +6,6 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from types import MappingProxyType
 from typing import Any
 
 import psycopg
@@ -15,11 +14,12 @@ import pytest
 from conformance.steps import bury, finished, put, running, settle, soon, stored
 from penstock.core.job import Job, State
 from penstock.engines.postgres import history
-from penstock.engines.postgres.control import PostgresJobs
+from penstock.engines.postgres.connection import Values
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.postgres.history import BIG, Day, sort_out, to_days
+from penstock.engines.postgres.rows import Row
+from penstock.engines.postgres.transaction import Transaction
 from penstock.engines.records import Control, Pruned
-from penstock.engines.sql_files import statements
 from penstock.testing.clock import FakeClock
 
 DAY = 86_400.0
@@ -103,8 +103,7 @@ def small_is_big(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """No lock is waited for longer than a moment."""
-    sql = {**statements("postgres/partitions.sql"), "patience": "SET lock_timeout = '20ms'"}
-    monkeypatch.setattr(history, "statements", lambda path: MappingProxyType(sql))
+    monkeypatch.setattr(history, "SQL", {**history.SQL, "patience": "SET lock_timeout = '20ms'"})
 
 
 # --- made ahead, and when missed ----------------------------------------------------------------
@@ -567,13 +566,14 @@ async def test_a_job_that_leaves_with_its_day_cannot_be_sent_back(
     job = await finished(engine, "failed", unique="only one")
     admin.end_many(clock.now())
     clock.advance(30 * DAY)
-    ticket = PostgresJobs._ticket
+    ask = Transaction.ask
 
-    async def late(jobs: PostgresJobs) -> int:
-        assert (await engine.prune(WEEK, 10)).jobs == 0
-        return await ticket(jobs)
+    async def late(self: Transaction, name: str, values: Values = ()) -> list[Row]:
+        if name == "ticket":
+            assert (await engine.prune(WEEK, 10)).jobs == 0
+        return await ask(self, name, values)
 
-    monkeypatch.setattr(PostgresJobs, "_ticket", late)
+    monkeypatch.setattr(Transaction, "ask", late)
     assert await engine.retry([job.id]) == [Control(job.id, False, None)]
     assert await engine.get([job.id]) == [None]
     await put(engine, unique="only one")

@@ -19,7 +19,7 @@ import pytest
 
 from conformance.steps import ask, bury, claim, draft, joined, outcome, put, send
 from penstock.engines.postgres import history
-from penstock.engines.postgres.connection import Link
+from penstock.engines.postgres.connection import Connection
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import QueueSettings
 from penstock.testing.clock import FakeClock
@@ -277,11 +277,11 @@ class Watched(PostgresEngine):
         self.shown: list[Shown] = []
         self._mode = mode
 
-    async def _connect_as(self, name: str) -> Link:
-        link = await super()._connect_as(name)
-        link._connection.add_notice_handler(self._notice)
-        await link.script(WATCH.format(mode=self._mode))
-        return link
+    async def _connect_as(self, name: str) -> Connection:
+        connection = await super()._connect_as(name)
+        connection._driver.add_notice_handler(self._notice)
+        await connection.script(WATCH.format(mode=self._mode))
+        return connection
 
     def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
         text = notice.message_primary or ""
@@ -373,7 +373,7 @@ async def settle_moved(engine: Watched) -> None:
     """Where the rows are is not known any more: they are found by their ids."""
     jobs = await taken(engine)
     forgetting(engine)
-    engine._places.clear()
+    engine._claiming().ctids.clear()
     await send(engine, jobs[0].worker, *(outcome(job, "succeeded") for job in jobs))
 
 

@@ -7,17 +7,17 @@ queue only. The server itself counts which rows it has touched.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
 
 from conformance.steps import put
 from penstock.core.job import State
+from penstock.engines.postgres import reads
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.postgres.reads import PostgresViews, glance
+from penstock.engines.postgres.transaction import SQL
 from penstock.engines.records import Ask, Filter, QueueSettings
-from penstock.engines.sql_files import statements
 from penstock.testing.clock import FakeClock
 from servers.emptied import Emptied
 
@@ -73,6 +73,11 @@ class Peek:
         cursor = self._connection.cursor(binary=True)
         await cursor.execute(sql.encode(), values or None)
         return await cursor.fetchall()
+
+    async def ask(
+        self, name: str, values: Mapping[str, object] | Sequence[object] = ()
+    ) -> list[tuple[Any, ...]]:
+        return await self.rows(SQL[name], values)
 
     async def touched(self) -> int:
         ((rows,),) = await self.rows(TOUCHED)
@@ -132,7 +137,7 @@ async def test_an_idle_worker_reads_nothing_of_other_queues(
     peek.run("ANALYZE penstock.live")
     await put(engine, queue="mine", delay=60)
     ask = Ask(worker="w", queues=("mine", "nobody's"), want=1, slots=1)
-    assert await PostgresViews(peek).look(ask) == pytest.approx(60)
+    assert await reads.look(peek, ask) == pytest.approx(60)
     assert await peek.touched() <= 1
 
 
@@ -141,7 +146,7 @@ async def test_a_worker_that_wants_what_is_urgent_reads_nothing_of_the_rest(
 ) -> None:
     peek.run(CROWD, now=peek.now, queue="mine", many=MANY)
     ask = Ask(worker="w", queues=("mine",), want=1, slots=1, least_urgent=0)
-    assert await PostgresViews(peek).look(ask) == pytest.approx(3)
+    assert await reads.look(peek, ask) == pytest.approx(3)
     assert await peek.touched() <= 2
 
 
@@ -151,7 +156,7 @@ async def test_finished_jobs_are_got_by_their_ids_in_every_day(
     peek.end_many(peek.now - DAY, first=0)
     peek.end_many(peek.now, first=MANY)
     ids = ["ended-1", f"ended-{MANY + 1}", "first", "nobody"]
-    found = await PostgresViews(peek).get(ids)
+    found = await reads.get(peek, ids)
     assert [job and job.id for job in found] == [*ids[:3], None]
     assert await peek.touched() <= 3
 
@@ -159,9 +164,9 @@ async def test_finished_jobs_are_got_by_their_ids_in_every_day(
 async def test_a_page_of_finished_jobs_costs_a_page(engine: PostgresEngine, peek: Peek) -> None:
     peek.end_many(peek.now - DAY, first=0)
     peek.end_many(peek.now, first=MANY)
-    page = await PostgresViews(peek).find(Filter(), None, 10)
+    page = await reads.find(peek, Filter(), None, 10)
     assert [job.id for job in page.jobs] == [f"ended-{2 * MANY - n}" for n in range(10)]
-    older = await PostgresViews(peek).find(Filter(), str(MANY + 5), 10)
+    older = await reads.find(peek, Filter(), str(MANY + 5), 10)
     assert [job.id for job in older.jobs] == [f"ended-{MANY + 4 - n}" for n in range(10)]
     # One more than a page, one of each day to compare, and the one that waits.
     assert await peek.touched() <= 2 * (11 + 2 + 1)
@@ -171,7 +176,7 @@ async def test_named_jobs_are_found_by_their_names(engine: PostgresEngine, peek:
     peek.end_many(peek.now - DAY, first=0)
     peek.run(CROWD, now=peek.now, queue=BUSY, many=MANY)
     which = Filter(ids=("crowd-7", "ended-7"))
-    page = await PostgresViews(peek).find(which, None, 10)
+    page = await reads.find(peek, which, None, 10)
     assert [job.id for job in page.jobs] == ["crowd-7", "ended-7"]
     assert await peek.touched() <= 2
 
@@ -180,17 +185,16 @@ async def test_a_state_that_a_table_cannot_have_is_not_looked_for_there(
     engine: PostgresEngine, peek: Peek
 ) -> None:
     peek.end_many(peek.now, first=0)
-    views = PostgresViews(peek)
-    assert await views.count(Filter(states=(State.READY, State.RUNNING))) == 1
+    assert await reads.count(peek, Filter(states=(State.READY, State.RUNNING))) == 1
     assert await peek.touched() == 1
-    assert await views.count(Filter(states=(State.READY, State.SUCCEEDED))) == 1 + MANY
+    assert await reads.count(peek, Filter(states=(State.READY, State.SUCCEEDED))) == 1 + MANY
 
 
 async def test_a_glance_reads_nothing_of_what_ended_well_long_ago(
     engine: PostgresEngine, peek: Peek
 ) -> None:
     peek.end_many(peek.now - DAY, first=-MANY)
-    found = await glance(PostgresViews(peek), 60.0, 10)
+    found = await reads.glance(cast(Any, peek), 60.0, 10)
     assert [each.queue for each in found.traffic] == [BUSY]
     assert found.traffic[0].entered == 1
     # The one job that waits, as often as it is counted, and where the window begins in each day.
@@ -201,7 +205,7 @@ async def test_who_is_ahead_is_counted_without_those_behind(
     engine: PostgresEngine, peek: Peek
 ) -> None:
     peek.run(CROWD, now=peek.now, queue=BUSY, many=10 * MANY)
-    sql = statements("postgres/views.sql")["ahead"]
+    sql = SQL["ahead"]
     line = {"queue": BUSY, "now": peek.now, "most": 10_001, "some": 5}
     ticket = {"priority": 5, "place": 0.0, "seq": 1002}
     ((plan,),) = await peek.rows(

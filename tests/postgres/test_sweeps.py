@@ -89,7 +89,7 @@ async def test_who_is_about_to_sleep_finds_it_too(
     await put(engine)
     assert len(await turn(engine, worker)) == 1
     await other.commit()
-    assert await engine._look_before_sleep(ask(worker)) == 0
+    assert await engine._claiming().look_before_sleep(ask(worker)) == 0
     assert ids(await turn(engine, worker, want=1)) == ["late"]
 
 
@@ -128,12 +128,12 @@ async def test_who_is_about_to_sleep_is_told_of_an_old_ticket(
     old = await put(engine)
     (job,) = await turn(engine, another)
     worker = await warmed(engine)
-    assert await engine._look_before_sleep(ask(worker)) is None
+    assert await engine._claiming().look_before_sleep(ask(worker)) is None
     twin = PostgresEngine(emptied().url, clock, follows_clock=True)
     await twin.open()
     await send(twin, another, outcome(job, "released"))
     await twin.close()
-    assert await engine._look_before_sleep(ask(worker)) == 0
+    assert await engine._claiming().look_before_sleep(ask(worker)) == 0
     assert ids(await turn(engine, worker, want=1)) == [old]
 
 

@@ -14,7 +14,7 @@ from penstock.clock import SystemClock
 from penstock.engines.observed import Observed
 from penstock.engines.postgres import history
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.postgres.history import EVERY, IN_VAIN, SHARE, Tidying
+from penstock.engines.postgres.history import EVERY, IN_VAIN, SHARE, Vacuum
 from penstock.errors import EngineUnavailable
 from penstock.events import Bus
 from postgres.works import PATIENCE
@@ -81,7 +81,7 @@ def seen(person: Person) -> tuple[int, int]:
 
 def rested(engine: PostgresEngine) -> PostgresEngine:
     """Let the pause after the last time be over."""
-    engine._tidying._rests_until = -math.inf
+    engine._vacuum._rests_until = -math.inf
     return engine
 
 
@@ -104,7 +104,7 @@ async def test_it_rests_though_there_are_many_again(
 ) -> None:
     rows_die(person)
     await engine.tidy()
-    monkeypatch.setattr(engine._tidying, "_rests_until", SystemClock.monotonic() + PATIENCE)
+    monkeypatch.setattr(engine._vacuum, "_rests_until", SystemClock.monotonic() + PATIENCE)
     rows_die(person)
     assert EVERY < await engine.tidy() <= PATIENCE
     assert seen(person)[1] == 1
@@ -173,13 +173,13 @@ async def test_one_that_is_cancelled_rests_as_well(
     rows_die(person)
     slowed(monkeypatch, LONG)
     begun = asyncio.Event()
-    begin = engine._tidying._begin
+    begin = engine._vacuum._begin
 
     def noted() -> None:
         begin()
         begun.set()
 
-    monkeypatch.setattr(engine._tidying, "_begin", noted)
+    monkeypatch.setattr(engine._vacuum, "_begin", noted)
     clearing = asyncio.create_task(engine.tidy())
     await begun.wait()
     clearing.cancel()
@@ -224,7 +224,7 @@ def test_it_takes_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> 
     now = [0.0]
     monkeypatch.setattr(SystemClock, "monotonic", staticmethod(lambda: now[0]))
     for took, rest in ((0.1, EVERY), (4.0, 4.0 * SHARE)):
-        it = Tidying()
+        it = Vacuum()
         it._begin()
         now[0] += took
         it._end(1000, 0)
@@ -232,6 +232,6 @@ def test_it_takes_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_beside_many_live_rows_more_have_to_be_dead() -> None:
-    assert Tidying().is_worth_it(30_000, 0)
-    assert not Tidying().is_worth_it(30_000, 1_000_000)
-    assert Tidying().is_worth_it(300_000, 1_000_000)
+    assert Vacuum().is_worth_it(30_000, 0)
+    assert not Vacuum().is_worth_it(30_000, 1_000_000)
+    assert Vacuum().is_worth_it(300_000, 1_000_000)

@@ -102,7 +102,7 @@ async def test_of_jobs_that_have_ended_nothing_is_kept(engine: PostgresEngine) -
         await put(engine)
         job = await claim_one(engine, worker=worker)
         await settle(engine, job, kind, **fields)
-    assert engine._places == {}
+    assert engine._claiming().ctids == {}
 
 
 # --- unique keys ---------------------------------------------------------------------------------

@@ -33,26 +33,25 @@ from typing import Any, Final
 
 import psycopg
 from psycopg import errors, generators, pq, waiting
-from psycopg.conninfo import conninfo_to_dict
 
 from penstock.clock import SystemClock
 from penstock.core.job import Draft, ids_of, payloads_of
 from penstock.engines.postgres.connection import (
-    ALIVE,
-    FIRST_QUESTION,
+    FINE,
     ISOLATION,
+    SQL,
     Backend,
     Statement,
     Texts,
+    options,
 )
 from penstock.engines.postgres.enqueue import Doubt, PlainJobs, to_plain
-from penstock.engines.postgres.errors import named_errors
+from penstock.engines.postgres.errors import NAME, named_errors
 from penstock.engines.postgres.schema import placed
 from penstock.engines.records import Receipt
 from penstock.engines.sql_files import statements
 from penstock.errors import EngineTimeout
 
-NAME: Final = "postgresql"
 MOST_BYTES: Final = 4 << 20
 """Payloads of several jobs that are stored by one statement; ``enqueue`` sends more in parts."""
 RETRY_AFTER: Final = (10, 30.0)
@@ -62,7 +61,6 @@ LAST_REPLY: Final = 0.5
 """Seconds that the reply to the last wake-up may take when the connection is closed."""
 _SIGNALS: Final = 0.1
 """Seconds after which a waiting thread handles signals."""
-_FINE: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
 class PostgresInlet:
@@ -107,8 +105,8 @@ class PostgresInlet:
             len(drafts) > 1 and sum(map(len, payloads_of(drafts))) > MOST_BYTES
         ):
             return None
-        with named_errors(NAME):
-            plain = to_plain(NAME, drafts)
+        with named_errors():
+            plain = to_plain(drafts)
             if plain is None or not self._lock.acquire(blocking=False):
                 return None
             try:
@@ -249,21 +247,12 @@ def connect(dsn: str, timeout: float, until: float) -> BlockingConnection | None
     On failure: what the driver raises; ``errors._WaitTimeout`` if the server accepts the connection
     and does not answer.
     """
-    given = conninfo_to_dict(dsn)
-    options: dict[str, Any] = {name: each for name, each in ALIVE.items() if name not in given}
     left = min(timeout, until - SystemClock.monotonic())
-    connection = psycopg.connect(
-        dsn,
-        autocommit=True,
-        application_name="penstock",
-        connect_timeout=max(2, round(left)),
-        client_encoding="utf8",
-        **options,
-    )
+    connection = psycopg.connect(dsn, **options(dsn, "penstock", left))
     try:
-        connection.pgconn.send_query(FIRST_QUESTION.encode())
+        connection.pgconn.send_query(SQL["identify"].encode())
         (result,) = _results(connection.pgconn, min(until, SystemClock.monotonic() + timeout))
-        if result.status not in _FINE:
+        if result.status not in FINE:
             raise errors.error_from_result(result, encoding="utf-8")
         pid, begun, isolation = ((result.get_value(0, n) or b"").decode() for n in range(3))
     except BaseException:
@@ -277,7 +266,7 @@ def connect(dsn: str, timeout: float, until: float) -> BlockingConnection | None
 
 def _value(pgconn: pq.abc.PGconn, until: float) -> bytes | None:
     (result,) = _results(pgconn, until)
-    if result.status not in _FINE:
+    if result.status not in FINE:
         raise errors.error_from_result(result, encoding="utf-8")
     return result.get_value(0, 0) if result.ntuples else None
 

@@ -16,7 +16,7 @@ from penstock.core.finding import Finding, Level
 from penstock.core.ids import new_id
 from penstock.engines.postgres import schema as schemas
 from penstock.engines.postgres import table_checks
-from penstock.engines.postgres.connection import ISOLATION, Link
+from penstock.engines.postgres.connection import ISOLATION, Connection
 from penstock.engines.postgres.errors import line
 from penstock.engines.postgres.probe import Probe
 from penstock.errors import EngineCorrupt, EngineError, SchemaMismatch
@@ -91,10 +91,10 @@ CHECKS: Final = (durability, isolation, connections)
 
 
 async def listening(
-    probe: Probe, connect: Callable[[], Awaitable[Link]], listens: bool | None
+    probe: Probe, connect: Callable[[], Awaitable[Connection]], listens: bool | None
 ) -> Finding:
     """Whether a notification is heard, over a connection of its own."""
-    pooled = probe.link.is_pooled
+    pooled = probe.connection.is_pooled
     facts = {"is_pooled": pooled}
     if listens is False:
         text = "the URL says listen=false: workers poll"
@@ -115,20 +115,20 @@ async def listening(
     return Finding(check="wake_up", level=Level.WARNING, text=text, next_step=step, facts=facts)
 
 
-async def _is_heard(probe: Probe, connect: Callable[[], Awaitable[Link]]) -> bool:
+async def _is_heard(probe: Probe, connect: Callable[[], Awaitable[Connection]]) -> bool:
     channel = f"penstock.checkup.{new_id()}"
-    link = await connect()
+    connection = await connect()
     try:
         async with asyncio.timeout(PATIENCE):
-            async for heard in link.listen(channel):
+            async for heard in connection.listen(channel):
                 if heard:
                     return True
-                await probe.link.script(f"NOTIFY \"{channel}\", 'heard'")
+                await probe.connection.script(f"NOTIFY \"{channel}\", 'heard'")
         return False
     except TimeoutError:
         return False
     finally:
-        await link.close()
+        await connection.close()
 
 
 # --- checkup ------------------------------------------------------------------------------------
@@ -147,15 +147,19 @@ _STEP: Final = "check the address, that the server runs, and that it lets this m
 
 
 async def checkup(
-    connect: Callable[[], Awaitable[Link]], schema: str, listens: bool | None, *, thorough: bool
+    connect: Callable[[], Awaitable[Connection]],
+    schema: str,
+    listens: bool | None,
+    *,
+    thorough: bool,
 ) -> list[Finding]:
     """See the contract. ``listens`` is what the URL says about it."""
     try:
-        link = await connect()
+        connection = await connect()
     except (psycopg.Error, OSError, EngineError) as error:
         return [unreachable(error)]
     try:
-        probe = Probe(link, schema)
+        probe = Probe(connection, schema)
         found = [await _server(probe)]
         if not _is_hopeless(found):
             found += await _store(probe)
@@ -163,7 +167,7 @@ async def checkup(
             found += await _inside(probe, connect, listens, thorough=thorough)
         return found
     finally:
-        await link.close()
+        await connection.close()
 
 
 def _is_hopeless(found: Iterable[Finding]) -> bool:
@@ -171,7 +175,11 @@ def _is_hopeless(found: Iterable[Finding]) -> bool:
 
 
 async def _inside(
-    probe: Probe, connect: Callable[[], Awaitable[Link]], listens: bool | None, *, thorough: bool
+    probe: Probe,
+    connect: Callable[[], Awaitable[Connection]],
+    listens: bool | None,
+    *,
+    thorough: bool,
 ) -> list[Finding]:
     checks = [*CHECKS, *table_checks.CHECKS, *([table_checks.integrity] if thorough else [])]
     found: list[Finding] = []
@@ -212,7 +220,7 @@ async def _store(probe: Probe) -> list[Finding]:
     """Whether the store is there, of our version, and this role may use it."""
     newest, schema = schemas.newest(), probe.schema
     try:
-        found = await schemas.version(probe.link, schema, "postgresql")
+        found = await schemas.version(probe.connection, schema)
         is_there = found > 0
     except EngineCorrupt as error:
         step = "correct the URL, or name another schema: ?schema=NAME"

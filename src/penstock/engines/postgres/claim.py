@@ -1,152 +1,104 @@
-"""What a PostgreSQL handle does for a worker: its lease, its turns, and its sleep.
+"""How a worker claims from a PostgreSQL store: its exchanges, and its sleep between them.
 
-The usual turn is one function call, so one round trip and one commit (see
-``sql/postgres/0006_exchange.sql``). Outcomes that are not plain successes are looked at one by one,
-in the transaction of the rest of the turn.
+The usual exchange is one function call, so one round trip and one commit (see
+``sql/postgres/0006_exchange.sql``). Outcomes that are no plain successes are settled one by one, in
+the transaction of the rest of the exchange (see ``settle``).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
-from typing import Final
+from typing import Any, Final
 
+import msgspec
+import psycopg
 from msgspec.structs import replace
 
-from penstock.clock import SystemClock
-from penstock.core.job import Job, Outcome, OutcomeKind, State, Verdict
-from penstock.engines.postgres.bounds import Ranges
-from penstock.engines.postgres.control import PostgresJobs
-from penstock.engines.postgres.errors import LOCKED, NO_LEASE, named_errors, says
-from penstock.engines.postgres.handle import PostgresHandle
-from penstock.engines.postgres.reads import PostgresViews
-from penstock.engines.postgres.rows import Row, texts
-from penstock.engines.postgres.settle import (
-    NOTHING,
-    Done,
-    Header,
-    can_be_told,
-    to_claimed,
-    to_done,
-    to_exchange,
-    to_texts,
+from penstock.clock import Clock, SystemClock
+from penstock.core.job import (
+    RUNNING,
+    SUCCEEDED,
+    ErrorRecord,
+    Job,
+    Outcome,
+    OutcomeKind,
+    State,
+    Verdict,
 )
+from penstock.engines.postgres import reads, settle
+from penstock.engines.postgres.bounds import Bounds, Ranges
+from penstock.engines.postgres.connection import Statement
+from penstock.engines.postgres.enqueue import BETWEEN, is_list
+from penstock.engines.postgres.errors import LOCKED, NAME, NO_LEASE, named_errors, says
+from penstock.engines.postgres.rows import Row, can_be, texts
+from penstock.engines.postgres.schema import placed
+from penstock.engines.postgres.transaction import SQL, Transactions
 from penstock.engines.postgres.wakeup import ANY, DONE, NEWS, ORDERS, WORK
-from penstock.engines.records import Ask, Exchange, Report, WorkerInfo, reasons
-from penstock.engines.validation import check_outcomes, check_reports
+from penstock.engines.records import ANY_PRIORITY, Ask, Exchange, reasons
+from penstock.engines.validation import check_outcomes
 from penstock.errors import EngineBusy, EngineUnavailable, LeaseLost
 
-BEAT: Final = "UPDATE penstock.worker SET beat = beat + 1 WHERE id = %s RETURNING 1"
-
 LONGEST_NAP: Final = 0.05
-"""Seconds between two looks of a sleeper who is woken for nothing, again and again."""
+"""Seconds between two looks of a sleeper that is woken for nothing, again and again."""
+_LARGE: Final = 2000
+"""Bytes of a result that goes with the others in one text."""
+
+Done = tuple[str | None, str | None, str | None, str | None]
+"""Successes as ``penstock.exchange`` takes them: ctids, ids, attempts, results."""
+NOTHING: Final[Done] = (None, None, None, None)
 
 
-class PostgresExchanging(PostgresHandle):
-    """The verbs of a worker."""
+class Claimer:
+    """The exchanges of one engine: what it remembers from one to the next."""
 
-    # --- lease ---------------------------------------------------------------------------------
-
-    async def join(self, worker: WorkerInfo) -> None:
-        await self._write(WORK, PostgresJobs.join, worker)
-
-    async def leave(self, worker: str) -> None:
-        await self._write(NEWS, PostgresJobs.leave, worker)
-
-    async def beat(self, worker: str) -> None:
-        if not await self._call(BEAT, (worker,), wakes=NEWS):
-            raise LeaseLost(worker)
-
-    # --- turns ---------------------------------------------------------------------------------
+    def __init__(self, transactions: Transactions, bounds: Bounds, clock: Clock) -> None:
+        self._transactions = transactions
+        self._bounds = bounds
+        self._clock = clock
+        self._statement = exchange_statement(transactions.schema)
+        self.ctids: dict[str, str] = {}
+        """Where the rows of claimed jobs are, by the jobs' ids: a hint, checked by the store."""
 
     async def exchange(self, ask: Ask) -> Exchange:
-        check_outcomes(self.traits.name, ask.outcomes)
+        """See the contract."""
+        check_outcomes(NAME, ask.outcomes)
         wakes = DONE if ask.outcomes else NEWS
-        told = [each for each in ask.outcomes if each.is_settled]
-        if not told:
-            return await self._turn_of(ask, wakes)
-        for each in told:
-            self._places.pop(each.job, None)
+        settled = [each for each in ask.outcomes if each.is_settled]
+        if not settled:
+            return await self._exchange(ask, wakes)
+        for each in settled:
+            self.ctids.pop(each.job, None)
         rest = tuple(each for each in ask.outcomes if not each.is_settled)
-        given = await self._turn_of(replace(ask, outcomes=rest), wakes)
+        given = await self._exchange(replace(ask, outcomes=rest), wakes)
         left = iter(given.verdicts)
         verdicts = (Verdict.DONE if each.is_settled else next(left) for each in ask.outcomes)
         return replace(given, verdicts=tuple(verdicts))
 
-    async def _turn_of(self, ask: Ask, wakes: str) -> Exchange:
-        done = to_done(ask.outcomes, self._places)
-        if done is not None and can_be_told(ask):
-            quick = await self._quick_turn(ask, done, wakes)
+    async def _exchange(self, ask: Ask, wakes: str) -> Exchange:
+        done = to_done(ask.outcomes, self.ctids)
+        if done is not None and can_tell_begun(ask):
+            quick = await self._quickly(ask, done, wakes)
             if quick is not None:
                 return quick
         for each in ask.outcomes:
-            self._places.pop(each.job, None)
+            self.ctids.pop(each.job, None)
         try:
-            given = await self._mixed_turn(ask) if done is None else None
+            given = await self._mixed(ask) if done is None else None
             if given is None:
-                given = await self._slow_turn(ask, ask.outcomes, NOTHING, is_patient=True)
+                given = await self._slowly(ask, ask.outcomes, NOTHING, is_patient=True)
         except EngineBusy:
-            given = await self._slow_turn(ask, ask.outcomes, NOTHING, is_patient=False)
+            given = await self._slowly(ask, ask.outcomes, NOTHING, is_patient=False)
         assert given is not None, "nothing was left to be settled"
         return given
 
-    async def _mixed_turn(self, ask: Ask) -> Exchange | None:
-        """Plain successes in one call, the other outcomes one by one; None: all of them have to be
-        looked at, nothing was claimed.
-        """
-        plain = [each for each in ask.outcomes if each.kind is OutcomeKind.SUCCEEDED]
-        done = to_done(plain, self._places)
-        # Of two outcomes of one job the first counts.
-        if (
-            not plain
-            or done is None
-            or len({each.job for each in ask.outcomes}) < len(ask.outcomes)
-        ):
-            return None
-        others = [each for each in ask.outcomes if each.kind is not OutcomeKind.SUCCEEDED]
-        given = await self._slow_turn(ask, others, done, is_patient=True)
-        if given is None:
-            return None
-        told = iter(given.verdicts)
-        return replace(
-            given,
-            verdicts=tuple(
-                Verdict.DONE if each.kind is OutcomeKind.SUCCEEDED else next(told)
-                for each in ask.outcomes
-            ),
-        )
-
-    async def _slow_turn(
-        self, ask: Ask, outcomes: Sequence[Outcome], done: Done, *, is_patient: bool
-    ) -> Exchange | None:
-        """Settle these outcomes one by one and those that are ``done`` at once, then claim; None:
-        something that was taken for done has to be looked at, nothing was claimed.
-        """
-        overruled: dict[str, Job] = {}
+    async def _quickly(self, ask: Ask, done: Done, wakes: str) -> Exchange | None:
+        """All of it in one call; None: an outcome has to be settled alone, nothing was claimed."""
         ranges = self._ranges(ask)
-        step = partial(
-            PostgresJobs.exchange,
-            ask=replace(ask, outcomes=tuple(outcomes)),
-            overruled=overruled,
-            rest=to_exchange(replace(ask, begun=()), done, ranges),
-        )
-        verdicts, rows = await self._write(ANY, partial(step, is_patient=is_patient))
-        given = self._given(ask, rows, ranges)
-        return given and replace(
-            given,
-            verdicts=tuple(verdicts),
-            overruled=reasons(overruled, State.CANCELLED),
-            abandoned=reasons(overruled, State.FAILED),
-        )
-
-    async def _quick_turn(self, ask: Ask, done: Done, wakes: str) -> Exchange | None:
-        """The whole turn in one call; None: an outcome has to be looked at, nothing was claimed."""
-        ranges = self._ranges(ask)
-        with named_errors(self.traits.name):
-            values = to_texts(to_exchange(ask, done, ranges))
+        with named_errors():
+            values = to_exchange(ask, done, ranges)
         try:
-            rows = await self._run(self._exchange, values, wakes)
+            rows = await self._transactions.run(self._statement, values, wakes)
         except EngineUnavailable as error:
             if says(error, NO_LEASE):
                 raise LeaseLost(ask.worker) from None
@@ -155,16 +107,72 @@ class PostgresExchanging(PostgresHandle):
             raise
         return self._given(ask, rows, ranges)
 
+    async def _mixed(self, ask: Ask) -> Exchange | None:
+        """Plain successes in one call, the other outcomes one by one; None: all of them have to be
+        settled so, nothing was claimed.
+        """
+        plain = [each for each in ask.outcomes if each.kind is OutcomeKind.SUCCEEDED]
+        done = to_done(plain, self.ctids)
+        # Of two outcomes of one job the first counts.
+        if (
+            not plain
+            or done is None
+            or len({each.job for each in ask.outcomes}) < len(ask.outcomes)
+        ):
+            return None
+        others = [each for each in ask.outcomes if each.kind is not OutcomeKind.SUCCEEDED]
+        given = await self._slowly(ask, others, done, is_patient=True)
+        if given is None:
+            return None
+        left = iter(given.verdicts)
+        verdicts = (
+            Verdict.DONE if each.kind is OutcomeKind.SUCCEEDED else next(left)
+            for each in ask.outcomes
+        )
+        return replace(given, verdicts=tuple(verdicts))
+
+    async def _slowly(
+        self, ask: Ask, outcomes: Sequence[Outcome], done: Done, *, is_patient: bool
+    ) -> Exchange | None:
+        """Settle these outcomes one by one and those that are ``done`` at once, then claim; None:
+        something that was taken for done has to be settled by itself, nothing was claimed.
+        """
+        overruled: dict[str, Job] = {}
+        ranges = self._ranges(ask)
+        with named_errors():
+            values = to_exchange(replace(ask, begun=()), done, ranges)
+        verdicts, rows = await self._transactions.write(
+            ANY,
+            settle.settle_and_exchange,
+            replace(ask, outcomes=tuple(outcomes)),
+            (self._statement, values),
+            overruled,
+            is_patient=is_patient,
+        )
+        given = self._given(ask, rows, ranges)
+        return given and replace(
+            given,
+            verdicts=tuple(verdicts),
+            overruled=reasons(overruled, State.CANCELLED),
+            abandoned=reasons(overruled, State.FAILED),
+        )
+
     def _ranges(self, ask: Ask) -> Ranges | None:
         queues = texts(ask.queues)
         return self._bounds.ranges(queues) if ask.want > 0 and queues else None
 
     def _given(self, ask: Ask, rows: Sequence[Row], ranges: Ranges | None) -> Exchange | None:
-        header, jobs = to_claimed(rows, ask.worker, self._places)
+        header, jobs = to_claimed(rows, ask.worker, self.ctids)
         if header.unsettled:
             return None
         if ranges is not None:
-            self._learn(ask, header, jobs, ranges)
+            passes_over = bool(ask.avoid) or header.passed or ask.slots <= 0
+            self._bounds.learn(
+                () if passes_over else jobs,
+                header.lowered,
+                is_fair=header.fair,
+                swept=header.took if header.wide or ranges.is_whole else None,
+            )
         return Exchange(
             jobs=tuple(jobs),
             verdicts=(Verdict.DONE,) * len(ask.outcomes),
@@ -173,56 +181,193 @@ class PostgresExchanging(PostgresHandle):
             now=header.now,
         )
 
-    def _learn(self, ask: Ask, header: Header, jobs: Sequence[Job], ranges: Ranges) -> None:
-        passes_over = bool(ask.avoid) or header.passed or ask.slots <= 0
-        self._bounds.learn(
-            () if passes_over else jobs,
-            header.lowered,
-            is_fair=header.fair,
-            swept=header.took if header.wide or ranges.is_whole else None,
-        )
-
-    async def held(self, worker: str) -> list[Job]:
-        return await self._seek(PostgresViews.held, worker)
-
-    async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
-        check_reports(self.traits.name, reports)
-        return await self._write(NEWS, PostgresJobs.progress, worker, reports)
-
     # --- sleep ---------------------------------------------------------------------------------
 
-    async def look(self, ask: Ask) -> float | None:
-        return await self._glimpse(PostgresViews.look, ask)
-
     async def wait(self, ask: Ask, timeout: float) -> None:
-        watch, kind = self._watching(), WORK if ask.want > 0 and ask.queues else ORDERS
-        deadline, in_vain = self.clock.monotonic() + timeout, 0
+        """See the contract."""
+        wakeups, kind = self._transactions.wakeups, WORK if ask.want > 0 and ask.queues else ORDERS
+        deadline, in_vain = self._clock.monotonic() + timeout, 0
         takes_any = kind == WORK and ask.slots > 0 and ask.least_urgent is None and not ask.avoid
-        while (left := deadline - self.clock.monotonic()) > 0:
-            seen = await watch.version(kind)
-            due_in = await self._look_before_sleep(ask)
+        while (left := deadline - self._clock.monotonic()) > 0:
+            seen = await wakeups.version(kind)
+            due_in = await self.look_before_sleep(ask)
             if due_in is not None and due_in <= 0:
                 return
             if in_vain > 1:
-                # What comes is for others: to look at each of it would be a hot loop.
+                # The wake-ups are for others: to look after each of them would be a hot loop.
                 await asyncio.sleep(min(LONGEST_NAP, 0.001 * 2.0 ** min(in_vain, 10)))
-            found = await watch.listen(seen, left if due_in is None else min(left, due_in), kind)
-            if takes_any and watch.has_filled(ask.queues, seen):
+            found = await wakeups.listen(seen, left if due_in is None else min(left, due_in), kind)
+            if takes_any and wakeups.has_filled(ask.queues, seen):
                 return
             in_vain = in_vain + 1 if found != seen else 0
 
-    async def _look_before_sleep(self, ask: Ask) -> float | None:
+    async def look_before_sleep(self, ask: Ask) -> float | None:
         """Look from the start of every line; beyond the bounds only, until the next sweep, if the
         last one was too dear to be followed by another.
         """
         narrow = self._bounds.narrow(texts(ask.queues)) if ask.want > 0 else None
         if narrow is not None:
-            due_in = await self._glimpse(PostgresViews.look, ask, narrow)
+            due_in = await self._transactions.single(reads.look, ask, narrow)
             sweep_in = self._bounds.rests_for
             return sweep_in if due_in is None else min(due_in, sweep_in)
         began_at = SystemClock.monotonic()
-        due_in = await self._glimpse(PostgresViews.look, ask, None)
+        due_in = await self._transactions.single(reads.look, ask)
         self._bounds.swept(SystemClock.monotonic() - began_at)
         if due_in is not None and due_in <= 0:
             self._bounds.forget()  # it may stand before a bound
         return due_in
+
+
+# --- what penstock.exchange takes and returns -----------------------------------------------------
+
+
+def exchange_statement(schema: str) -> Statement:
+    """The call of ``penstock.exchange``; its values are made by ``to_exchange``."""
+    return Statement(b"exchange", placed(SQL["exchange"], schema))
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What ``penstock.exchange`` says beside the jobs it gives."""
+
+    now: float
+    unsettled: int = 0
+    """Outcomes that have to be looked at one by one; nothing was claimed then."""
+    due: float | None = None
+    cancels: list[str] | None = None
+    passed: bool = False
+    """A job that runs at most once stays in line before some that were given."""
+    contended: bool = False
+    fair: bool = False
+    lowered: int = 0
+    took: float | None = None
+    """Seconds that the last look at the lines took."""
+    wide: bool | None = False
+    """It began at their start, though it need not have."""
+
+
+class _Rest(msgspec.Struct, frozen=True, array_like=True):
+    """What few jobs have, in the order of ``penstock.exchange``."""
+
+    place: float
+    run_at: float | None
+    expires_at: float | None
+    failures: int
+    crashes: int
+    rescues: int
+    key: str | None
+    unique: str | None
+    unique_until: Any
+    at_most_once: bool
+    name: str | None
+    tags: tuple[str, ...]
+    correlation_id: str | None
+    reason: str | None
+    errors: tuple[ErrorRecord, ...]
+
+
+_header = msgspec.json.Decoder(Header)
+_rest = msgspec.json.Decoder(_Rest)
+
+
+def can_tell_begun(ask: Ask) -> bool:
+    """What has begun can be told to ``penstock.exchange``."""
+    return not any(BETWEEN in id for id, _ in ask.begun)
+
+
+def to_done(outcomes: Sequence[Outcome], ctids: dict[str, str]) -> Done | None:
+    """The first parameters of ``penstock.exchange``: successes whose results are plain texts; None:
+    there is something else among the outcomes.
+
+    ``ctids`` say where the rows of claimed jobs are, as far as that is known; each is of use once.
+    """
+    if not outcomes:
+        return NOTHING
+    if any(each.kind is not SUCCEEDED for each in outcomes):
+        return None
+    jobs = [each.job for each in outcomes]
+    ids = BETWEEN.join(jobs)
+    given = [each.result for each in outcomes]
+    some = [result for result in given if result is not None]
+    try:
+        results = b"\x1f".join([result or b"" for result in given]).decode()
+    except UnicodeDecodeError:
+        return None
+    if not (
+        is_list(ids, len(outcomes))
+        and is_list(results, len(outcomes))
+        and all(some)
+        and all(jobs)
+        and max(map(len, some), default=0) <= _LARGE
+    ):
+        return None
+    tids = BETWEEN.join([ctids.pop(job, "(0,0)") for job in jobs])
+    return tids, ids, ",".join([str(each.attempt) for each in outcomes]), results
+
+
+def to_exchange(ask: Ask, done: Done, ranges: Ranges | None) -> list[bytes | None]:
+    """The parameters of ``penstock.exchange``, as texts.
+
+    On failure: ``DataError``, as the driver says it, if something is no text that can be stored.
+    """
+    begun: tuple[str | None, ...] = (None, None)
+    known = [each for each in ask.begun if can_be(each[0]) and BETWEEN not in each[0]]
+    if known:
+        begun = BETWEEN.join(id for id, _ in known), ",".join(str(attempt) for _, attempt in known)
+    values = (
+        ask.worker,
+        *done,
+        *begun,
+        texts(ask.queues),
+        ask.want if ranges else 0,
+        ask.slots,
+        texts(ask.avoid),
+        ANY_PRIORITY if ask.least_urgent is None else ask.least_urgent,
+        *(ranges.arrays if ranges else ("{}",) * 5),
+        ranges.lowered if ranges else 0,
+        ranges.sweeps if ranges else False,
+    )
+    try:
+        encoded = [None if value is None else _to_text(value).encode() for value in values]
+    except UnicodeEncodeError as error:
+        raise psycopg.DataError(str(error)) from error
+    if any(b"\0" in text for text in encoded if text is not None):
+        raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
+    return encoded
+
+
+def _to_text(value: object) -> str:
+    return "{" + ",".join(map(_quoted, value)) + "}" if isinstance(value, list) else str(value)
+
+
+def _quoted(word: str) -> str:
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def to_claimed(rows: Sequence[Row], worker: str, ctids: dict[str, str]) -> tuple[Header, list[Job]]:
+    """Read what ``penstock.exchange`` returns; where the rows are is added to ``ctids``."""
+    header = _header.decode(rows[-1][12])
+    now, jobs = header.now, []
+    for row in rows[:-1]:
+        _, ctid, id, task, payload, queue, priority, at, by, seq, attempt, started, rest = row
+        ctids[id] = ctid
+        job = Job(
+            id=id,
+            task=task,
+            payload=payload,
+            queue=queue,
+            priority=priority,
+            state=RUNNING,
+            enqueued_at=at,
+            enqueued_by=by,
+            seq=seq,
+            attempt=attempt,
+            started=started,
+            worker=worker,
+            claimed_at=now,
+        )
+        jobs.append(job if rest is None else _completed(job, _rest.decode(rest)))
+    return header, jobs
+
+
+def _completed(job: Job, rest: _Rest) -> Job:
+    return replace(job, **{name: getattr(rest, name) for name in _Rest.__struct_fields__})

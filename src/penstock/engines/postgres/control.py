@@ -1,7 +1,7 @@
-"""The steps of the PostgreSQL engine for control, upkeep and lead; a worker's are in ``work``.
+"""The steps of the PostgreSQL engine for workers' leases, control, upkeep and leadership.
 
 A step runs in one transaction and changes only rows that it has locked. What may happen to a job is
-decided in ``core.life``; the statements are in ``sql/postgres/steps.sql``.
+decided in ``core.lifecycle``; the statements are in ``sql/postgres/steps.sql``.
 """
 
 from __future__ import annotations
@@ -13,11 +13,21 @@ from msgspec.structs import replace
 
 from penstock.core import lifecycle
 from penstock.core.job import Hold, Job, State
+from penstock.engines.postgres import reads
 from penstock.engines.postgres.history import Day, sort_out, to_days
 from penstock.engines.postgres.reads import conditions
 from penstock.engines.postgres.rows import can_be, json_text, texts, to_job, to_jobs, to_record
 from penstock.engines.postgres.schema import DAYS_AHEAD
-from penstock.engines.postgres.settle import KeyContested, PostgresWork
+from penstock.engines.postgres.settle import (
+    KeyContested,
+    give_back,
+    known_tasks,
+    lower,
+    save,
+    take_key,
+    wait_or_end,
+)
+from penstock.engines.postgres.transaction import SQL, Transaction
 from penstock.engines.records import (
     Cell,
     Control,
@@ -29,206 +39,224 @@ from penstock.engines.records import (
     QueueSettings,
     Sighting,
     Term,
+    WorkerInfo,
     entry_before,
 )
 
+# --- leases -------------------------------------------------------------------------------------
 
-class PostgresJobs(PostgresWork):
-    """One store inside a write transaction."""
 
-    # --- control -------------------------------------------------------------------------------
+async def join(tx: Transaction, worker: WorkerInfo) -> None:
+    """See the contract."""
+    await tx.ask("lock_tasks")
+    await tx.ask("join", (worker.id, tx.now, json_text(worker)))
+    if await tx.change("unhold_known", (Hold.UNKNOWN_TASK.value, list(worker.tasks))):
+        await lower(tx)
 
-    async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
-        """See the contract."""
-        await self._lock_all(ids)
-        return [await self._cancel(id, reason) for id in ids]
 
-    async def _cancel(self, id: str, reason: str) -> Control:
-        job = await self._locked(id)
-        if job is None or job.state.is_final or job.cancel_reason is not None:
-            return Control(id, False, job.state if job else None)
-        after = lifecycle.cancelled(job, reason, self.now)
-        if after.state.is_final and job.unique is not None:
-            await self._give_back(job.unique, id)
-        await self._save(after)
-        return Control(id, True, after.state)
+async def leave(tx: Transaction, worker: str) -> None:
+    """See the contract."""
+    await tx.change("leave", (worker,))
 
-    async def retry(self, ids: Sequence[str]) -> list[Control]:
-        """See the contract."""
-        await self._lock_all(ids)
-        return [await self._retry(id) for id in ids]
 
-    async def _retry(self, id: str) -> Control:
-        job = await self._locked(id)
-        if job is None or job.state not in (State.FAILED, State.CANCELLED):
-            return Control(id, False, job.state if job else None)
+# --- control ------------------------------------------------------------------------------------
+
+
+async def cancel(tx: Transaction, ids: Sequence[str], reason: str) -> list[Control]:
+    """See the contract."""
+    await _lock_all(tx, ids)
+    return [await _cancel(tx, id, reason) for id in ids]
+
+
+async def _cancel(tx: Transaction, id: str, reason: str) -> Control:
+    job = await _locked(tx, id)
+    if job is None or job.state.is_final or job.cancel_reason is not None:
+        return Control(id, False, job.state if job else None)
+    after = lifecycle.cancelled(job, reason, tx.now)
+    if after.state.is_final and job.unique is not None:
+        await give_back(tx, [(job.unique, id)])
+    await save(tx, after)
+    return Control(id, True, after.state)
+
+
+async def retry(tx: Transaction, ids: Sequence[str]) -> list[Control]:
+    """See the contract."""
+    await _lock_all(tx, ids)
+    return [await _retry(tx, id) for id in ids]
+
+
+async def _retry(tx: Transaction, id: str) -> Control:
+    job = await _locked(tx, id)
+    if job is None or job.state not in (State.FAILED, State.CANCELLED):
+        return Control(id, False, job.state if job else None)
+    if job.unique is not None:
+        owner = await take_key(tx, job.unique, id)
+        if owner is not None:
+            return Control(id, False, job.state, owner)
+    ((ticket,),) = await tx.ask("ticket")
+    after = replace(lifecycle.revived(job), seq=int(ticket), place=0.0)
+    settings = (await reads.settings(tx)).get(job.queue)
+    if settings is not None and settings.fair:
+        after = replace(after, hold=Hold.UNPLACED, hold_cause=job.queue)
+    values = {"at": job.finished_at, "job": json_text(to_record(after)), "id": id}
+    if not await tx.change("revive", values):
+        # Its day has left the history since it was locked.
         if job.unique is not None:
-            owner = await self._take_key(job.unique, id)
-            if owner is not None:
-                return Control(id, False, job.state, owner)
-        after = replace(lifecycle.revived(job), seq=await self._ticket(), place=0.0)
-        settings = (await self.settings()).get(job.queue)
-        if settings is not None and settings.fair:
-            after = replace(after, hold=Hold.UNPLACED, hold_cause=job.queue)
-        values = {"at": job.finished_at, "job": json_text(to_record(after)), "id": id}
-        if not await self._change("revive", values):
-            # Its day has left the history since it was locked.
-            if job.unique is not None:
-                await self._give_back(job.unique, id)
-            return Control(id, False, None)
-        return Control(id, True, after.state)
+            await give_back(tx, [(job.unique, id)])
+        return Control(id, False, None)
+    return Control(id, True, after.state)
 
-    async def purge(self, which: Filter, limit: int, cursor: str | None) -> Purged:
-        """See the contract."""
-        before = entry_before(cursor)
-        if limit <= 0:
-            return Purged(cursor=cursor)
-        fitting = conditions(which)
-        await self._change("any_plan")
-        rows = await self.turn.rows(
-            fitting.put_in(self._steps["purgeable"]),
-            {**fitting.values, "before": before, "limit": limit + 1},
-        )
-        doomed = rows[:limit]
-        await self._change("delete", ([id for _, id, _ in doomed],))
-        await self._change("delete_ended", ([id for _, id, _ in doomed],))
-        owned = [(key, id) for _, id, key in doomed if key is not None]
-        if owned:
-            keys, owners = zip(*owned, strict=True)
-            await self._ask("give_back", (list(keys), list(owners), self.now))
-        rest = str(doomed[-1][0]) if len(rows) > limit else None
-        return Purged(jobs=len(doomed), cursor=rest)
 
-    async def set_queue(self, queue: str, settings: QueueSettings) -> None:
-        """See the contract."""
-        decided = (await self.settings()).get(queue)
-        await self._ask("lock_queue", (queue,))
-        await self._change(
-            "set_queue",
-            (
-                queue,
-                json_text(settings),
-                settings.paused,
-                settings.most,
-                settings.ordered,
-                settings.fair,
-            ),
-        )
-        if decided is not None and decided.fair and not settings.fair:
-            for statement in (
-                "unhold_unplaced",
-                "split_claims",
-                "level",
-                "forget_lanes",
-                "forget_spots",
-            ):
-                await self._change(statement, (queue,))
-            await self._lower()
+async def purge(tx: Transaction, which: Filter, limit: int, cursor: str | None) -> Purged:
+    """See the contract."""
+    before = entry_before(cursor)
+    if limit <= 0:
+        return Purged(cursor=cursor)
+    fitting = conditions(which)
+    await tx.change("any_plan")
+    rows = await tx.rows(
+        fitting.put_in(SQL["purgeable"]), {**fitting.values, "before": before, "limit": limit + 1}
+    )
+    doomed = rows[:limit]
+    for statement in ("delete", "delete_ended"):
+        await tx.change(statement, ([id for _, id, _ in doomed],))
+    await give_back(tx, [(key, id) for _, id, key in doomed if key is not None])
+    rest = str(doomed[-1][0]) if len(rows) > limit else None
+    return Purged(jobs=len(doomed), cursor=rest)
 
-    # --- upkeep --------------------------------------------------------------------------------
 
-    async def promote(self, limit: int) -> Promoted:
-        """See the contract."""
-        limit = max(0, limit)
-        ((expired, ready),) = await self._ask("promote", {"now": self.now, "limit": limit})
-        ((due,),) = await self._ask("next_instant")
-        due_in = None if due is None else max(0.0, due - self.now)
-        return Promoted(ready=ready, expired=expired, due_in=due_in)
+async def set_queue(tx: Transaction, queue: str, settings: QueueSettings) -> None:
+    """See the contract."""
+    decided = (await reads.settings(tx)).get(queue)
+    await tx.ask("lock_queue", (queue,))
+    columns = (settings.paused, settings.most, settings.ordered, settings.fair)
+    await tx.change("set_queue", (queue, json_text(settings), *columns))
+    if decided is not None and decided.fair and not settings.fair:
+        for statement in (
+            "unhold_unplaced",
+            "split_claims",
+            "level",
+            "forget_lanes",
+            "forget_spots",
+        ):
+            await tx.change(statement, (queue,))
+        await lower(tx)
 
-    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
-        """See the contract."""
-        for sighting in dead:
-            await self._change("bury", (sighting.worker, sighting.beat))
-        orphans = to_jobs(await self._ask("orphans", (max(0, limit),)))
-        rescued = []
-        for job in orphans:
-            # One whose key is contested is an orphan still when the next one looks.
-            with contextlib.suppress(KeyContested):
-                rescued.append(await self._wait_or_end(job, lifecycle.rescued(job, self.now), None))
-        return rescued
 
-    async def prune(self, keep: float, limit: int) -> tuple[Pruned, list[Day]]:
-        """See the contract; days that go as a whole are left to be dropped."""
-        limit = max(0, limit)
-        await self._ask("make_days", (DAYS_AHEAD,))
-        jobs, whole = await self._prune_days(self.now - keep, limit)
-        ids = await self._change("prune_ledger", (self.now, limit))
-        keys = await self._change("prune_keys", (self.now, limit))
-        await self._change("prune_spots")
-        await self._change("prune_sleepers")
-        return Pruned(jobs=jobs, ids=ids, keys=keys), whole if limit else []
+# --- upkeep -------------------------------------------------------------------------------------
 
-    async def _prune_days(self, before: float, limit: int) -> tuple[int, list[Day]]:
-        some, whole = sort_out(to_days(await self._ask("days")), before)
-        jobs = 0
-        for day in some:
-            if jobs >= limit:
-                break
-            begins_at, ends_at = day.begins_at, min(day.ends_at, before)
-            ((gone,),) = await self._ask("prune_day", (begins_at, ends_at, limit - jobs))
-            jobs += gone
-            may_be_dropped = not gone and day.ends_at <= before and day.is_ours
-            if may_be_dropped and not await self._ask("ended_within", (begins_at, ends_at)):
-                whole.append(day)
-        return jobs, whole
 
-    async def mend(self, *, rehearse: bool = False) -> Mended:
-        """See the contract."""
-        if not rehearse:
-            return await self._mend()
-        await self._change("savepoint")
-        mended = await self._mend()
-        await self._change("undo")
-        return mended
+async def promote(tx: Transaction, limit: int) -> Promoted:
+    """See the contract."""
+    limit = max(0, limit)
+    ((expired, ready),) = await tx.ask("promote", {"now": tx.now, "limit": limit})
+    ((due,),) = await tx.ask("next_instant")
+    due_in = None if due is None else max(0.0, due - tx.now)
+    return Promoted(ready=ready, expired=expired, due_in=due_in)
 
-    async def _mend(self) -> Mended:
-        ((placed,),) = await self._ask("place_all")
-        unheld = await self._change("mend_holds", (sorted(await self._known_tasks()),))
-        if unheld:
-            await self._lower()
-        await self._change("mend_claims")
-        loose = await self._ask("loose_keys")
-        if loose:
-            keys, owners = zip(*loose, strict=True)
-            await self._ask("give_back", (list(keys), list(owners), self.now))
-        return Mended(placed=placed, unheld=unheld, keys=len(loose))
 
-    # --- lead and small values -----------------------------------------------------------------
+async def rescue(tx: Transaction, dead: Sequence[Sighting], limit: int) -> list[Job]:
+    """See the contract."""
+    for sighting in dead:
+        await tx.change("end_lease", (sighting.worker, sighting.beat))
+    rescued = []
+    for job in to_jobs(await tx.ask("orphans", (max(0, limit),))):
+        # One whose key is contested is an orphan still at the next call.
+        with contextlib.suppress(KeyContested):
+            rescued.append(await wait_or_end(tx, job, lifecycle.rescued(job, tx.now), None))
+    return rescued
 
-    async def lead(self, candidate: str, ttl: float) -> Term | None:
-        """See the contract."""
-        ((holder, epoch, until, given),) = await self._ask("lock_term")
-        if holder not in ("", candidate) and until > self.now:
-            # More is left than was ever given: the clock went back.
-            if until - self.now > given:
-                await self._change("set_term", (holder, epoch, self.now + given, given))
-            return None
-        if holder != candidate or until <= self.now:
-            epoch += 1
-        await self._change("set_term", (candidate, epoch, self.now + ttl, ttl))
-        return Term(holder=candidate, epoch=epoch, left=ttl)
 
-    async def resign(self, holder: str, epoch: int) -> None:
-        """See the contract."""
-        await self._change("resign", (holder, epoch))
+async def prune(tx: Transaction, keep: float, limit: int) -> tuple[Pruned, list[Day]]:
+    """See the contract; days that go as a whole are left to be dropped."""
+    limit = max(0, limit)
+    await tx.ask("make_days", (DAYS_AHEAD,))
+    jobs, whole = await _prune_days(tx, tx.now - keep, limit)
+    ids = await tx.change("prune_ledger", (tx.now, limit))
+    keys = await tx.change("prune_keys", (tx.now, limit))
+    await tx.change("prune_spots")
+    await tx.change("prune_sleepers")
+    return Pruned(jobs=jobs, ids=ids, keys=keys), whole if limit else []
 
-    async def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
-        """See the contract."""
-        statement = "set_cell" if version else "new_cell"
-        values = {"name": name, "value": value, "version": version}
-        return Cell(value, version + 1) if await self._change(statement, values) else None
 
-    # --- shared --------------------------------------------------------------------------------
+async def _prune_days(tx: Transaction, before: float, limit: int) -> tuple[int, list[Day]]:
+    some, whole = sort_out(to_days(await tx.ask("days")), before)
+    jobs = 0
+    for day in some:
+        if jobs >= limit:
+            break
+        begins_at, ends_at = day.begins_at, min(day.ends_at, before)
+        ((gone,),) = await tx.ask("prune_day", (begins_at, ends_at, limit - jobs))
+        jobs += gone
+        may_be_dropped = not gone and day.ends_at <= before and day.is_ours
+        if may_be_dropped and not await tx.ask("ended_within", (begins_at, ends_at)):
+            whole.append(day)
+    return jobs, whole
 
-    async def _lock_all(self, ids: Sequence[str]) -> None:
-        """Lock jobs in one order for everybody, so that nobody waits in a circle."""
-        if len(ids) > 1:
-            for statement in ("lock_patiently", "lock_all_ended"):
-                await self._ask(statement, (texts(ids),))
 
-    async def _locked(self, id: str) -> Job | None:
-        """A job that nobody else changes until this ends; live, or else ended."""
-        if not can_be(id):
-            return None
-        rows = await self._ask("lock_one", (id,)) or await self._ask("lock_ended", (id,))
-        return to_job(rows[0]) if rows else None
+async def mend(tx: Transaction, *, rehearse: bool = False) -> Mended:
+    """See the contract."""
+    if not rehearse:
+        return await _mend(tx)
+    await tx.change("savepoint")
+    mended = await _mend(tx)
+    await tx.change("undo")
+    return mended
+
+
+async def _mend(tx: Transaction) -> Mended:
+    ((placed,),) = await tx.ask("place_all")
+    unheld = await tx.change("mend_holds", (sorted(await known_tasks(tx)),))
+    if unheld:
+        await lower(tx)
+    await tx.change("mend_claims")
+    loose = await tx.ask("loose_keys")
+    await give_back(tx, [(key, owner) for key, owner in loose])
+    return Mended(placed=placed, unheld=unheld, keys=len(loose))
+
+
+# --- leadership and small values ----------------------------------------------------------------
+
+
+async def lead(tx: Transaction, candidate: str, ttl: float) -> Term | None:
+    """See the contract."""
+    ((holder, epoch, until, given),) = await tx.ask("lock_term")
+    if holder not in ("", candidate) and until > tx.now:
+        # More is left than was ever given: the clock went back.
+        if until - tx.now > given:
+            await tx.change("set_term", (holder, epoch, tx.now + given, given))
+        return None
+    if holder != candidate or until <= tx.now:
+        epoch += 1
+    await tx.change("set_term", (candidate, epoch, tx.now + ttl, ttl))
+    return Term(holder=candidate, epoch=epoch, left=ttl)
+
+
+async def resign(tx: Transaction, holder: str, epoch: int) -> None:
+    """See the contract."""
+    await tx.change("resign", (holder, epoch))
+
+
+async def set_cell(tx: Transaction, name: str, value: bytes | None, version: int) -> Cell | None:
+    """See the contract."""
+    statement = "set_cell" if version else "new_cell"
+    values = {"name": name, "value": value, "version": version}
+    return Cell(value, version + 1) if await tx.change(statement, values) else None
+
+
+# --- shared -------------------------------------------------------------------------------------
+
+
+async def _lock_all(tx: Transaction, ids: Sequence[str]) -> None:
+    """Lock jobs in the order that all steps lock them, so that none waits in a circle."""
+    if len(ids) > 1:
+        for statement in ("lock_patiently", "lock_all_ended"):
+            await tx.ask(statement, (texts(ids),))
+
+
+async def _locked(tx: Transaction, id: str) -> Job | None:
+    """A job that only this transaction changes until it ends; live, or else ended."""
+    if not can_be(id):
+        return None
+    rows = await tx.ask("lock_one", (id,)) or await tx.ask("lock_ended", (id,))
+    return to_job(rows[0]) if rows else None

@@ -1,8 +1,7 @@
 """The PostgreSQL engine: the truth for teams, every process on one database.
 
-What a handle has open is in ``handle``, what it does for a worker in ``exchanging``; here is the
-rest, verb by verb. Time is the server's. The usual way in is one function call, so one round trip
-and one commit (see ``sql/postgres/0002_enqueue.sql``).
+One method per verb; what each does is in the file of its group: ``enqueue``, ``claim``, ``settle``,
+``control``, ``reads``, ``history``. Time is the server's.
 
 | if                                     | then                                                    |
 |----------------------------------------|---------------------------------------------------------|
@@ -11,27 +10,42 @@ and one commit (see ``sql/postgres/0002_enqueue.sql``).
 | answer                                 |                                                         |
 | the server is killed                   | what was committed is there when it is back             |
 | two handles are in each other's way    | one of them is repeated, or told to come later          |
+| the process forks                      | the child closes nothing: the connections are its       |
+|                                        | parent's                                                |
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Sequence
-from math import inf
+from contextlib import AsyncExitStack
 
 from msgspec.structs import replace
 
-from penstock.core.job import Draft, Job, ids_of
-from penstock.engines.postgres import history
-from penstock.engines.postgres.claim import PostgresExchanging
-from penstock.engines.postgres.control import PostgresJobs
-from penstock.engines.postgres.enqueue import to_json, to_plain, to_receipts
-from penstock.engines.postgres.errors import KNOWN_ID, LOCKED, SAME_ID, named_errors, says
-from penstock.engines.postgres.reads import PostgresViews, glance
-from penstock.engines.postgres.wakeup import ANY, DONE, NEWS, WORK
+from penstock.clock import Clock, SystemClock
+from penstock.core.finding import Finding
+from penstock.core.job import Draft, Job, Verdict
+from penstock.engines.engine import Engine
+from penstock.engines.postgres import connection as connections
+from penstock.engines.postgres import control, enqueue, history, reads, settle
+from penstock.engines.postgres import schema as schemas
+from penstock.engines.postgres.blocking import PostgresInlet
+from penstock.engines.postgres.bounds import Bounds
+from penstock.engines.postgres.claim import Claimer
+from penstock.engines.postgres.connection import Connection, connect
+from penstock.engines.postgres.enqueue import Doubt
+from penstock.engines.postgres.errors import NAME, named_errors
+from penstock.engines.postgres.history import Vacuum
+from penstock.engines.postgres.pool import Pool
+from penstock.engines.postgres.transaction import SQL, Transactions
+from penstock.engines.postgres.wakeup import ANY, DONE, NEWS, WORK, Wakeups
 from penstock.engines.records import (
+    Ask,
     Cell,
     Control,
     Count,
+    Exchange,
     Filter,
     Glance,
     Hand,
@@ -42,148 +56,280 @@ from penstock.engines.records import (
     Purged,
     QueueSettings,
     Receipt,
+    Report,
+    Schema,
     Sighting,
     Standing,
     Term,
+    Traits,
     WorkerInfo,
 )
-from penstock.engines.validation import check_drafts
-from penstock.errors import EngineUnavailable
-
-PUT_PLAIN = "SELECT penstock.put_plain(%s, %s, %s, %s, %s, %s, %s)"
-PUT = "SELECT * FROM penstock.put(%s)"
+from penstock.engines.validation import check_reports
+from penstock.errors import EngineClosed, LeaseLost
 
 
-class PostgresEngine(PostgresExchanging):
+class PostgresEngine(Engine):
     """One handle on one PostgreSQL store."""
+
+    inlet: PostgresInlet | None = None
+
+    def __init__(
+        self,
+        dsn: str,
+        clock: Clock | None = None,
+        *,
+        schema: str = schemas.DEFAULT,
+        connections: int = 4,
+        connect_timeout: float = 5.0,
+        listens: bool | None = None,
+        follows_clock: bool = False,
+    ) -> None:
+        """``listens`` is false behind a pooler that gives a connection away between transactions:
+        then nothing may be kept on one, and we poll; None: that is found out. With
+        ``follows_clock`` the injected clock says when, instead of the server's: for tests.
+        """
+        self.clock = clock or SystemClock()
+        self.traits = Traits(name=NAME, max_batch=2000)
+        self._dsn = dsn
+        self._schema = schemas.check_name(schema)
+        self._most = connections
+        self._connect_timeout = connect_timeout
+        self._listens = listens
+        self._follows_clock = follows_clock
+        self._pid = os.getpid()
+        self._opening = asyncio.Lock()
+        self._transactions: Transactions | None = None
+        self._claimer: Claimer | None = None
+        self._bounds = Bounds(self.clock)
+        self._vacuum = Vacuum()
+        self._doubt = Doubt(self.clock)
+
+    # --- life ----------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        async with self._opening:
+            if self._transactions is not None and self._pid == os.getpid():
+                return
+            self._pid = os.getpid()
+            pool = Pool(self._connect_anew, most=self._most, patience=self._connect_timeout)
+            try:
+                with named_errors():
+                    async with pool.use() as connection:
+                        found = await schemas.version(connection, self._schema)
+                        if found < schemas.newest():
+                            await schemas.migrate(connection, self._schema)
+            except BaseException:
+                await pool.close()
+                raise
+            listen = None if self._listens is False else self._connect_listener
+            wakeups = Wakeups(pool, self._schema, self.clock, self.polls, listen)
+            self._bounds.forget()
+            self._transactions = Transactions(pool, wakeups, self._schema, self._instant)
+            self._claimer = Claimer(self._transactions, self._bounds, self.clock)
+            self._doubt.begin()
+            self.inlet = PostgresInlet(
+                self._dsn,
+                self._schema,
+                self._connect_timeout,
+                doubt=self._doubt,
+                instant=self._instant,
+                abandon=pool.abandon,
+            )
+
+    async def close(self) -> None:
+        async with self._opening:
+            opened, self._transactions = self._transactions, None
+            inlet, self.inlet = self.inlet, None
+            self._claimer = None
+            if opened is None or self._pid != os.getpid():
+                return
+            # A caller that is cancelled here has closed the rest all the same.
+            async with AsyncExitStack() as parts:
+                parts.push_async_callback(opened.pool.close)
+                parts.push_async_callback(opened.wakeups.close)
+                if inlet is not None:
+                    inlet.close()
+
+    async def migrate(self) -> int:
+        with named_errors():
+            async with self._store().pool.use() as connection:
+                return await schemas.migrate(connection, self._schema)
+
+    async def schema(self) -> Schema:
+        with named_errors():
+            connection = await self._connect()
+            try:
+                found = await schemas.version(connection, self._schema)
+            finally:
+                await connection.close()
+        return Schema(found=found, newest=schemas.newest())
+
+    async def now(self) -> float:
+        ((now,),) = await self._store().call(connections.SQL["now"])
+        return float(now)
+
+    async def checkup(self, *, thorough: bool = False) -> list[Finding]:
+        from penstock.engines.postgres.checkup import checkup
+
+        return await checkup(self._connect, self._schema, self._listens, thorough=thorough)
+
+    def _store(self) -> Transactions:
+        if self._transactions is None or self._pid != os.getpid():
+            raise EngineClosed(NAME)
+        return self._transactions
+
+    def _claiming(self) -> Claimer:
+        if self._claimer is None or self._pid != os.getpid():
+            raise EngineClosed(NAME)
+        return self._claimer
+
+    async def _connect(self) -> Connection:
+        return await self._connect_as("penstock")
+
+    async def _connect_anew(self) -> Connection:
+        """Another server may answer, whose tickets are older than those we knew."""
+        connection = await self._connect()
+        self._bounds.renew()
+        return connection
+
+    async def _connect_listener(self) -> Connection:
+        return await self._connect_as("penstock listener")
+
+    async def _connect_as(self, name: str) -> Connection:
+        return await connect(self._dsn, name, timeout=self._connect_timeout, keeps=self._listens)
+
+    def _instant(self) -> float | None:
+        return self.clock.now() if self._follows_clock else None
 
     # --- in ------------------------------------------------------------------------------------
 
     async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        if not drafts:
-            return []
-        try:
-            with named_errors(self.traits.name):
-                return await self._put(drafts)
-        except BaseException:
-            self._doubt.add(drafts)
-            raise
+        return await enqueue.enqueue(self._store(), drafts, self._doubt)
 
-    async def _put(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        plain = to_plain(self.traits.name, drafts)
-        if plain is not None:
-            row = plain.row(self._doubt.since)
-            try:
-                await self._call(PUT_PLAIN, row, wakes=WORK, fills=plain.queue)
-                return [Receipt(id, True) for id in ids_of(drafts)]
-            except EngineUnavailable as error:
-                if not any(says(error, state) for state in (KNOWN_ID, SAME_ID, LOCKED)):
-                    raise
-        check_drafts(self.traits.name, drafts)
-        return to_receipts(await self._call(PUT, (to_json(drafts),), wakes=WORK))
+    # --- work ----------------------------------------------------------------------------------
+
+    async def join(self, worker: WorkerInfo) -> None:
+        await self._store().write(WORK, control.join, worker)
+
+    async def leave(self, worker: str) -> None:
+        await self._store().write(NEWS, control.leave, worker)
+
+    async def beat(self, worker: str) -> None:
+        if not await self._store().call(SQL["beat"], (worker,), wakes=NEWS):
+            raise LeaseLost(worker)
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        return await self._claiming().exchange(ask)
+
+    async def held(self, worker: str) -> list[Job]:
+        return await self._store().seek(reads.held, worker)
+
+    async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
+        check_reports(NAME, reports)
+        return await self._store().write(NEWS, settle.progress, worker, reports)
+
+    async def look(self, ask: Ask) -> float | None:
+        return await self._store().single(reads.look, ask)
+
+    async def wait(self, ask: Ask, timeout: float) -> None:
+        await self._claiming().wait(ask, timeout)
 
     # --- control -------------------------------------------------------------------------------
 
     async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
-        return await self._write(ANY, PostgresJobs.cancel, ids, reason)
+        return await self._store().write(ANY, control.cancel, ids, reason)
 
     async def retry(self, ids: Sequence[str]) -> list[Control]:
-        return await self._write(WORK, PostgresJobs.retry, ids)
+        return await self._store().write(WORK, control.retry, ids)
 
     async def purge(self, which: Filter, limit: int, cursor: str | None = None) -> Purged:
-        return await self._write(ANY, PostgresJobs.purge, which, limit, cursor)
+        return await self._store().write(ANY, control.purge, which, limit, cursor)
 
     async def set_queue(self, queue: str, settings: QueueSettings) -> None:
-        await self._write(WORK, PostgresJobs.set_queue, queue, settings)
+        await self._store().write(WORK, control.set_queue, queue, settings)
 
     async def queues(self) -> dict[str, QueueSettings]:
-        return await self._read(PostgresViews.queues)
+        return await self._store().read(reads.queues)
 
     # --- upkeep --------------------------------------------------------------------------------
 
     async def promote(self, limit: int) -> Promoted:
-        return await self._write(ANY, PostgresJobs.promote, limit)
+        return await self._store().write(ANY, control.promote, limit)
 
     async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
-        return await self._write(ANY, PostgresJobs.rescue, dead, limit)
+        return await self._store().write(ANY, control.rescue, dead, limit)
 
     async def prune(self, keep: float, limit: int) -> Pruned:
-        pruned, whole = await self._write(NEWS, PostgresJobs.prune, keep, limit)
+        store = self._store()
+        pruned, whole = await store.write(NEWS, control.prune, keep, limit)
         if not whole:
             return pruned
-        return replace(pruned, jobs=pruned.jobs + await self._drop_days(whole))
+        dropped = await history.drop_days(store, self._connect, whole)
+        return replace(pruned, jobs=pruned.jobs + dropped)
 
     async def mend(self, *, rehearse: bool = False) -> Mended:
-        return await self._write(WORK, PostgresJobs.mend, rehearse=rehearse)
+        return await self._store().write(WORK, control.mend, rehearse=rehearse)
 
     async def tidy(self) -> float:
-        ((dead, live, is_ours),) = await self._call(history.SQL["dead"], ())
-        if not is_ours:
-            return inf
-        rests = self._tidying.rests_for
-        if rests or not self._tidying.is_worth_it(dead, live):
-            return max(history.EVERY, rests)
-        if not await self._clear_away(dead):
-            return inf
-        return self._tidying.rests_for
+        return await self._vacuum.tidy(self._store(), self._connect)
 
     # --- lead and small values -----------------------------------------------------------------
 
     async def lead(self, candidate: str, ttl: float) -> Term | None:
-        return await self._write(NEWS, PostgresJobs.lead, candidate, ttl)
+        return await self._store().write(NEWS, control.lead, candidate, ttl)
 
     async def resign(self, holder: str, epoch: int) -> None:
-        await self._write(NEWS, PostgresJobs.resign, holder, epoch)
+        await self._store().write(NEWS, control.resign, holder, epoch)
 
     async def leader(self) -> Term | None:
-        return await self._read(PostgresViews.leader)
+        return await self._store().read(reads.leader)
 
     async def cell(self, name: str) -> Cell:
-        return await self._read(PostgresViews.cell, name)
+        return await self._store().single(reads.cell, name)
 
     async def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
-        return await self._write(NEWS, PostgresJobs.set_cell, name, value, version)
+        return await self._store().write(NEWS, control.set_cell, name, value, version)
 
     # --- see -----------------------------------------------------------------------------------
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
-        return await self._seek(PostgresViews.get, ids)
+        return await self._store().single(reads.get, ids)
 
     async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
-        return await self._read(PostgresViews.find, which, cursor, limit)
+        return await self._store().read(reads.find, which, cursor, limit)
 
     async def count(self, which: Filter) -> int:
-        return await self._read(PostgresViews.count, which)
+        return await self._store().read(reads.count, which)
 
     async def counts(self) -> list[Count]:
-        return await self._read(PostgresViews.counts)
+        return await self._store().read(reads.counts)
 
     async def glance(self, window: float, limit: int) -> Glance:
-        return await self._read(glance, window, limit)
+        return await self._store().read(reads.glance, window, limit)
 
     async def workers(self) -> list[WorkerInfo]:
-        return await self._read(PostgresViews.workers)
+        return await self._store().single(reads.workers)
 
     async def hands(self) -> list[Hand]:
-        return await self._read(PostgresViews.hands)
+        return await self._store().read(reads.hands)
 
     async def line(self, id: str) -> Standing:
-        return await self._read(PostgresViews.standing, id)
+        return await self._store().read(reads.standing, id)
 
     async def results(self, ids: Sequence[str], timeout: float) -> dict[str, Job | None]:
-        watch = self._watching()
+        wakeups = self._store().wakeups
         deadline = self.clock.monotonic() + timeout
         while True:
-            seen = await watch.version(DONE) if timeout > 0 else 0
+            seen = await wakeups.version(DONE) if timeout > 0 else 0
             jobs = dict(zip(ids, await self.get(ids), strict=True))
             ended = {id: job for id, job in jobs.items() if job is None or job.state.is_final}
             left = deadline - self.clock.monotonic()
             if ended or left <= 0:
                 return ended
-            await watch.listen(seen, left, DONE)
+            await wakeups.listen(seen, left, DONE)
 
     async def version(self) -> int:
-        return await self._watching().version()
+        return await self._store().wakeups.version()
 
     async def listen(self, seen: int, timeout: float) -> int:
-        return await self._watching().listen(seen, timeout)
+        return await self._store().wakeups.listen(seen, timeout)

@@ -12,9 +12,20 @@ from typing import Any, Final, NamedTuple
 from penstock.clock import Clock
 from penstock.core.ids import all_made_at, made_at
 from penstock.core.job import Draft, DraftBatch, ids_of, payloads_of
+from penstock.engines.postgres.errors import (
+    KNOWN_ID,
+    LOCKED,
+    NAME,
+    SAME_ID,
+    named_errors,
+    says,
+)
 from penstock.engines.postgres.rows import Row, json_text
+from penstock.engines.postgres.transaction import SQL, Transactions
+from penstock.engines.postgres.wakeup import WORK
 from penstock.engines.records import Receipt
 from penstock.engines.validation import check_drafts, is_plain
+from penstock.errors import EngineUnavailable
 
 BETWEEN: Final = "\x1f"
 """Stands between the items of a list: no JSON text and no id that we make has it."""
@@ -54,7 +65,7 @@ class Doubt:
         self.since = inf
 
     def begin(self) -> None:
-        """The handle is opened: what another one sent before it is in doubt."""
+        """The engine is opened: what another one sent before is in doubt."""
         self.since = self._clock.now()
 
     def add(self, drafts: Sequence[Draft]) -> None:
@@ -71,13 +82,13 @@ def is_list(joined: str, count: int) -> bool:
     return joined.count(BETWEEN) == count - 1 and "\0" not in joined
 
 
-def to_plain(name: str, drafts: Sequence[Draft]) -> PlainJobs | None:
+def to_plain(drafts: Sequence[Draft]) -> PlainJobs | None:
     """What to send of these jobs; None: they are not plain, or of several kinds.
 
     On failure: ``ItemRefused``, as any job.
     """
     if len(drafts) == 1:
-        return _one_plain(name, drafts[0])
+        return _one_plain(drafts[0])
     first = drafts[0]
     if not is_plain(first):
         return None
@@ -85,7 +96,7 @@ def to_plain(name: str, drafts: Sequence[Draft]) -> PlainJobs | None:
         map(kind_of(first).__eq__, map(kind_of, drafts))
     ):
         return None
-    check_drafts(name, (first,))
+    check_drafts(NAME, (first,))
     ids, payloads = ids_of(drafts), payloads_of(drafts)
     try:
         all_payloads = b"\x1f".join(payloads).decode()
@@ -103,11 +114,11 @@ def to_plain(name: str, drafts: Sequence[Draft]) -> PlainJobs | None:
     return PlainJobs(all_ids, all_payloads, *kind, all_made_at(ids))
 
 
-def _one_plain(name: str, draft: Draft) -> PlainJobs | None:
+def _one_plain(draft: Draft) -> PlainJobs | None:
     """The same for one job, whose caller waits."""
     if not is_plain(draft):
         return None
-    check_drafts(name, (draft,))
+    check_drafts(NAME, (draft,))
     id = draft.id
     try:
         payload = draft.payload.decode()
@@ -117,6 +128,37 @@ def _one_plain(name: str, draft: Draft) -> PlainJobs | None:
         return None
     kind = (draft.task, draft.queue, draft.priority, draft.enqueued_by)
     return PlainJobs(id, payload, *kind, made_at(id))
+
+
+async def enqueue(
+    transactions: Transactions, drafts: Sequence[Draft], doubt: Doubt
+) -> list[Receipt]:
+    """See the contract. Plain jobs of one kind are sent as a few long texts; if one of their ids is
+    known, or locked by another transaction, all of them are sent as JSON like any others.
+    """
+    if not drafts:
+        return []
+    try:
+        with named_errors():
+            plain = to_plain(drafts)
+            if plain is not None and await _put_plain(transactions, plain, doubt.since):
+                return [Receipt(id, True) for id in ids_of(drafts)]
+            check_drafts(NAME, drafts)
+            return to_receipts(await transactions.call(SQL["put"], (to_json(drafts),), wakes=WORK))
+    except BaseException:
+        doubt.add(drafts)
+        raise
+
+
+async def _put_plain(transactions: Transactions, plain: PlainJobs, doubted_since: float) -> bool:
+    row = plain.row(doubted_since)
+    try:
+        await transactions.call(SQL["put_plain"], row, wakes=WORK, fills=plain.queue)
+    except EngineUnavailable as error:
+        if not any(says(error, state) for state in (KNOWN_ID, SAME_ID, LOCKED)):
+            raise
+        return False
+    return True
 
 
 def to_json(drafts: Sequence[Draft]) -> str:

@@ -26,6 +26,9 @@ from penstock.errors import (
     PenstockError,
 )
 
+NAME: Final = "postgresql"
+"""What messages call the store."""
+
 KNOWN_ID: Final = "PS001"
 """``put_plain`` found an id that is known."""
 SAME_ID: Final = "23505"
@@ -50,7 +53,7 @@ _BY_STATE: Final[dict[str, type[EngineError]]] = {
 }
 _BY_CLASS: Final[dict[str, type[EngineError]]] = {"22": ItemRefused, "54": ItemRefused}
 
-_AT_THE_DOOR: Final[tuple[tuple[type[EngineError], re.Pattern[str]], ...]] = (
+_REFUSALS: Final[tuple[tuple[type[EngineError], re.Pattern[str]], ...]] = (
     (
         EngineCrowded,
         re.compile("too many (clients|connections)|connection slots|no more connections allowed"),
@@ -66,10 +69,11 @@ _AT_THE_DOOR: Final[tuple[tuple[type[EngineError], re.Pattern[str]], ...]] = (
         ),
     ),
 )
-"""Who is not let in is not told a state, only a text; in another language it is tried again."""
+"""A connection that is refused is given no state, only a text; in another language it is tried
+again."""
 
 REPEATED: Final = (errors.DeadlockDetected, errors.SerializationFailure)
-"""Somebody else was faster: nothing was written, and the next try may get through."""
+"""Another transaction was faster: nothing was written, and the next try may get through."""
 
 
 def is_missing_day(error: psycopg.Error) -> bool:
@@ -78,39 +82,39 @@ def is_missing_day(error: psycopg.Error) -> bool:
 
 
 @contextmanager
-def named_errors(name: str) -> Iterator[None]:
+def named_errors() -> Iterator[None]:
     """Turn what the driver raises into the errors of the contract."""
     try:
         yield
     except PenstockError:
         raise
     except (UnicodeEncodeError, OverflowError, psycopg.DataError) as error:
-        raise ItemRefused(name, line(error)) from error
+        raise ItemRefused(NAME, line(error)) from error
     except psycopg.Error as error:
-        raise named(error, name) from error
+        raise named(error) from error
     except OSError as error:
         if error.errno is None:
             raise  # a TimeoutError that is not the system's
-        raise EngineUnavailable(name, str(error)) from error
+        raise EngineUnavailable(NAME, str(error)) from error
 
 
-def named(error: psycopg.Error, name: str) -> EngineError:
+def named(error: psycopg.Error) -> EngineError:
     """The contract's error for one of the driver's."""
     state = error.sqlstate or ""
     if state == CONTESTED:
-        return ItemContested(name, error.diag.message_primary or line(error), _index(error))
+        return ItemContested(NAME, error.diag.message_primary or line(error), _index(error))
     text = line(error)
     if state == "25006":  # read only transaction: a standby, or told so
-        return EngineReadOnly(name, text, "name the primary server in the URL")
+        return EngineReadOnly(NAME, text, "name the primary server in the URL")
     if state in ("XX001", "XX002"):  # data or an index is corrupted
-        return EngineCorrupt(name, text, "ask penstock doctor --thorough, and restore a backup")
-    kind: Any = _BY_STATE.get(state) or _BY_CLASS.get(state[:2]) or _at_the_door(state, text)
-    found: EngineError = kind(name, text)
+        return EngineCorrupt(NAME, text, "ask penstock doctor --thorough, and restore a backup")
+    kind: Any = _BY_STATE.get(state) or _BY_CLASS.get(state[:2]) or _refusal(state, text)
+    found: EngineError = kind(NAME, text)
     return found
 
 
-def _at_the_door(state: str, text: str) -> type[EngineError]:
-    found = (kind for kind, said in _AT_THE_DOOR if not state and said.search(text))
+def _refusal(state: str, text: str) -> type[EngineError]:
+    found = (kind for kind, said in _REFUSALS if not state and said.search(text))
     return next(found, EngineUnavailable)
 
 

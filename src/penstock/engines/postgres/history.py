@@ -1,9 +1,9 @@
-"""The days of a PostgreSQL store's history: which of them go as a whole, and how.
+"""What the leader clears away in a PostgreSQL store: old days of the history, and dead rows.
 
 Finished jobs lie in one table per day. A day with many of them is not deleted row by row, which
-would cost as much as it did to write them: when all of it is old, its table is taken out of the
-history and dropped. Nobody is locked out meanwhile, and nobody who reads for long keeps us: what
-cannot be locked in time is left to the next call.
+would cost as much as it did to write them: when all of it is old, its table is detached from the
+history and dropped. No other transaction is locked out meanwhile, and a long reader is not waited
+for: what cannot be locked in time is left to the next call.
 
 | if                                     | then                                                    |
 |----------------------------------------|---------------------------------------------------------|
@@ -13,6 +13,21 @@ cannot be locked in time is left to the next call.
 | we end before it was dropped           | it is 'out', and the next call drops it                 |
 | two leaders do this at once            | one has the lock, the other leaves the days alone       |
 | the role does not own the tables       | its jobs are deleted row by row                         |
+
+Every job leaves two dead rows in ``live``, and autovacuum looks once a minute whether there are any
+(``autovacuum_naptime``). At thirty thousand jobs per second the table has grown by a gigabyte until
+then, which no cache holds any more, and to clear that away takes a core for seconds. Done as soon
+as it is worth it, it takes a tenth of the time of one core at most, and the table stays small: a
+fifth more jobs per second were measured, without dips.
+
+| if                                     | then                                                    |
+|----------------------------------------|---------------------------------------------------------|
+| the tables belong to another role, or  | it is left to autovacuum                                |
+| a pooler is in between                 |                                                         |
+| autovacuum or another leader is at it  | it is left to them                                      |
+| an open transaction somewhere keeps    | it was in vain: the next time is later, each time twice |
+| the rows, or it takes too long, or is  | as much, and autovacuum has its turn                    |
+| ended by a person                      |                                                         |
 """
 
 from __future__ import annotations
@@ -25,14 +40,37 @@ from typing import Final
 from psycopg import errors
 
 from penstock.clock import SystemClock
+from penstock.engines.postgres.connection import Connection
+from penstock.engines.postgres.errors import named_errors
 from penstock.engines.postgres.rows import Row
+from penstock.engines.postgres.schema import placed
+from penstock.engines.postgres.transaction import Transactions
 from penstock.engines.sql_files import statements
 
 BIG: Final = 16 * 1024 * 1024
 """Bytes of a day that goes as a whole: about 50,000 jobs with small payloads."""
 
 IN_THE_WAY: Final = (errors.LockNotAvailable, errors.QueryCanceled, errors.UndefinedTable)
-"""Somebody reads for long, or another leader was here."""
+"""A reader takes long, or another leader was here."""
+
+EVERY: Final = 5.0
+"""Seconds between two looks for dead rows."""
+FEW: Final = 20_000
+"""Dead rows that are not worth a vacuum, and a fifth as many as there are live ones: all of an
+index has to be read."""
+SHARE: Final = 10
+"""How many times its own duration there is no second vacuum."""
+IN_VAIN: Final = (60.0, 600.0)
+"""Seconds until the next vacuum after one that was in vain, at first and at last."""
+
+SQL: Final = statements("postgres/history.sql")
+
+Connect = Callable[[], Awaitable[Connection]]
+Run = Callable[[str], Awaitable[list[Row]]]
+"""Runs one statement, and returns what it gives."""
+
+
+# --- days ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,100 +116,80 @@ def sort_out(days: Iterable[Day], before: float) -> tuple[list[Day], list[Day]]:
     return some, whole
 
 
-class Partitions:
-    """Takes days out of the history and drops them."""
-
-    def __init__(self, run: Callable[[str], Awaitable[list[Row]]]) -> None:
-        """``run`` runs one statement, and returns what it gives."""
-        self._run = run
-        self._sql = statements("postgres/partitions.sql")
-
-    async def drop(self, days: Iterable[Day]) -> int:
-        """Drop days while others use the history; return how many jobs went.
-
-        Every statement has to be a transaction of its own, all on a connection that is closed
-        afterwards.
-        """
-        jobs = 0
-        await self._run(self._sql["patience"])
-        if await self._run(self._sql["alone"]) != [(True,)]:
+async def drop_days(transactions: Transactions, connect: Connect, days: Iterable[Day]) -> int:
+    """Drop days of the history; return how many jobs went. A transaction in the way is waited for
+    briefly: then the next call has to do it.
+    """
+    with named_errors():
+        connection = await connect()
+        try:
+            if not connection.is_pooled:
+                return await _drop_each(_runner(connection, transactions.schema), days)
+            # Behind a pooler no two statements share a connection but inside a transaction.
+            async with transactions.begin(connection, "begin_write") as transaction:
+                return await _drop_at_once(transaction.rows, days)
+        except IN_THE_WAY:
             return 0
+        finally:
+            await connection.close()
+
+
+async def _drop_each(run: Run, days: Iterable[Day]) -> int:
+    """Drop days while others use the history. Every statement is a transaction of its own, all on a
+    connection that is closed afterwards.
+    """
+    jobs = 0
+    await run(SQL["patience"])
+    if await run(SQL["alone"]) != [(True,)]:
+        return 0
+    for day in days:
+        try:
+            found = await _jobs(run, day)
+            if day.place == "in":
+                await _change(run, "mark", day)
+                await _change(run, "detach", day)
+            elif day.place == "leaving":
+                await _change(run, "finish", day)
+            await _change(run, "drop", day)
+        except IN_THE_WAY:
+            break
+        jobs += found
+    return jobs
+
+
+async def _drop_at_once(run: Run, days: Iterable[Day]) -> int:
+    """The same in one transaction: others wait for it, at most as long as it waits for them."""
+    jobs = 0
+    if await run(SQL["alone_here"]) == [(True,)]:
         for day in days:
-            try:
-                jobs += await self._drop(day)
-            except IN_THE_WAY:
-                break
-        return jobs
-
-    async def _drop(self, day: Day) -> int:
-        jobs = await self._jobs(day)
-        if day.place == "in":
-            await self._change("mark", day)
-            await self._change("detach", day)
-        elif day.place == "leaving":
-            await self._change("finish", day)
-        await self._change("drop", day)
-        return jobs
-
-    async def drop_at_once(self, days: Iterable[Day]) -> int:
-        """The same in one transaction: others wait for us, at most as long as we for them."""
-        jobs = 0
-        if await self._run(self._sql["alone_here"]) == [(True,)]:
-            for day in days:
-                jobs += await self._jobs(day)
-                if day.place == "leaving":
-                    await self._change("finish", day)
-                await self._change("drop", day)
-        return jobs
-
-    async def _jobs(self, day: Day) -> int:
-        """How many there are; to count those of a big day would cost more than to drop them."""
-        if day.is_big and day.jobs is not None:
-            return day.jobs
-        ((jobs,),) = await self._change("count", day)
-        return int(jobs)
-
-    async def _change(self, name: str, day: Day) -> list[Row]:
-        return await self._run(self._sql[name].format(day=day.name))
+            jobs += await _jobs(run, day)
+            if day.place == "leaving":
+                await _change(run, "finish", day)
+            await _change(run, "drop", day)
+    return jobs
 
 
-# --- tidying ------------------------------------------------------------------------------------
-#
-# When the leader of a PostgreSQL store clears dead rows away, rather than wait for the server.
-#
-# Every job leaves two dead rows in ``live``, and autovacuum looks once a minute whether there are a
-# (``autovacuum_naptime``). At thirty thousand jobs per second the table has grown by a gigabyte unt
-# then, which no cache holds any more, and to clear that away takes a core for seconds. Done as soon
-# as it is worth it, it takes a tenth of the time of one core at most, and the table stays small: a
-# fifth more jobs per second were measured, without dips.
-#
-# | if                                      | then
-# |-----------------------------------------|-------------------------------------------------------
-# | the tables belong to another role, or   | it is left to autovacuum
-# | a pooler is in between                  |
-# | autovacuum or another leader is at it   | it is left to them
-# | an open transaction somewhere keeps the | it was in vain: the next time is later, each time
-# | rows, or it takes too long, or somebody | twice as much, and autovacuum has its turn
-# | ends it                                 |
+async def _jobs(run: Run, day: Day) -> int:
+    """How many there are; to count those of a big day would cost more than to drop them."""
+    if day.is_big and day.jobs is not None:
+        return day.jobs
+    ((jobs,),) = await _change(run, "count", day)
+    return int(jobs)
 
 
-EVERY: Final = 5.0
-"""Seconds between two looks."""
-FEW: Final = 20_000
-"""Dead rows that are not worth it, and a fifth as many as there are live ones: all of an index has
-to be read.
-"""
-SHARE: Final = 10
-"""How many times its own duration there is no second one."""
-IN_VAIN: Final = (60.0, 600.0)
-"""Seconds until the next one after one that was in vain, at first and at last."""
+async def _change(run: Run, name: str, day: Day) -> list[Row]:
+    return await run(SQL[name].format(day=day.name))
 
 
-SQL: Final = statements("postgres/tidying.sql")
+def _runner(connection: Connection, schema: str) -> Run:
+    return lambda sql: connection.script(placed(sql, schema))
 
 
-class Tidying:
-    """Clears away, and knows how it went; one for each handle."""
+# --- dead rows ----------------------------------------------------------------------------------
+
+
+class Vacuum:
+    """Clears dead rows away, and knows how it went; one for each engine."""
 
     def __init__(self) -> None:
         self._in_vain = 0
@@ -183,14 +201,30 @@ class Tidying:
         """Seconds for which nothing is to be cleared away, however much there is."""
         return max(0.0, self._rests_until - SystemClock.monotonic())
 
+    async def tidy(self, transactions: Transactions, connect: Connect) -> float:
+        """See the contract."""
+        ((dead, live, is_ours),) = await transactions.call(SQL["dead"])
+        if not is_ours:
+            return inf
+        rests = self.rests_for
+        if rests or not self.is_worth_it(dead, live):
+            return max(EVERY, rests)
+        with named_errors():
+            connection = await connect()
+            try:
+                if connection.is_pooled:
+                    return inf  # a pooler has no connection that is ours alone
+                await self.clear(_runner(connection, transactions.schema), dead)
+            finally:
+                await connection.close()
+        return self.rests_for
+
     def is_worth_it(self, dead: int, live: int) -> bool:
         """So many dead rows, beside so many live ones, should be cleared away."""
         return dead > FEW + live / 5
 
-    async def clear(self, run: Callable[[str], Awaitable[list[Row]]], before: int) -> None:
-        """Clear so many dead rows away. ``run`` runs one statement, on a connection that is closed
-        afterwards, and returns what it gives.
-        """
+    async def clear(self, run: Run, before: int) -> None:
+        """Clear so many dead rows away, on a connection that is closed afterwards."""
         await run(SQL["limits"])
         self._begin()
         try:
@@ -198,26 +232,22 @@ class Tidying:
             await run(SQL["counted"])
             ((after, _, _),) = await run(SQL["dead"])
         except errors.LockNotAvailable:
-            self._leave()
+            # Autovacuum or another leader is at it.
+            self._in_vain -= 1
+            self._rests_until = SystemClock.monotonic() + EVERY
         except errors.QueryCanceled:
             pass
         else:
             self._end(before, after)
 
     def _begin(self) -> None:
-        """It begins; that is in vain unless it is told otherwise, whoever ends it and how."""
+        """It is in vain unless it is told otherwise, however it ends."""
         first, last = IN_VAIN
         self._began_at = SystemClock.monotonic()
         self._rests_until = self._began_at + min(last, first * 2.0**self._in_vain)
         self._in_vain = min(self._in_vain + 1, 10)
 
-    def _leave(self) -> None:
-        """Somebody else is at it."""
-        self._in_vain -= 1
-        self._rests_until = SystemClock.monotonic() + EVERY
-
     def _end(self, before: int, after: int) -> None:
-        """There were so many dead rows, and so many are left."""
         if after < before:
             now = SystemClock.monotonic()
             self._in_vain = 0

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import psycopg
 
 from penstock.core.finding import Finding, Level
-from penstock.engines.postgres.connection import Link, Values
+from penstock.engines.postgres.connection import Connection, Values
 from penstock.engines.postgres.rows import Row
 from penstock.engines.postgres.schema import placed
 from penstock.engines.sql_files import statements
@@ -16,15 +16,15 @@ from penstock.engines.sql_files import statements
 class Probe:
     """Asks what ``sql/postgres/checkup.sql`` has."""
 
-    def __init__(self, link: Link, schema: str) -> None:
-        self.link = link
+    def __init__(self, connection: Connection, schema: str) -> None:
+        self.connection = connection
         self.schema = schema
         self._sql = statements("postgres/checkup.sql")
 
     async def rows(self, name: str, values: Values = (), **words: str) -> list[Row]:
         """Run one statement, with ``words`` put in; return what it returns."""
         sql = self._sql[name].format(**words) if words else self._sql[name]
-        return await self.link.rows(placed(sql, self.schema), values)
+        return await self.connection.rows(placed(sql, self.schema), values)
 
     async def settings(self) -> dict[str, str]:
         """How the server is set up for every new connection of this role."""
@@ -33,7 +33,7 @@ class Probe:
 
     async def script(self, *names: str) -> list[Row]:
         """Run statements one after the other; return what the last one returns."""
-        return await self.link.script(
+        return await self.connection.script(
             placed("; ".join(self._sql[each] for each in names), self.schema)
         )
 

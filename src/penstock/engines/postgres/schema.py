@@ -11,8 +11,9 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import InsufficientPrivilege
 
-from penstock.engines.postgres.connection import Link
-from penstock.engines.sql_files import migrations
+from penstock.engines.postgres.connection import Connection
+from penstock.engines.postgres.errors import NAME
+from penstock.engines.sql_files import migrations, statements
 from penstock.errors import BadOption, EngineCorrupt, EngineUnsuitable, SchemaMismatch
 
 DEFAULT: Final = "penstock"
@@ -23,12 +24,7 @@ DAYS_AHEAD: Final = 7
 """Days of history that are made before they come."""
 OLDEST: Final = 14
 """The first version of PostgreSQL that has all we need."""
-IS_EMPTY: Final = (
-    "SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_namespace AS home WHERE nspname = %s AND ("
-    " EXISTS (SELECT FROM pg_catalog.pg_class WHERE relnamespace = home.oid)"
-    " OR EXISTS (SELECT FROM pg_catalog.pg_proc WHERE pronamespace = home.oid)))"
-)
-"""Nothing of others is in a schema: what rights we give and take there, all that is in it has."""
+SQL: Final = statements("postgres/schema.sql")
 
 
 def check_name(schema: str) -> str:
@@ -82,45 +78,34 @@ def printed(schema: str, found: int = 0) -> str:
     return "\n".join([*parts, days]) if parts else ""
 
 
-def check_server(name: str, version: int, encoding: str) -> None:
+def check_server(version: int, encoding: str) -> None:
     """Refuse a server or a database in which a store could not be what it should be."""
     if version < OLDEST * 10_000:
         why = f"the server is PostgreSQL {version // 10_000}"
-        raise EngineUnsuitable(name, why, f"use version {OLDEST} or later")
+        raise EngineUnsuitable(NAME, why, f"use version {OLDEST} or later")
     if encoding != "UTF8":
         why = f"the database has the encoding {encoding}"
-        raise EngineUnsuitable(name, why, "make one with CREATE DATABASE ... ENCODING 'UTF8'")
+        raise EngineUnsuitable(NAME, why, "make one with CREATE DATABASE ... ENCODING 'UTF8'")
 
 
-async def version(link: Link, schema: str, name: str) -> int:
+async def version(connection: Connection, schema: str) -> int:
     """Return the schema version of a store, 0 if there is none; refuse any other tables."""
-    # From the catalogue itself: names are looked up in a cache, which knows nothing of tables that
-    # another session has made while this one waited for its turn.
-    ((server, encoding, *tables),) = await link.rows(
-        "SELECT current_setting('server_version_num')::integer, current_setting('server_encoding'),"
-        " coalesce(bool_or(relname = 'migration'), false),"
-        " coalesce(bool_or(relname = 'live'), false)"
-        " FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace AS home ON home.oid = relnamespace"
-        " WHERE nspname = %s AND relname IN ('migration', 'live')",
-        (schema,),
-    )
-    check_server(name, server, encoding)
+    ((server, encoding, *tables),) = await connection.rows(SQL["find_store"], (schema,))
+    check_server(server, encoding)
     match tables:
         case [True, True]:
-            ((found,),) = await link.rows(
-                f"SELECT coalesce(max(version), 0) FROM {schema}.migration"
-            )
-        case [False, False] if await link.rows(IS_EMPTY, (schema,)) == [(True,)]:
+            ((found,),) = await connection.rows(placed(SQL["version"], schema))
+        case [False, False] if await connection.rows(SQL["is_empty"], (schema,)) == [(True,)]:
             found = 0
         case _:
             why = f"schema {schema!r} holds tables or functions of another program"
-            raise EngineCorrupt(name, why, "name another schema: ?schema=NAME")
+            raise EngineCorrupt(NAME, why, "name another schema: ?schema=NAME")
     if found > newest():
-        raise SchemaMismatch(name, found, newest())
+        raise SchemaMismatch(NAME, found, newest())
     return int(found)
 
 
-async def migrate(link: Link, schema: str, name: str) -> int:
+async def migrate(connection: Connection, schema: str) -> int:
     """Run what is missing; return the version.
 
     One step after the other, each in a transaction of its own under the same lock: of any number of
@@ -129,39 +114,35 @@ async def migrate(link: Link, schema: str, name: str) -> int:
     On failure: ``SchemaMismatch`` where something is missing and this role may not add it.
     """
     while True:
-        await link.script("BEGIN ISOLATION LEVEL READ COMMITTED")
+        await connection.script("BEGIN ISOLATION LEVEL READ COMMITTED")
         found = newest()
         try:
-            await link.rows(
-                "SELECT pg_advisory_xact_lock(hashtext(%s), 1)", (f"{schema}.migration",)
-            )
-            found = await version(link, schema, name)
+            await connection.rows(SQL["lock_migration"], (f"{schema}.migration",))
+            found = await version(connection, schema)
             steps = scripts(schema, found)
             if steps:
-                await link.script(steps[0])
+                await connection.script(steps[0])
             if len(steps) <= 1:
-                await link.rows(placed("SELECT penstock.make_days(%s)", schema), (DAYS_AHEAD,))
+                await connection.rows(placed(SQL["make_days"], schema), (DAYS_AHEAD,))
         except BaseException as error:
-            await link.script("ROLLBACK")
+            await connection.script("ROLLBACK")
             if found < newest() and isinstance(error, InsufficientPrivilege):
-                raise SchemaMismatch(name, found, newest()) from error
+                raise SchemaMismatch(NAME, found, newest()) from error
             raise
-        await link.script("COMMIT")
+        await connection.script("COMMIT")
         if len(steps) <= 1:
             return newest()
 
 
 # --- address ------------------------------------------------------------------------------------
-#
-# Whether the driver can read the URL of a server, before anybody connects to it.
 
 
 _ESCAPES: Final = "in a user or a password, write : / ? # @ % as %3A %2F %3F %23 %40 %25"
 
 
 def check_address(location: str, shown: str, ours: Sequence[str]) -> None:
-    """Refuse a URL that cannot be read, or is read as what nobody meant; ``ours`` are the options
-    that it may have beside libpq's.
+    """Refuse a URL that the driver cannot read, or reads as something that was not meant; ``ours``
+    are the options that it may have beside libpq's.
 
     libpq quotes what it could not read, and takes a piece of a password that was not escaped for a
     port or a host: so none of its words are passed on, only names of options.

@@ -239,7 +239,7 @@ async def integrity(probe: Probe) -> Sequence[Finding]:
         (table,) = await probe.script("by_table", "recount")
         (index,) = await probe.script("by_index", "recount")
     finally:
-        await probe.link.script("ROLLBACK")
+        await probe.connection.script("ROLLBACK")
     if table != index:
         text = f"the tables hold {list(table)} jobs, and their indexes {list(index)}"
         return [_damaged(text, f"REINDEX TABLE CONCURRENTLY {probe.schema}.live")]

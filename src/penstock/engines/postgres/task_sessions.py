@@ -15,18 +15,25 @@ import psycopg
 from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncTransaction, create_async_engine
 
-from penstock.engines.postgres.task_connections import Awaited, Blocking, Wire
-from penstock.engines.postgres.task_transaction import KEPT, Loan, Sessions, Shelf
+from penstock.engines.postgres.task_connections import (
+    KEPT,
+    AsyncTaskConnection,
+    ConnectionCache,
+    LentConnection,
+    Sessions,
+    SyncTaskConnection,
+    TaskConnection,
+)
 
 _DIALECT: Final = "postgresql+psycopg://"
 _JOINED: Final = "rollback_only"
 
 
-class _Lent(Loan):
-    def __init__(self, shelf: Shelf, connection: Connection, kind: type) -> None:
-        self._shelf = shelf
+class _LentWithSession(LentConnection):
+    def __init__(self, cache: ConnectionCache, connection: Connection, kind: type) -> None:
+        self._cache = cache
         self._connection = connection
-        self.wire = Blocking(cast(Any, connection.connection.driver_connection))
+        self.connection = SyncTaskConnection(cast(Any, connection.connection.driver_connection))
         self._transaction = connection.begin()
         self.session = kind(bind=connection, join_transaction_mode=_JOINED)
 
@@ -37,13 +44,13 @@ class _Lent(Loan):
         return True
 
     async def finish(self, *, keeps: bool) -> None:
-        if not keeps or not self._shelf.is_used:
+        if not keeps or not self._cache.is_used:
             self._connection.invalidate()
         self.session.close()
         self._connection.close()
 
 
-class BlockingSessions(Sessions):
+class SyncSessions(Sessions):
     """For sync handlers."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
@@ -55,20 +62,26 @@ class BlockingSessions(Sessions):
             pool_pre_ping=True,
         )
 
-    async def lend(self, shelf: Shelf, kind: type) -> Loan:
-        return _Lent(shelf, self._engine.connect(), kind)
+    async def lend(self, cache: ConnectionCache, kind: type) -> LentConnection:
+        return _LentWithSession(cache, self._engine.connect(), kind)
 
     async def close(self) -> None:
         self._engine.dispose()
 
 
-class _AwaitedLent(Loan):
-    def __init__(self, shelf: Shelf, transaction: AsyncTransaction, wire: Wire, kind: type) -> None:
-        self._shelf = shelf
+class _LentWithAsyncSession(LentConnection):
+    def __init__(
+        self,
+        cache: ConnectionCache,
+        transaction: AsyncTransaction,
+        connection: TaskConnection,
+        kind: type,
+    ) -> None:
+        self._cache = cache
         self._transaction = transaction
-        self._connection = connection = transaction.connection
-        self.wire = wire
-        self.session = kind(bind=connection, join_transaction_mode=_JOINED)
+        self._connection = transaction.connection
+        self.connection = connection
+        self.session = kind(bind=transaction.connection, join_transaction_mode=_JOINED)
 
     async def flush(self) -> bool:
         if not self._transaction.is_active:
@@ -77,13 +90,13 @@ class _AwaitedLent(Loan):
         return True
 
     async def finish(self, *, keeps: bool) -> None:
-        if not keeps or not self._shelf.is_used:
+        if not keeps or not self._cache.is_used:
             await self._connection.invalidate()
         await self.session.close()
         await self._connection.close()
 
 
-class AwaitedSessions(Sessions):
+class AsyncSessions(Sessions):
     """For async handlers, on one loop."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
@@ -98,17 +111,17 @@ class AwaitedSessions(Sessions):
             pool_pre_ping=True,
         )
 
-    async def lend(self, shelf: Shelf, kind: type) -> Loan:
+    async def lend(self, cache: ConnectionCache, kind: type) -> LentConnection:
         connection = await self._engine.connect()
         try:
             raw = await connection.get_raw_connection()
-            wire = Awaited(cast(Any, raw.driver_connection))
+            lent = AsyncTaskConnection(cast(Any, raw.driver_connection))
             transaction = await connection.begin()
         except BaseException:
             await connection.invalidate()
             await connection.close()
             raise
-        return _AwaitedLent(shelf, transaction, wire, kind)
+        return _LentWithAsyncSession(cache, transaction, lent, kind)
 
     async def close(self) -> None:
         await self._engine.dispose()

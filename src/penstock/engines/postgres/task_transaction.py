@@ -1,4 +1,4 @@
-"""Effects on PostgreSQL: handlers write in the transaction that moves their job to the history.
+"""Transactional tasks on PostgreSQL: handlers write in the transaction that settles their job.
 
 A connection is made ready in two steps: what the user before has left in its session is removed,
 then the transaction begins, with limits of its own and a mark. The mark is gone when the handler
@@ -7,13 +7,10 @@ ends the transaction, whatever it begins afterwards: so ``penstock.succeed`` fin
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import sys
-import threading
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -24,158 +21,19 @@ from penstock.core.transactions import Effect, Effects, Need, Supply
 from penstock.engines.postgres import schema as schemas
 from penstock.engines.postgres.errors import named_errors
 from penstock.engines.postgres.schema import placed
-from penstock.engines.postgres.task_connections import Awaited, Blocking, Wire, pause
+from penstock.engines.postgres.task_connections import (
+    AsyncTaskConnection,
+    ConnectionCache,
+    ConnectionCaches,
+    LentAlone,
+    LentConnection,
+    SyncTaskConnection,
+    TaskConnection,
+    pause,
+)
+from penstock.engines.sql_files import statements
 from penstock.errors import CommitLost, TransactionAborted, TransactionEnded
 
-if TYPE_CHECKING:
-    pass
-
-
-# --- shelf --------------------------------------------------------------------------------------
-#
-# Connections that attempts have written on, kept for the next ones.
-#
-# There is one shelf for the threads of a process and one for each loop. Something is kept there
-# only
-# while a worker lives that could use it. A forked child begins with empty shelves: what is on those
-# of its parent is its parent's.
-
-
-KEPT: Final = 10
-"""Connections that one shelf keeps at most."""
-
-
-class Sessions(ABC):
-    """An engine of SQLAlchemy, whose pool keeps the connections that are for sessions."""
-
-    @abstractmethod
-    async def lend(self, shelf: Shelf, kind: type) -> Loan:
-        """A connection with a session of this class."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Close what is kept."""
-
-
-class Shelf:
-    """What is kept in one place. ``room`` bounds how many attempts of a loop have one at once; the
-    threads are as many as they are.
-    """
-
-    def __init__(self, room: asyncio.Semaphore | None) -> None:
-        self.room = room
-        self.sessions: Sessions | None = None
-        self.lock = threading.Lock()
-        self._workers = 0
-        self._kept: list[Wire] = []
-
-    @property
-    def is_used(self) -> bool:
-        """A worker lives that could use what is kept."""
-        return self._workers > 0
-
-    def join(self) -> None:
-        """A worker begins."""
-        with self.lock:
-            self._workers += 1
-
-    def take(self) -> Wire | None:
-        """The connection that was used last; None: there is none."""
-        with self.lock:
-            return self._kept.pop() if self._kept else None
-
-    def keep(self, wire: Wire) -> bool:
-        """Keep one for the next; False: nobody wants it."""
-        with self.lock:
-            if not self.is_used or len(self._kept) >= KEPT:
-                return False
-            self._kept.append(wire)
-            return True
-
-    async def leave(self) -> None:
-        """A worker has ended; after the last one nothing is kept."""
-        with self.lock:
-            self._workers -= 1
-            if self.is_used:
-                return
-            kept, self._kept = self._kept, []
-            sessions, self.sessions = self.sessions, None
-        for wire in kept:
-            await wire.close()
-        if sessions is not None:
-            await sessions.close()
-
-
-class Shelves:
-    """All shelves of one app."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._by_place: dict[tuple[int, int], Shelf] = {}
-
-    def mine(self, *, is_async: bool) -> Shelf:
-        """The one for this loop, or for the threads of this process."""
-        place = os.getpid(), id(asyncio.get_running_loop()) if is_async else 0
-        found = self._by_place.get(place)
-        if found is None:
-            room = asyncio.Semaphore(self._most) if is_async else None
-            found = self._by_place.setdefault(place, Shelf(room))
-        return found
-
-    def join(self) -> None:
-        """A worker begins on this loop."""
-        for is_async in (False, True):
-            self.mine(is_async=is_async).join()
-
-    async def leave(self) -> None:
-        """It has ended."""
-        for is_async in (False, True):
-            await self.mine(is_async=is_async).leave()
-        if not self.mine(is_async=True).is_used:
-            # The next loop may have the same place in memory.
-            del self._by_place[os.getpid(), id(asyncio.get_running_loop())]
-
-
-# --- loans --------------------------------------------------------------------------------------
-#
-# A connection that an attempt has for itself, until it gives it back.
-
-
-class Loan(ABC):
-    """A connection, and what was wanted around it."""
-
-    wire: Wire
-    session: Any = None
-
-    @abstractmethod
-    async def flush(self) -> bool:
-        """Send what a session has not sent yet; False: it is not in our transaction any more."""
-
-    @abstractmethod
-    async def finish(self, *, keeps: bool) -> None:
-        """Give it back if it can be used again; else close it."""
-
-
-class Plain(Loan):
-    """Nothing but the connection."""
-
-    def __init__(self, shelf: Shelf, wire: Wire) -> None:
-        self.wire = wire
-        self._shelf = shelf
-
-    async def flush(self) -> bool:
-        return True  # there is no session
-
-    async def finish(self, *, keeps: bool) -> None:
-        is_as_new = self.wire.renew()
-        if not (keeps and is_as_new and self._shelf.keep(self.wire)):
-            await self.wire.close()
-
-
-# --- effects ------------------------------------------------------------------------------------
-
-
-NAME: Final = "postgresql"
 GRACE: Final = 5.0
 """Seconds beyond its timeout that a silent transaction stays open on the server."""
 PATIENCE: Final = 600.0
@@ -183,25 +41,9 @@ PATIENCE: Final = 600.0
 ENDED: Final = "PS004"
 """``succeed`` found itself in another transaction."""
 
-RESET: Final = (
-    "RESET SESSION AUTHORIZATION; RESET ALL; UNLISTEN *; CLOSE ALL; DEALLOCATE ALL;"
-    " DISCARD SEQUENCES; DISCARD TEMP; SELECT pg_catalog.pg_advisory_unlock_all(); "
-)
-LIMITS: Final = (
-    "SELECT (1000 * extract(epoch FROM current_setting('statement_timeout')::interval))::bigint,"
-    " (1000 * extract(epoch FROM"
-    " current_setting('idle_in_transaction_session_timeout')::interval))::bigint"
-)
-BEGIN: Final = (
-    "SET LOCAL statement_timeout = {statement}; "
-    "SET LOCAL idle_in_transaction_session_timeout = {idle}; "
-    "SET LOCAL penstock_effect.mark = '{mark}'"
-)
-# The handler may have become somebody who must not settle anything.
-SUCCEED: Final = "RESET ROLE; SELECT penstock.succeed(%s, %s, %s, %s, %s)"
-HAS_SUCCEEDED: Final = "SELECT penstock.has_succeeded(%s, %s, %s)"
+SQL: Final = statements("postgres/task_transaction.sql")
 
-_WATCHED: Final = {
+_KEEPALIVE: Final = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
@@ -232,9 +74,9 @@ class PostgresEffects(Effects):
         """
         self._schema = schemas.check_name(schema)
         self._is_direct = is_direct
-        self._shelves = Shelves(transactions)
+        self._caches = ConnectionCaches(transactions)
         self._given: dict[str, Any] = {
-            **_WATCHED,
+            **_KEEPALIVE,
             **conninfo_to_dict(dsn),
             "application_name": "penstock transaction",
             "connect_timeout": max(2, round(connect_timeout)),
@@ -254,66 +96,63 @@ class PostgresEffects(Effects):
         return None
 
     def join(self) -> None:
-        self._shelves.join()
+        self._caches.join()
 
     async def leave(self) -> None:
-        await self._shelves.leave()
+        await self._caches.leave()
 
     async def begin(self, job: Job, need: Need) -> PostgresEffect:
-        shelf = self._shelves.mine(is_async=need.is_async)
-        if shelf.room is not None:
-            await shelf.room.acquire()
+        cache = self._caches.mine(is_async=need.is_async)
+        if cache.room is not None:
+            await cache.room.acquire()
         try:
             mark = os.urandom(8).hex()
-            with named_errors(NAME):
-                return PostgresEffect(self, job, mark, shelf, await self._begun(shelf, need, mark))
+            with named_errors():
+                return PostgresEffect(self, job, mark, cache, await self._begun(cache, need, mark))
         except BaseException:
-            if shelf.room is not None:
-                shelf.room.release()
+            if cache.room is not None:
+                cache.room.release()
             raise
 
-    async def _begun(self, shelf: Shelf, need: Need, mark: str) -> Loan:
+    async def _begun(self, cache: ConnectionCache, need: Need, mark: str) -> LentConnection:
         """A connection whose transaction has begun."""
         while True:
-            kept = shelf.take() if need.session is None else None
-            loan = Plain(shelf, kept) if kept is not None else await self._lend(shelf, need)
+            kept = cache.take() if need.session is None else None
+            lent = LentAlone(cache, kept) if kept is not None else await self._lend(cache, need)
             try:
-                await self._make_ready(loan.wire, need.timeout, mark)
-                return loan
+                await self._make_ready(lent.connection, need.timeout, mark)
+                return lent
             except BaseException as error:
-                await loan.finish(keeps=False)
+                await lent.finish(keeps=False)
                 if kept is None or not isinstance(error, psycopg.OperationalError):
                     raise
                 # It broke while nobody used it: the next one may be sound, and a new one is.
 
-    async def _lend(self, shelf: Shelf, need: Need) -> Loan:
+    async def _lend(self, cache: ConnectionCache, need: Need) -> LentConnection:
         if need.session is None:
-            return Plain(shelf, await self.connect(is_async=need.is_async))
-        with shelf.lock:
-            if shelf.sessions is None:
+            return LentAlone(cache, await self.connect(is_async=need.is_async))
+        with cache.lock:
+            if cache.sessions is None:
                 from penstock.engines.postgres import task_sessions
 
-                kind = (
-                    task_sessions.AwaitedSessions
-                    if need.is_async
-                    else task_sessions.BlockingSessions
-                )
-                shelf.sessions = kind(self._given)
-            lender = shelf.sessions
-        return await lender.lend(shelf, need.session)
+                kind = task_sessions.AsyncSessions if need.is_async else task_sessions.SyncSessions
+                cache.sessions = kind(self._given)
+            lender = cache.sessions
+        return await lender.lend(cache, need.session)
 
-    async def _make_ready(self, wire: Wire, timeout: float, mark: str) -> None:
-        await wire.commit_each(True)
-        ((statement, idle),) = await wire.rows((RESET if self._is_direct else "") + LIMITS)
-        await wire.commit_each(False)
-        begin = BEGIN.format(
+    async def _make_ready(self, connection: TaskConnection, timeout: float, mark: str) -> None:
+        reset = f"{SQL['reset']}; " if self._is_direct else ""
+        await connection.commit_each(True)
+        ((statement, idle),) = await connection.rows(reset + SQL["limits"])
+        await connection.commit_each(False)
+        begin = SQL["begin"].format(
             statement=_least(statement, timeout), idle=_least(idle, timeout + GRACE), mark=mark
         )
-        await wire.rows(begin)
+        await connection.rows(begin)
 
-    async def connect(self, *, is_async: bool) -> Wire:
+    async def connect(self, *, is_async: bool) -> TaskConnection:
         """A new connection."""
-        return await (Awaited if is_async else Blocking).open(self._given)
+        return await (AsyncTaskConnection if is_async else SyncTaskConnection).open(self._given)
 
     def placed(self, sql: str) -> str:
         """A statement for the schema that holds the store."""
@@ -330,33 +169,39 @@ class PostgresEffect(Effect):
     """The transaction of one attempt."""
 
     def __init__(
-        self, effects: PostgresEffects, job: Job, mark: str, shelf: Shelf, loan: Loan
+        self,
+        effects: PostgresEffects,
+        job: Job,
+        mark: str,
+        cache: ConnectionCache,
+        lent: LentConnection,
     ) -> None:
         self._effects = effects
         self._job = job
         self._fence = (job.id, job.attempt, job.worker)
         self._mark = mark
-        self._shelf = shelf
-        self._loan = loan
+        self._cache = cache
+        self._lent = lent
+        self._is_async = isinstance(lent.connection, AsyncTaskConnection)
 
     @property
     def connection(self) -> Any:
-        return self._loan.wire.connection
+        return self._lent.connection.driver
 
     @property
     def session(self) -> Any:
-        return self._loan.session
+        return self._lent.session
 
     async def settle(self, result: bytes) -> bool:
         try:
             self._check()
-            if not await self._loan.flush():
+            if not await self._lent.flush():
                 raise TransactionEnded(self._job.task)
             if not await self._succeed(result):
-                await self._loan.wire.rollback()
+                await self._lent.connection.rollback()
                 return False
             try:
-                await self._loan.wire.commit()
+                await self._lent.connection.commit()
                 return True
             except psycopg.Error as error:
                 if not self.connection.closed:
@@ -368,14 +213,14 @@ class PostgresEffect(Effect):
     async def undo(self, *, at_once: bool = False) -> None:
         with contextlib.suppress(psycopg.Error):
             if not at_once:
-                await self._loan.wire.rollback()
+                await self._lent.connection.rollback()
         await self._finish()
 
     def _check(self) -> None:
         """Refuse to settle in a transaction that is over, or that could not commit."""
         if self.connection.broken:
             raise psycopg.OperationalError("the connection was lost")
-        match self._loan.wire.status:
+        match self._lent.connection.status:
             case TransactionStatus.IDLE | TransactionStatus.UNKNOWN:
                 raise TransactionEnded(self._job.task)
             case TransactionStatus.INERROR:
@@ -384,7 +229,9 @@ class PostgresEffect(Effect):
     async def _succeed(self, result: bytes) -> bool:
         values = (*self._fence, result, self._mark)
         try:
-            ((is_settled,),) = await self._loan.wire.rows(self._effects.placed(SUCCEED), values)
+            ((is_settled,),) = await self._lent.connection.rows(
+                self._effects.placed(SQL["succeed"]), values
+            )
         except psycopg.Error as error:
             if error.sqlstate == ENDED:
                 raise TransactionEnded(self._job.task) from None
@@ -401,26 +248,30 @@ class PostgresEffect(Effect):
             except (psycopg.Error, OSError):
                 if waited > PATIENCE:
                     raise CommitLost(self._job.task, is_known=False) from error
-            await pause(delay, is_async=isinstance(self._loan.wire, Awaited))
+            await pause(delay, is_async=self._is_async)
             waited, delay = waited + delay, min(2 * delay, 2.0)
         if answer is False:
             raise CommitLost(self._job.task, is_known=True) from error
         return bool(answer)
 
     async def _ask(self) -> bool | None:
-        wire = await self._effects.connect(is_async=isinstance(self._loan.wire, Awaited))
+        connection = await self._effects.connect(
+            is_async=isinstance(self._lent.connection, AsyncTaskConnection)
+        )
         try:
-            await wire.commit_each(True)
-            ((answer,),) = await wire.rows(self._effects.placed(HAS_SUCCEEDED), self._fence)
+            await connection.commit_each(True)
+            ((answer,),) = await connection.rows(
+                self._effects.placed(SQL["has_succeeded"]), self._fence
+            )
         finally:
-            await wire.close()
+            await connection.close()
         found: bool | None = answer
         return found
 
     async def _finish(self) -> None:
         try:
-            keeps = self._loan.wire.status == TransactionStatus.IDLE
-            await self._loan.finish(keeps=keeps)
+            keeps = self._lent.connection.status == TransactionStatus.IDLE
+            await self._lent.finish(keeps=keeps)
         finally:
-            if self._shelf.room is not None:
-                self._shelf.room.release()
+            if self._cache.room is not None:
+                self._cache.room.release()

@@ -1,81 +1,234 @@
-"""One transaction on one connection: what the steps of the PostgreSQL engine run in."""
+"""How a step of the PostgreSQL engine runs: in one transaction, repeated if it has to be.
+
+| if                                     | then                                                    |
+|----------------------------------------|---------------------------------------------------------|
+| the server ends in the middle of a     | it is rolled back, or it was committed: the caller gets |
+| step                                   | ``EngineUnavailable`` and may ask                       |
+| another step is in the way (deadlock,  | nothing was written; the step is repeated               |
+| serialization, a lock)                 |                                                         |
+| today has no partition of the history  | it is made, and the step is repeated                    |
+"""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import psycopg
+from psycopg import errors
 
-from penstock.engines.postgres.connection import Link, Values
+from penstock.engines.postgres import connection as connections
+from penstock.engines.postgres.connection import Connection, Statement, Texts, Values
+from penstock.engines.postgres.errors import REPEATED, is_missing_day, named_errors
+from penstock.engines.postgres.pool import Pool
 from penstock.engines.postgres.rows import Row
-from penstock.engines.postgres.schema import placed
+from penstock.engines.postgres.schema import DAYS_AHEAD, placed
+from penstock.engines.postgres.wakeup import Wakeups
+from penstock.engines.sql_files import statements
 
-_BY_INDEX: Final = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off"
-"""Whatever the statistics say; what has no index is dear then, and not worth being compiled."""
+TRIES: Final = 5
+"""How often a step is tried that another one is in the way of."""
+SQL: Final = {**statements("postgres/reads.sql"), **statements("postgres/steps.sql")}
+"""What steps say, by its name."""
 
-WRITE: Final = (
-    f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '100ms'; {_BY_INDEX}"
-)
-"""Nobody waits long for a row that somebody else has: it is skipped, or the whole is repeated."""
-READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-SEEK: Final = f"{READ}; {_BY_INDEX}"
-"""For a few jobs among many; to count all of them, a plan may read a whole table."""
+Rest = ParamSpec("Rest")
+Result = TypeVar("Result")
 
 
-class Turn:
-    """A transaction that has begun."""
+class Reader(Protocol):
+    """A snapshot of the store, for steps that read."""
 
-    def __init__(self, link: Link, schema: str, now: float) -> None:
-        self.now = now
-        """The store's instant, the same for all of it."""
-        self._link = link
-        self._schema = schema
+    async def ask(self, name: str, values: Values = ()) -> list[Row]:
+        """Run one statement of ``reads.sql`` or ``steps.sql``; return what it returns."""
 
     async def rows(self, sql: str, values: Values = ()) -> list[Row]:
-        """Run one statement; return what it returns."""
-        return await self._link.rows(placed(sql, self._schema), values)
+        """The same for a statement that was put together."""
 
-    async def change(self, sql: str, values: Values = ()) -> int:
+
+class Transaction:
+    """A transaction that has begun."""
+
+    def __init__(self, connection: Connection, schema: str, now: float) -> None:
+        self.now = now
+        """The store's instant, the same for all of it."""
+        self._connection = connection
+        self._schema = schema
+
+    async def ask(self, name: str, values: Values = ()) -> list[Row]:
+        """Run one statement of ``reads.sql`` or ``steps.sql``; return what it returns."""
+        return await self.rows(SQL[name], values)
+
+    async def rows(self, sql: str, values: Values = ()) -> list[Row]:
+        """The same for a statement that was put together."""
+        return await self._connection.rows(placed(sql, self._schema), values)
+
+    async def change(self, name: str, values: Values = ()) -> int:
         """Run one statement; return how many rows it has changed."""
-        return await self._link.change(placed(sql, self._schema), values)
+        return await self._connection.change(placed(SQL[name], self._schema), values)
+
+    async def run(self, statement: Statement, values: Texts) -> list[Row]:
+        """Run a prepared statement, which is for the store's schema already."""
+        return await self._connection.run(statement, values)
 
 
-class Alone:
-    """One statement that is a transaction by itself."""
+class _SingleStatement:
+    """A transaction of one statement: it needs one round trip, and has no instant before it."""
 
-    def __init__(self, link: Link, schema: str, instant: float | None) -> None:
-        self._link = link
+    def __init__(self, connection: Connection, schema: str, instant: float | None) -> None:
+        self._connection = connection
         self._schema = schema
         self._instant = instant
 
-    @property
-    def now(self) -> float:
-        """Who asks one question does not ask for the time as well."""
-        raise AttributeError("a statement by itself has no instant before it")
+    async def ask(self, name: str, values: Values = ()) -> list[Row]:
+        return await self.rows(SQL[name], values)
 
     async def rows(self, sql: str, values: Values = ()) -> list[Row]:
-        """Run it; return what it returns."""
-        run = partial(self._link.rows, placed(sql, self._schema), values)
-        return await self._link.call(run, self._instant)
+        run = partial(self._connection.rows, placed(sql, self._schema), values)
+        return await self._connection.call(run, self._instant)
 
 
 @asynccontextmanager
-async def turn(link: Link, schema: str, begin: str, instant: float | None) -> AsyncIterator[Turn]:
-    """Begin a transaction; commit it, or roll it back if its body fails.
-
-    ``instant`` is what a test says the time is; None: the server says it.
+async def begin(
+    connection: Connection, schema: str, how: str, instant: float | None
+) -> AsyncIterator[Transaction]:
+    """Begin a transaction (``begin_write``, ``begin_read`` or ``begin_seek``); commit it, or roll
+    it back if its body fails. ``instant`` is what a test says the time is; None: the server says.
     """
     shift = "" if instant is None else f"; SET LOCAL penstock_clock.now = '{instant!r}'"
+    opening = f"{connections.SQL[how]}{shift}; {placed(connections.SQL['now'], schema)}"
     try:
-        ((now,),) = await link.script(f"{begin}{shift}; SELECT {schema}.now()")
-        yield Turn(link, schema, float(now))
-        await link.script("COMMIT")
+        ((now,),) = await connection.script(opening)
+        yield Transaction(connection, schema, float(now))
+        await connection.script("COMMIT")
     finally:
-        if not link.is_usable:
-            # After a lost connection there is nothing to roll back, and nobody to tell.
-            with contextlib.suppress(psycopg.Error):
-                await link.script("ROLLBACK")
+        await connection.roll_back()
+
+
+class Transactions:
+    """Runs statements and steps on the connections of a pool."""
+
+    def __init__(
+        self, pool: Pool, wakeups: Wakeups, schema: str, instant: Callable[[], float | None]
+    ) -> None:
+        """``instant`` is what a test says the time is."""
+        self.pool = pool
+        self.wakeups = wakeups
+        self.schema = schema
+        self.instant = instant
+
+    async def call(
+        self, sql: str, values: Values = (), *, wakes: str = "", fills: str = ""
+    ) -> list[Row]:
+        """Run one statement as a transaction of its own, in one round trip. ``fills`` is a queue
+        that has new jobs by it.
+        """
+
+        async def attempt(connection: Connection) -> list[Row]:
+            run = partial(connection.rows, placed(sql, self.schema), values)
+            return await connection.call(run, self.instant())
+
+        return await self._repeated(attempt, wakes, fills=fills)
+
+    async def run(self, statement: Statement, values: Texts, wakes: str) -> list[Row]:
+        """The same for one that is run all the time."""
+
+        async def attempt(connection: Connection) -> list[Row]:
+            return await connection.call(partial(connection.run, statement, values), self.instant())
+
+        return await self._repeated(attempt, wakes)
+
+    async def write(
+        self,
+        wakes: str,
+        step: Callable[Concatenate[Transaction, Rest], Awaitable[Result]],
+        *args: Rest.args,
+        **kwargs: Rest.kwargs,
+    ) -> Result:
+        """Run a step as one write transaction, then wake sleepers of the kind that it ``wakes``."""
+
+        async def attempt(connection: Connection) -> Result:
+            async with self.begin(connection, "begin_write") as transaction:
+                return await step(transaction, *args, **kwargs)
+
+        return await self._repeated(attempt, wakes, (*REPEATED, errors.LockNotAvailable))
+
+    async def read(
+        self,
+        step: Callable[Concatenate[Transaction, Rest], Awaitable[Result]],
+        *args: Rest.args,
+        **kwargs: Rest.kwargs,
+    ) -> Result:
+        """Run a step that only reads, on one snapshot."""
+
+        async def attempt(connection: Connection) -> Result:
+            async with self.begin(connection, "begin_read") as transaction:
+                return await step(transaction, *args, **kwargs)
+
+        return await self._repeated(attempt)
+
+    async def seek(
+        self,
+        step: Callable[Concatenate[Transaction, Rest], Awaitable[Result]],
+        *args: Rest.args,
+        **kwargs: Rest.kwargs,
+    ) -> Result:
+        """The same for a few jobs, which are found by index."""
+
+        async def attempt(connection: Connection) -> Result:
+            async with self.begin(connection, "begin_seek") as transaction:
+                return await step(transaction, *args, **kwargs)
+
+        return await self._repeated(attempt)
+
+    async def single(
+        self,
+        step: Callable[Concatenate[Reader, Rest], Awaitable[Result]],
+        *args: Rest.args,
+        **kwargs: Rest.kwargs,
+    ) -> Result:
+        """Run a step that is one statement and only reads, in one round trip."""
+
+        async def attempt(connection: Connection) -> Result:
+            reader = _SingleStatement(connection, self.schema, self.instant())
+            return await step(reader, *args, **kwargs)
+
+        return await self._repeated(attempt)
+
+    def begin(self, connection: Connection, how: str) -> AbstractAsyncContextManager[Transaction]:
+        """Begin a transaction on a connection; see ``begin``."""
+        return begin(connection, self.schema, how, self.instant())
+
+    async def _repeated(
+        self,
+        attempt: Callable[[Connection], Awaitable[Result]],
+        wakes: str = "",
+        repeated: tuple[type[psycopg.Error], ...] = REPEATED,
+        *,
+        fills: str = "",
+    ) -> Result:
+        """Try until nothing is in the way; all that is repeated was rolled back."""
+        tries = 0
+        with named_errors():
+            while True:
+                tries += 1
+                async with self.pool.use() as connection:
+                    try:
+                        result = await attempt(connection)
+                    except repeated:
+                        if tries >= TRIES:
+                            raise
+                        continue
+                    except psycopg.Error as error:
+                        if tries >= TRIES or not is_missing_day(error):
+                            raise
+                    else:
+                        if wakes:
+                            self.wakeups.after_commit(connection, wakes, fills)
+                        return result
+                    await self._make_days(connection)
+
+    async def _make_days(self, connection: Connection) -> None:
+        async with self.begin(connection, "begin_write") as transaction:
+            await transaction.ask("make_days", (DAYS_AHEAD,))

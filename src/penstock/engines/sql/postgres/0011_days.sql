@@ -1,5 +1,5 @@
 -- The days of the history (UTC): made before they come, listed, and emptied. What takes a whole day out
--- cannot run inside a function: see `partitions.sql`.
+-- cannot run inside a function: see `history.sql`.
 
 -- Make the day of an instant. The partition is made beside the table and then attached: to create it in
 -- its place would lock out everybody who reads or settles. A table that a person has taken out of the

@@ -2,6 +2,25 @@
 -- READ COMMITTED, so a statement sees what the one before it did, and what others committed meanwhile;
 -- what a step decides about is locked first.
 
+-- name: exchange
+-- Values are texts, so that one statement serves all exchanges whatever is in them.
+SELECT * FROM penstock.exchange($1, $2, $3, $4, $5, $6, $7, $8::text[], $9, $10, $11::text[], $12,
+  $13::bigint[], $14::bigint[], $15::double precision[], $16::bigint[], $17::bigint[], $18, $19)
+
+-- name: beat
+UPDATE penstock.worker SET beat = beat + 1 WHERE id = %s::text RETURNING 1
+
+-- name: put_plain
+SELECT penstock.put_plain(%s, %s, %s, %s, %s, %s, %s)
+
+-- name: put
+SELECT * FROM penstock.put(%s)
+
+-- name: put_for_caller
+-- On a connection of the caller, in its transaction. One value on every driver, so that all that differs is how
+-- it is marked. The second argument says that no wake-up of ours comes after the commit: it goes with it.
+SELECT id, created, because FROM penstock.put(:drafts, true)
+
 -- name: lock
 -- The live jobs of a turn, in one order for everybody. What somebody else has just now is skipped.
 SELECT * FROM penstock.live WHERE id = ANY(%s::text[]) ORDER BY id FOR UPDATE SKIP LOCKED
@@ -170,7 +189,7 @@ SELECT min(at) FROM (
   (SELECT waits_until FROM penstock.live WHERE waits_until IS NOT NULL ORDER BY waits_until LIMIT 1)
 ) AS next
 
--- name: bury
+-- name: end_lease
 -- One that is in the middle of a turn is not dead.
 DELETE FROM penstock.worker WHERE id = %s::text AND beat = %s::bigint
    AND pg_try_advisory_xact_lock(hashtext('penstock.worker'), hashtext(id))
@@ -245,9 +264,6 @@ SELECT mine.key, mine.owner FROM penstock.unique_key AS mine
     WHERE job.id = mine.owner AND job.unique_key = mine.key
       AND NOT (job.unique_until IS NOT NULL AND job.state = 'running'))
    FOR UPDATE SKIP LOCKED
-
--- name: has_lease
-SELECT 1 FROM penstock.worker WHERE id = %s::text
 
 -- name: lock_lease
 -- Held until the end: nobody buries a worker in the middle of its turn.
