@@ -30,6 +30,7 @@ from servers.postgres import quick
 from servers.proxy import Proxy
 
 TESTS = Path(__file__).parent.parent
+PATHS = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
 PATIENCE = 60.0
 HISTORY = """
 SELECT row_to_json(job) FROM (
@@ -350,7 +351,7 @@ def serve(url: str, **environment: str) -> int:
     """Be a worker process until nothing is left to do; return how it exits."""
     done = subprocess.run(
         [sys.executable, "-m", "postgres.bank"],
-        env={**os.environ, "PYTHONPATH": str(TESTS), "BANK_URL": url, **environment},
+        env={**os.environ, "PYTHONPATH": PATHS, "BANK_URL": url, **environment},
         timeout=PATIENCE,
         capture_output=True,
     )

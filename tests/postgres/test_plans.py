@@ -533,7 +533,6 @@ async def test_a_plan_that_is_made_over_hardly_any_jobs_does_not_read_all_of_the
         ("live_expiry", "expire"),
         ("live_claim", "rescue"),
         ("live_claim", "held"),
-        ("live_claim", "hand_over"),
         ("live_cancels", "cancel"),
         ("live_due_in", "look"),
         ("live_unhold_in", "look"),

@@ -128,7 +128,7 @@ async def test_who_is_about_to_sleep_is_told_of_an_old_ticket(
     old = await put(engine)
     (job,) = await turn(engine, another)
     worker = await warmed(engine)
-    assert await engine._claiming().look_before_sleep(ask(worker)) is None
+    assert await engine._claiming().look_before_sleep(ask(worker)) != 0
     twin = PostgresEngine(emptied().url, clock, follows_clock=True)
     await twin.open()
     await send(twin, another, outcome(job, "released"))

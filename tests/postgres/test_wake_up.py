@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -16,7 +17,8 @@ from conformance.waiting import LONG, asleep, breathe
 from penstock.core.ids import new_id
 from penstock.engines.engine import Engine
 from penstock.engines.observed import Observed
-from penstock.engines.postgres import listener, reads, wakeup
+from penstock.engines.postgres import listener, wakeup
+from penstock.engines.postgres.connection import Connection
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import QueueSettings
 from penstock.events import Bus, Event, Listening, Polling
@@ -245,21 +247,59 @@ async def test_one_connection_listens_for_all_who_sleep_on_a_handle(
         assert len(channel.connection.execute(LISTENERS).fetchall()) == 1
 
 
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """How each statement was sent, as it is sent."""
+    sent: list[str] = []
+
+    def counted(name: str) -> None:
+        send = getattr(Connection, name)
+
+        def count(*args: Any) -> Any:
+            sent.append(name)
+            return send(*args)
+
+        monkeypatch.setattr(Connection, name, count)
+
+    for name in ("rows", "run", "change", "script", "post"):
+        counted(name)
+    return sent
+
+
+@pytest.mark.parametrize("naps", [(2.0,), (0.95, 0.95)])
 async def test_an_idle_worker_looks_about_once_a_second(
-    open_handle: Open, monkeypatch: pytest.MonkeyPatch
+    open_handle: Open, statements: list[str], naps: tuple[float, ...]
+) -> None:
+    """However the worker's own poll and that of the engine fall together."""
+    engine = await open_handle()
+    one_turn = ask(await joined(engine))
+    await engine.wait(one_turn, 0.01)
+    statements.clear()
+    for nap in naps:
+        await engine.wait(one_turn, nap)
+    assert 1 <= len(statements) <= 3
+
+
+async def test_what_an_idle_process_asks_again_and_again_is_one_statement_each(
+    open_handle: Open, statements: list[str]
 ) -> None:
     engine = await open_handle()
-    one_turn, looks = ask(await joined(engine)), 0
-    look = reads.look
-
-    async def counted(*args: Any) -> float | None:
-        nonlocal looks
-        looks += 1
-        return await look(*args)
-
-    monkeypatch.setattr(reads, "look", counted)
-    await engine.wait(one_turn, 2.0)
-    assert 1 <= looks <= 4
+    worker = await joined(engine)
+    for call in (
+        partial(engine.beat, worker),
+        partial(engine.lead, "me", 10.0),
+        partial(engine.lead, "me", 10.0),
+        partial(engine.lead, "other", 10.0),
+        engine.workers,
+        partial(engine.rescue, [], 100),
+        partial(engine.promote, 100),
+        engine.tidy,
+        partial(engine.get, ["nobody"]),
+    ):
+        statements.clear()
+        await call()
+        assert len(statements) == 1, call
+        assert engine._store().wakeups._news is None, call
 
 
 async def test_who_sleeps_hears_again_after_the_connection_was_ended(

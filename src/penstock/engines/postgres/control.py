@@ -38,7 +38,6 @@ from penstock.engines.records import (
     Purged,
     QueueSettings,
     Sighting,
-    Term,
     WorkerInfo,
     entry_before,
 )
@@ -150,9 +149,13 @@ async def promote(tx: Transaction, limit: int) -> Promoted:
     """See the contract."""
     limit = max(0, limit)
     ((expired, ready),) = await tx.ask("promote", {"now": tx.now, "limit": limit})
-    ((due,),) = await tx.ask("next_instant")
-    due_in = None if due is None else max(0.0, due - tx.now)
-    return Promoted(ready=ready, expired=expired, due_in=due_in)
+    ((due, _),) = await tx.ask("next_instant")
+    return Promoted(ready=ready, expired=expired, due_in=due_in(due, tx.now))
+
+
+def due_in(due: float | None, now: float) -> float | None:
+    """Seconds until an instant."""
+    return None if due is None else max(0.0, due - now)
 
 
 async def rescue(tx: Transaction, dead: Sequence[Sighting], limit: int) -> list[Job]:
@@ -216,20 +219,6 @@ async def _mend(tx: Transaction) -> Mended:
 
 
 # --- leadership and small values ----------------------------------------------------------------
-
-
-async def lead(tx: Transaction, candidate: str, ttl: float) -> Term | None:
-    """See the contract."""
-    ((holder, epoch, until, given),) = await tx.ask("lock_term")
-    if holder not in ("", candidate) and until > tx.now:
-        # More is left than was ever given: the clock went back.
-        if until - tx.now > given:
-            await tx.change("set_term", (holder, epoch, tx.now + given, given))
-        return None
-    if holder != candidate or until <= tx.now:
-        epoch += 1
-    await tx.change("set_term", (candidate, epoch, tx.now + ttl, ttl))
-    return Term(holder=candidate, epoch=epoch, left=ttl)
 
 
 async def resign(tx: Transaction, holder: str, epoch: int) -> None:

@@ -215,7 +215,7 @@ class PostgresEngine(Engine):
         await self._store().write(NEWS, control.leave, worker)
 
     async def beat(self, worker: str) -> None:
-        if not await self._store().call(SQL["beat"], (worker,), wakes=NEWS):
+        if not await self._store().call(SQL["beat"], (worker,)):
             raise LeaseLost(worker)
 
     async def exchange(self, ask: Ask) -> Exchange:
@@ -254,10 +254,19 @@ class PostgresEngine(Engine):
     # --- upkeep --------------------------------------------------------------------------------
 
     async def promote(self, limit: int) -> Promoted:
-        return await self._store().write(ANY, control.promote, limit)
+        store = self._store()
+        ((due, now),) = await store.call(SQL["next_instant"])
+        if due is None or due > now:
+            return Promoted(due_in=control.due_in(due, now))
+        return await store.write(
+            lambda done: ANY if done.ready or done.expired else "", control.promote, limit
+        )
 
     async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
-        return await self._store().write(ANY, control.rescue, dead, limit)
+        store = self._store()
+        if not dead and not await store.call(SQL["has_orphans"]):
+            return []
+        return await store.write(ANY, control.rescue, dead, limit)
 
     async def prune(self, keep: float, limit: int) -> Pruned:
         store = self._store()
@@ -268,7 +277,9 @@ class PostgresEngine(Engine):
         return replace(pruned, jobs=pruned.jobs + dropped)
 
     async def mend(self, *, rehearse: bool = False) -> Mended:
-        return await self._store().write(WORK, control.mend, rehearse=rehearse)
+        return await self._store().write(
+            lambda mended: "" if mended == Mended() else WORK, control.mend, rehearse=rehearse
+        )
 
     async def tidy(self) -> float:
         return await self._vacuum.tidy(self._store(), self._connect)
@@ -276,7 +287,8 @@ class PostgresEngine(Engine):
     # --- lead and small values -----------------------------------------------------------------
 
     async def lead(self, candidate: str, ttl: float) -> Term | None:
-        return await self._store().write(NEWS, control.lead, candidate, ttl)
+        ((epoch,),) = await self._store().call(SQL["lead"], (candidate, ttl))
+        return None if epoch is None else Term(holder=candidate, epoch=epoch, left=ttl)
 
     async def resign(self, holder: str, epoch: int) -> None:
         await self._store().write(NEWS, control.resign, holder, epoch)

@@ -141,12 +141,14 @@ class Transactions:
 
     async def write(
         self,
-        wakes: str,
+        wakes: str | Callable[[Result], str],
         step: Callable[Concatenate[Transaction, Rest], Awaitable[Result]],
         *args: Rest.args,
         **kwargs: Rest.kwargs,
     ) -> Result:
-        """Run a step as one write transaction, then wake sleepers of the kind that it ``wakes``."""
+        """Run a step as one write transaction, then wake sleepers of the kind that it ``wakes``,
+        which its result may say.
+        """
 
         async def attempt(connection: Connection) -> Result:
             async with self.begin(connection, "begin_write") as transaction:
@@ -203,7 +205,7 @@ class Transactions:
     async def _repeated(
         self,
         attempt: Callable[[Connection], Awaitable[Result]],
-        wakes: str = "",
+        wakes: str | Callable[[Result], str] = "",
         repeated: tuple[type[psycopg.Error], ...] = REPEATED,
         *,
         fills: str = "",
@@ -224,8 +226,9 @@ class Transactions:
                         if tries >= TRIES or not is_missing_day(error):
                             raise
                     else:
-                        if wakes:
-                            self.wakeups.after_commit(connection, wakes, fills)
+                        kind = wakes if isinstance(wakes, str) else wakes(result)
+                        if kind:
+                            self.wakeups.after_commit(connection, kind, fills)
                         return result
                     await self._make_days(connection)
 

@@ -47,7 +47,7 @@ POLL: Final = 1.0
 """Seconds after which a sleeper looks, whatever it was told."""
 OFTEN: Final = 0.02
 """Seconds between the first two polls; each pause is half as long again, up to ``POLL``."""
-LEASE: Final = 6.0
+LEASE: Final = 12.0
 """Seconds for which a sleeper is known; renewed at half of it."""
 DECISION: Final = 2.0
 """Seconds to wait for the listener to be proven, before we poll meanwhile."""
@@ -164,12 +164,16 @@ class Wakeups:
                 left = deadline - self._clock.monotonic()
                 if left <= 0 or (heard and polls):
                     break
-                # In real time: other processes write in real time, whatever a test's clock says.
-                poll = loop.call_later(self._next_pause(), event.set)
+                # In real time: other processes write in real time, whatever a test's clock says. A
+                # caller that looks again within ``POLL`` by itself is not sent to look before.
+                poll = None
+                if not heard or left > POLL:
+                    poll = loop.call_later(self._next_pause(), event.set)
                 try:
                     await self._clock.wait(event, left)
                 finally:
-                    poll.cancel()
+                    if poll is not None:
+                        poll.cancel()
                 event.clear()
                 polls += 1
                 if not heard:

@@ -25,7 +25,7 @@ UNION ALL
 SELECT 'EXECUTE on ' || this.proname FROM pg_proc AS this
  WHERE this.pronamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'penstock.live'::regclass)
    AND this.proname IN ('now', 'put', 'put_plain', 'exchange', 'promote', 'expire', 'look',
-                        'wake', 'doze', 'make_day', 'make_days', 'days', 'prune_day')
+                        'wake', 'doze', 'lead', 'make_day', 'make_days', 'days', 'prune_day')
    AND NOT has_function_privilege(this.oid, 'EXECUTE')
 
 -- name: owner

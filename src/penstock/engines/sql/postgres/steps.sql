@@ -7,6 +7,9 @@
 SELECT * FROM penstock.exchange($1, $2, $3, $4, $5, $6, $7, $8::text[], $9, $10, $11::text[], $12,
   $13::bigint[], $14::bigint[], $15::double precision[], $16::bigint[], $17::bigint[], $18, $19)
 
+-- name: lead
+SELECT penstock.lead(%s::text, %s::double precision)
+
 -- name: beat
 UPDATE penstock.worker SET beat = beat + 1 WHERE id = %s::text RETURNING 1
 
@@ -180,8 +183,8 @@ SELECT penstock.expire(%(now)s::double precision, %(limit)s::bigint),
        penstock.promote(%(now)s::double precision, %(limit)s::bigint)
 
 -- name: next_instant
--- When anything at all falls due or expires, each by its own index.
-SELECT min(at) FROM (
+-- When anything at all falls due or expires, each by its own index; and what time it is.
+SELECT min(at), penstock.now() FROM (
   (SELECT run_at AS at FROM penstock.live WHERE NOT in_line ORDER BY run_at LIMIT 1)
   UNION ALL
   (SELECT hold_until FROM penstock.live WHERE hold_until IS NOT NULL ORDER BY hold_until LIMIT 1)
@@ -193,6 +196,11 @@ SELECT min(at) FROM (
 -- One that is in the middle of a turn is not dead.
 DELETE FROM penstock.worker WHERE id = %s::text AND beat = %s::bigint
    AND pg_try_advisory_xact_lock(hashtext('penstock.worker'), hashtext(id))
+
+-- name: has_orphans
+-- Whether there may be running jobs with no live lease.
+SELECT 1 FROM penstock.claim
+ WHERE NOT EXISTS (SELECT FROM penstock.worker WHERE worker.id = claim.worker) LIMIT 1
 
 -- name: orphans
 -- Running jobs with no live lease, locked; they are asked once more whether they are.
@@ -280,13 +288,6 @@ UPDATE penstock.live SET hold = NULL, hold_cause = NULL, hold_until = NULL
 
 -- name: leave
 DELETE FROM penstock.worker WHERE id = %s::text
-
--- name: lock_term
-SELECT holder, epoch, until, ttl FROM penstock.term FOR UPDATE
-
--- name: set_term
-UPDATE penstock.term SET holder = %s::text, epoch = %s::bigint, until = %s::double precision,
-                         ttl = %s::double precision
 
 -- name: resign
 UPDATE penstock.term SET holder = '', until = 0 WHERE holder = %s::text AND epoch = %s::bigint
