@@ -398,7 +398,7 @@ async def test_a_standby_that_holds_vacuum_back(
     drop = "SELECT pg_drop_replication_slot('north')"
 
     async def seen(probe: Probe, name: str, *values: Any, **words: str) -> list[Row]:
-        slot = ("replication slot 'north', which nobody uses", 2_000_000, drop)
+        slot = ("replication slot 'north', which is not in use", 2_000_000, drop)
         return [slot] if name == "slots" else await rows(probe, name, *values, **words)
 
     monkeypatch.setattr(Probe, "rows", seen)

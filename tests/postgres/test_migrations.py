@@ -319,8 +319,8 @@ def test_the_schema_of_everybody_is_refused(postgres_url: str) -> None:
     with pytest.raises(BadOption) as caught:
         PostgresEngine(postgres_url, schema="public")
     assert str(caught.value) == (
-        "schema='public': it is everybody's, and rights are given to all of it; give the store a "
-        "schema of its own"
+        "schema='public': all programs share it, and rights are given to all of it; give the store "
+        "a schema of its own"
     )
 
 

@@ -22,7 +22,7 @@ from penstock.core.job import Verdict
 from penstock.engines.observed import Observed
 from penstock.engines.postgres.connection import Connection
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.postgres.pool import Pool
+from penstock.engines.postgres.pool import ConnectionPool
 from penstock.errors import (
     EngineBusy,
     EngineCrowded,
@@ -191,7 +191,7 @@ async def test_a_crowd_that_waits_for_a_connection_makes_one_attempt() -> None:
         await refused.wait()
         raise psycopg.OperationalError("nobody is there")
 
-    pool = Pool(connect, most=10, patience=PATIENCE)
+    pool = ConnectionPool(connect, most=10, patience=PATIENCE)
 
     async def call() -> None:
         async with pool.use():

@@ -1,7 +1,7 @@
 """Connections that belong to the caller: told by their class, and made to run one statement.
 
-No driver is imported to tell them: whoever has a connection has loaded its driver. The statement
-runs in whatever transaction is open there; the jobs and the wake-up are part of it.
+No driver is imported to tell them: a caller that has a connection has loaded its driver. The
+statement runs in whatever transaction is open there; the jobs and the wake-up are part of it.
 
 What is wrong with our part has our errors. All else is about the caller's transaction (a lost
 connection, a deadlock, a serialization failure, a failure before ours) and is raised as the driver
@@ -93,7 +93,6 @@ class Borrowed:
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
-        """Name what is wrong with our part of the caller's transaction."""
         try:
             yield
         except PenstockError:
@@ -223,5 +222,4 @@ def _kind(connection: object) -> _Kind | None:
 
 
 def _name(kind: type) -> str:
-    """A class by the package it comes from."""
     return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"

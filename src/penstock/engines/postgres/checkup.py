@@ -1,7 +1,6 @@
 """A look at a PostgreSQL store from outside: the server, and whether the store can be opened there.
 
-Nothing is made, migrated or changed. How the server is set up is in ``vitals``, how the tables are
-in ``soundness``.
+Nothing is made, migrated or changed. How the tables are is in ``table_checks``.
 """
 
 from __future__ import annotations
@@ -20,11 +19,6 @@ from penstock.engines.postgres.connection import ISOLATION, Connection
 from penstock.engines.postgres.errors import line
 from penstock.engines.postgres.probe import Probe
 from penstock.errors import EngineCorrupt, EngineError, SchemaMismatch
-
-# --- vitals -------------------------------------------------------------------------------------
-#
-# Checks of a PostgreSQL server: how safe, how full and how old it is, and whether we hear it.
-
 
 LITTLE_ROOM: Final = 0.1
 """The part of all connections that should be left."""
@@ -56,7 +50,7 @@ async def durability(probe: Probe) -> Sequence[Finding]:
 
 
 async def isolation(probe: Probe) -> Sequence[Finding]:
-    """Ours is our own; whoever enqueues in a transaction of theirs has the default."""
+    """Penstock has its own; a caller that enqueues in its own transaction has the default."""
     found = (await probe.settings())["default_transaction_isolation"]
     facts = {"default_transaction_isolation": found}
     if found == ISOLATION:
@@ -74,7 +68,7 @@ async def isolation(probe: Probe) -> Sequence[Finding]:
 
 
 async def connections(probe: Probe) -> Sequence[Finding]:
-    """Whoever comes next has to be let in."""
+    """The next connection has to be let in."""
     found = await probe.rows("connections")
     whose, used, most = min(found, key=lambda row: row[2] - row[1])
     facts = {"used": used, "most": most}
@@ -129,9 +123,6 @@ async def _is_heard(probe: Probe, connect: Callable[[], Awaitable[Connection]]) 
         return False
     finally:
         await connection.close()
-
-
-# --- checkup ------------------------------------------------------------------------------------
 
 
 OLDEST: Final = 140_000
@@ -217,7 +208,6 @@ def server(version: str, number: int, encoding: str) -> Finding:
 
 
 async def _store(probe: Probe) -> list[Finding]:
-    """Whether the store is there, of our version, and this role may use it."""
     newest, schema = schemas.newest(), probe.schema
     try:
         found = await schemas.version(probe.connection, schema)

@@ -37,7 +37,7 @@ from penstock.engines.postgres.connection import Connection, connect
 from penstock.engines.postgres.enqueue import Doubt
 from penstock.engines.postgres.errors import NAME, named_errors
 from penstock.engines.postgres.history import Vacuum
-from penstock.engines.postgres.pool import Pool
+from penstock.engines.postgres.pool import ConnectionPool
 from penstock.engines.postgres.transaction import SQL, Transactions
 from penstock.engines.postgres.wakeup import ANY, DONE, NEWS, WORK, Wakeups
 from penstock.engines.records import (
@@ -111,7 +111,9 @@ class PostgresEngine(Engine):
             if self._transactions is not None and self._pid == os.getpid():
                 return
             self._pid = os.getpid()
-            pool = Pool(self._connect_anew, most=self._most, patience=self._connect_timeout)
+            pool = ConnectionPool(
+                self._connect_anew, most=self._most, patience=self._connect_timeout
+            )
             try:
                 with named_errors():
                     async with pool.use() as connection:

@@ -56,7 +56,7 @@ class PlainJobs(NamedTuple):
 class Doubt:
     """Since when every id that this engine sent is known to be stored or not. Any thread may add.
 
-    Ids that were made later are sent for the first time: nobody looks for them in the history.
+    Ids that were made later are sent for the first time, and not looked for in the history.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -119,7 +119,6 @@ def _refusal(state: str, text: str) -> type[EngineError]:
 
 
 def _index(error: psycopg.Error) -> int | None:
-    """Which item of its batch ``put`` could not wait for."""
     detail = error.diag.message_detail
     return None if detail is None else int(detail)
 

@@ -36,7 +36,7 @@ SPOILT: Final = frozenset({"0A000", "25006", "26000"})
 leads to a server that was the primary."""
 
 
-class Pool:
+class ConnectionPool:
     """At most ``most`` connections at once. Belongs to one loop and one process."""
 
     def __init__(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from penstock.core.job import FINAL, Hold, Job, State
 from penstock.engines.postgres.bounds import RANGES, Ranges, whole
 from penstock.engines.postgres.rows import Row, text, texts, to_jobs
-from penstock.engines.postgres.transaction import SQL, Reader, Transaction
+from penstock.engines.postgres.transaction import SQL, Snapshot, Transaction
 from penstock.engines.records import (
     ANY_PRIORITY,
     LINE_LIMIT,
@@ -91,7 +91,7 @@ async def held(tx: Transaction, worker: str) -> list[Job]:
     return to_jobs(await tx.ask("held_by", {"worker": worker}))
 
 
-async def look(reader: Reader, ask: Ask, ranges: Ranges | None = None) -> float | None:
+async def look(snapshot: Snapshot, ask: Ask, ranges: Ranges | None = None) -> float | None:
     """See the contract. With ``ranges`` only these parts of the lines are looked at."""
     queues = texts(ask.queues) if ask.want > 0 else []
     values = {
@@ -104,41 +104,41 @@ async def look(reader: Reader, ask: Ask, ranges: Ranges | None = None) -> float 
         "has_slot": ask.slots > 0,
         "least_urgent": ANY_PRIORITY if ask.least_urgent is None else ask.least_urgent,
     }
-    ((due_in,),) = await reader.ask("look", values)
+    ((due_in,),) = await snapshot.ask("look", values)
     return None if due_in is None else float(due_in)
 
 
-async def get(reader: Reader, ids: Sequence[str]) -> list[Job | None]:
+async def get(snapshot: Snapshot, ids: Sequence[str]) -> list[Job | None]:
     """See the contract."""
-    jobs = {job.id: job for job in to_jobs(await reader.ask("get", {"ids": texts(ids)}))}
+    jobs = {job.id: job for job in to_jobs(await snapshot.ask("get", {"ids": texts(ids)}))}
     return [jobs.get(id) for id in ids]
 
 
-async def find(reader: Reader, which: Filter, cursor: str | None, limit: int) -> Page:
+async def find(snapshot: Snapshot, which: Filter, cursor: str | None, limit: int) -> Page:
     """See the contract."""
     before = entry_before(cursor)
     if limit <= 0:
         return Page((), cursor)
     statement = "find_ids" if which.ids else "find"
-    rows = await _matching(reader, statement, which, before=before, limit=limit + 1)
+    rows = await _matching(snapshot, statement, which, before=before, limit=limit + 1)
     page = rows[:limit]
     return Page(tuple(to_jobs(page)), str(page[-1][0]) if len(rows) > limit else None)
 
 
-async def count(reader: Reader, which: Filter) -> int:
+async def count(snapshot: Snapshot, which: Filter) -> int:
     """See the contract."""
-    ((jobs,),) = await _matching(reader, "count", which)
+    ((jobs,),) = await _matching(snapshot, "count", which)
     return int(jobs)
 
 
-async def counts(reader: Reader) -> list[Count]:
+async def counts(snapshot: Snapshot) -> list[Count]:
     """See the contract."""
-    return [_to_count(*row) for row in await reader.ask("counts")]
+    return [_to_count(*row) for row in await snapshot.ask("counts")]
 
 
-async def hands(reader: Reader) -> list[Hand]:
+async def hands(snapshot: Snapshot) -> list[Hand]:
     """See the contract."""
-    rows = await reader.ask("hands")
+    rows = await snapshot.ask("hands")
     return [
         Hand(
             worker=worker,
@@ -195,28 +195,28 @@ async def leader(tx: Transaction) -> Term | None:
     return Term(holder=holder, epoch=epoch, left=left) if holder and left > 0 else None
 
 
-async def cell(reader: Reader, name: str) -> Cell:
+async def cell(snapshot: Snapshot, name: str) -> Cell:
     """See the contract."""
-    rows = await reader.ask("cell", {"name": text(name)})
+    rows = await snapshot.ask("cell", {"name": text(name)})
     return Cell(*rows[0]) if rows else Cell(None, 0)
 
 
-async def settings(reader: Reader) -> dict[str, QueueSettings]:
+async def settings(snapshot: Snapshot) -> dict[str, QueueSettings]:
     """What was decided about queues; those without a decision are not in it."""
-    return {queue: _settings.decode(said) for queue, said in await reader.ask("settings")}
+    return {queue: _settings.decode(said) for queue, said in await snapshot.ask("settings")}
 
 
-async def workers(reader: Reader) -> list[WorkerInfo]:
+async def workers(snapshot: Snapshot) -> list[WorkerInfo]:
     """Every worker that has a lease."""
     return [
         replace(_info.decode(info), beat=beat, joined_at=joined_at)
-        for beat, joined_at, info in await reader.ask("workers")
+        for beat, joined_at, info in await snapshot.ask("workers")
     ]
 
 
-async def _matching(reader: Reader, statement: str, which: Filter, **values: Any) -> list[Row]:
+async def _matching(snapshot: Snapshot, statement: str, which: Filter, **values: Any) -> list[Row]:
     fitting = conditions(which)
-    return await reader.rows(fitting.put_in(SQL[statement]), {**fitting.values, **values})
+    return await snapshot.rows(fitting.put_in(SQL[statement]), {**fitting.values, **values})
 
 
 def _to_count(queue: str, state: str, hold: str | None, jobs: int) -> Count:

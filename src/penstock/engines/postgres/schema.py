@@ -35,7 +35,7 @@ def check_name(schema: str) -> str:
     if schema.startswith("pg_"):
         raise BadOption("schema", schema, "names with pg_ are PostgreSQL's own; give another")
     if schema == "public":
-        why = "it is everybody's, and rights are given to all of it"
+        why = "all programs share it, and rights are given to all of it"
         raise BadOption("schema", schema, f"{why}; give the store a schema of its own")
     return schema
 

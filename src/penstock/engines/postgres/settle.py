@@ -55,7 +55,7 @@ async def settle_and_exchange(
     try:
         return verdicts, await tx.run(*rest)
     except errors.LockNotAvailable as error:
-        raise EngineBusy(NAME, "a job is locked by somebody else") from error
+        raise EngineBusy(NAME, "a job is locked by another transaction") from error
 
 
 async def _settle_all(
@@ -71,7 +71,7 @@ async def _settle_all(
     try:
         locked = {row[18]: row for row in await tx.ask(lock, (ids,))}
     except errors.LockNotAvailable as error:
-        raise EngineBusy(NAME, "a job is locked by somebody else") from error
+        raise EngineBusy(NAME, "a job is locked by another transaction") from error
     verdicts: list[Verdict] = []
     enough = SystemClock.monotonic() + BUDGET
     for outcome in ask.outcomes:

@@ -52,7 +52,7 @@ class Table:
 
 
 async def vacuum(probe: Probe) -> Sequence[Finding]:
-    """Rows that were deleted or changed stay until somebody clears them away."""
+    """Rows that were deleted or changed stay until a vacuum clears them away."""
     settings = await probe.settings()
     off = [name for name in ("autovacuum", "track_counts") if settings[name] == "off"]
     tables = [Table(*row) for row in await probe.rows("vacuum")]
@@ -115,7 +115,7 @@ def _sparse(schema: str, tables: Sequence[Table]) -> Iterator[Finding]:
 
 
 async def horizon(probe: Probe) -> Sequence[Finding]:
-    """Whoever still sees old rows keeps them from being cleared away, for everybody."""
+    """A transaction that still sees old rows keeps them from being cleared away, for all."""
     found = [
         Finding(
             check="horizon",
@@ -146,7 +146,7 @@ async def horizon(probe: Probe) -> Sequence[Finding]:
         text = "this role does not see the transactions of others"
         step = "GRANT pg_read_all_stats to it, or ask again as a superuser"
         return [Finding(check="horizon", level=Level.NOTE, text=text, next_step=step)]
-    return [Finding(check="horizon", text="nobody holds back what may be cleared away")]
+    return [Finding(check="horizon", text="nothing holds back what may be cleared away")]
 
 
 def _ending(who: str) -> str:
@@ -209,14 +209,14 @@ async def days(probe: Probe) -> Sequence[Finding]:
     facts = {"days": ahead, "leaving": leaving}
     found = []
     if leaving:
-        text = f"{leaving} did not leave the history yet: somebody has read it for long"
+        text = f"{leaving} did not leave the history yet: a transaction has read it for long"
         step = "the leader tries each minute; look for a transaction that stays open"
         found.append(
             Finding(check="days", level=Level.NOTE, text=text, next_step=step, facts=facts)
         )
     if ahead <= FEW_DAYS:
         text = f"the history has tables for {ahead} days from today on, and should for {DAYS_AHEAD}"
-        step = f"see that somebody leads; until then: SELECT {probe.schema}.make_days({DAYS_AHEAD})"
+        step = f"see that a worker leads; until then: SELECT {probe.schema}.make_days({DAYS_AHEAD})"
         found.append(
             Finding(check="days", level=Level.WARNING, text=text, next_step=step, facts=facts)
         )

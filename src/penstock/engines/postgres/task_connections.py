@@ -65,7 +65,7 @@ class TaskConnection(ABC):
         self.driver.row_factory = tuple_row
         self.driver.cursor_factory = self.cursors
         self.driver.server_cursor_factory = self.server_cursors
-        # The driver remembers what it has prepared, and nobody can tell it to forget.
+        # The driver remembers what it has prepared, and cannot be told to forget.
         return self.driver.prepare_threshold is None
 
 

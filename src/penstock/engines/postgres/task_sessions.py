@@ -2,8 +2,8 @@
 
 A session joins a transaction that is not its own: its ``commit`` only flushes, for the end of the
 transaction is the end of the job; its ``rollback`` is the handler's own end of it, and found out.
-What it does afterwards is in a transaction of its own, which nobody commits: there its ``commit``
-would.
+What it does afterwards is in a transaction of its own, which is never committed: there its
+``commit`` would.
 """
 
 from __future__ import annotations

@@ -115,7 +115,6 @@ class PostgresEffects(Effects):
             raise
 
     async def _begun(self, cache: ConnectionCache, need: Need, mark: str) -> LentConnection:
-        """A connection whose transaction has begun."""
         while True:
             kept = cache.take() if need.session is None else None
             lent = LentAlone(cache, kept) if kept is not None else await self._lend(cache, need)
@@ -126,7 +125,7 @@ class PostgresEffects(Effects):
                 await lent.finish(keeps=False)
                 if kept is None or not isinstance(error, psycopg.OperationalError):
                     raise
-                # It broke while nobody used it: the next one may be sound, and a new one is.
+                # It broke while it was idle: the next one may be sound, and a new one is.
 
     async def _lend(self, cache: ConnectionCache, need: Need) -> LentConnection:
         if need.session is None:
@@ -160,7 +159,7 @@ class PostgresEffects(Effects):
 
 
 def _least(decided: int, timeout: float) -> int:
-    """Milliseconds; 0 means that nobody has decided for less."""
+    """Milliseconds; 0 means that nothing less was decided."""
     ours = max(1, round(1000 * timeout))
     return min(decided, ours) if decided else ours
 

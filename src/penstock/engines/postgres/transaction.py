@@ -22,7 +22,7 @@ from psycopg import errors
 from penstock.engines.postgres import connection as connections
 from penstock.engines.postgres.connection import Connection, Statement, Texts, Values
 from penstock.engines.postgres.errors import REPEATED, is_missing_day, named_errors
-from penstock.engines.postgres.pool import Pool
+from penstock.engines.postgres.pool import ConnectionPool
 from penstock.engines.postgres.rows import Row
 from penstock.engines.postgres.schema import DAYS_AHEAD, placed
 from penstock.engines.postgres.wakeup import Wakeups
@@ -37,7 +37,7 @@ Rest = ParamSpec("Rest")
 Result = TypeVar("Result")
 
 
-class Reader(Protocol):
+class Snapshot(Protocol):
     """A snapshot of the store, for steps that read."""
 
     async def ask(self, name: str, values: Values = ()) -> list[Row]:
@@ -110,7 +110,11 @@ class Transactions:
     """Runs statements and steps on the connections of a pool."""
 
     def __init__(
-        self, pool: Pool, wakeups: Wakeups, schema: str, instant: Callable[[], float | None]
+        self,
+        pool: ConnectionPool,
+        wakeups: Wakeups,
+        schema: str,
+        instant: Callable[[], float | None],
     ) -> None:
         """``instant`` is what a test says the time is."""
         self.pool = pool
@@ -186,15 +190,15 @@ class Transactions:
 
     async def single(
         self,
-        step: Callable[Concatenate[Reader, Rest], Awaitable[Result]],
+        step: Callable[Concatenate[Snapshot, Rest], Awaitable[Result]],
         *args: Rest.args,
         **kwargs: Rest.kwargs,
     ) -> Result:
         """Run a step that is one statement and only reads, in one round trip."""
 
         async def attempt(connection: Connection) -> Result:
-            reader = _SingleStatement(connection, self.schema, self.instant())
-            return await step(reader, *args, **kwargs)
+            snapshot = _SingleStatement(connection, self.schema, self.instant())
+            return await step(snapshot, *args, **kwargs)
 
         return await self._repeated(attempt)
 

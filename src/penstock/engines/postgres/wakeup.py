@@ -38,7 +38,7 @@ from penstock.core.ids import new_id
 from penstock.engines.postgres.connection import SQL, Connection
 from penstock.engines.postgres.errors import NAME, named_errors
 from penstock.engines.postgres.listener import Listener
-from penstock.engines.postgres.pool import Pool
+from penstock.engines.postgres.pool import ConnectionPool
 from penstock.engines.postgres.rows import Row
 from penstock.engines.postgres.schema import placed
 from penstock.errors import EngineClosed
@@ -79,7 +79,7 @@ class Wakeups:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: ConnectionPool,
         schema: str,
         clock: Clock,
         told: Callable[[str | None], object],
@@ -274,7 +274,6 @@ class Wakeups:
         self._known_until[kind] = now + LEASE
 
     async def _peek(self) -> None:
-        """See whether anything was committed since the last time."""
         ((snapshot,),) = await self._rows("snapshot")
         if self._listener and self._listener.has_failed and not self._has_complained:
             self._has_complained = True

@@ -84,7 +84,7 @@ CREATE INDEX live_held      ON penstock.live (hold, queue, seq)    WHERE hold IS
 CREATE INDEX live_unhold    ON penstock.live (hold_until, seq)     WHERE hold_until IS NOT NULL;
 CREATE INDEX live_unhold_in ON penstock.live (queue, hold_until)   WHERE hold_until IS NOT NULL;
 CREATE INDEX live_expiry    ON penstock.live (waits_until, seq)    WHERE waits_until IS NOT NULL;
--- What was claimed before and waits again: in an ordered queue nobody passes it.
+-- What was claimed before and waits again: in an ordered queue no other job passes it.
 CREATE INDEX live_open      ON penstock.live (queue, priority, place, seq) WHERE was_claimed;
 -- Every turn of a worker asks for this one, and it is nearly always empty.
 CREATE INDEX live_cancels   ON penstock.live (cancels, id)         WHERE cancels IS NOT NULL;
@@ -173,8 +173,8 @@ INSERT INTO penstock.term (holder, epoch, until, ttl) VALUES ('', 0, 0, 0);
 
 CREATE TABLE penstock.cell (name text COLLATE "C" PRIMARY KEY, value bytea, version bigint NOT NULL);
 
--- Who sleeps and wants to be woken (law 11): a process that is about to sleep says so, then looks once
--- more. Lost in a crash of the server, which wakes everybody anyway.
+-- Processes that sleep and want to be woken (law 11): one that is about to sleep says so, then looks once
+-- more. Lost in a crash of the server, which wakes them all anyway.
 CREATE UNLOGGED TABLE penstock.sleeper (
   id    text COLLATE "C" PRIMARY KEY,
   kind  text COLLATE "C" NOT NULL,                          -- 'work', 'done', 'orders', 'news' or 'any'

@@ -2,7 +2,7 @@
 -- each seeing the one before (law 1): in a VOLATILE function every statement has its own snapshot.
 --
 -- No plan is left to luck: statistics of a table whose rows live for seconds are always wrong. So these
--- functions plan once, for any values, and only by index or by the place of a row (ctid); whoever finds
+-- functions plan once, for any values, and only by index or by the place of a row (ctid); a step that finds
 -- a row by its place checks that it is still the one that was meant. Lists come as one text each, which
 -- costs a client next to nothing to write.
 
@@ -18,20 +18,20 @@ BEGIN
   RETURN extract(epoch FROM clock_timestamp())::double precision;
 END $$;
 
--- Law 12: time is read here and nowhere else. Tests set the parameter; nobody else has one.
+-- Law 12: time is read here and nowhere else. Only tests set the parameter.
 CREATE FUNCTION penstock.now() RETURNS double precision LANGUAGE sql VOLATILE AS $$
   SELECT CASE WHEN coalesce(pg_catalog.current_setting('penstock_clock.now', true), '') = ''
               THEN extract(epoch FROM pg_catalog.clock_timestamp())::double precision
               ELSE penstock.shifted_now() END
 $$;
 
--- The lock of whoever counts and claims in a limited, ordered or fair queue, until the transaction ends.
+-- The lock of the step that counts and claims in a limited, ordered or fair queue, until the transaction ends.
 CREATE FUNCTION penstock.try_queue(queue_ text) RETURNS boolean LANGUAGE sql VOLATILE AS $$
   SELECT pg_catalog.pg_try_advisory_xact_lock(
     pg_catalog.hashtext('penstock.queue'), pg_catalog.hashtext(queue_))
 $$;
 
--- The same, with some patience: whoever has it ends within milliseconds. A lock that is waited for in
+-- The same, with some patience: the step that has it ends within milliseconds. A lock that is waited for in
 -- the usual way would end the whole turn when the wait is too long.
 CREATE FUNCTION penstock.await_queue(queue_ text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
@@ -48,8 +48,8 @@ END $$;
 
 -- Store jobs that have nothing but a task and a payload, all of one kind. An id that is known is an
 -- error here: the whole batch goes the long way then. `since_` is when the first of the ids was made: no
--- job can have ended before that, so only the days after it are searched; null: nobody can have sent
--- these ids before.
+-- job can have ended before that, so only the days after it are searched; null: these ids
+-- cannot have been sent before.
 CREATE FUNCTION penstock.put_plain(
   ids_ text, payloads_ text, task_ text, queue_ text, priority_ bigint, by_ text,
   since_ double precision) RETURNS void LANGUAGE plpgsql
@@ -69,7 +69,7 @@ BEGIN
          CASE WHEN hold_ IS NOT NULL THEN queue_ END, convert_to(job.payload, 'UTF8')
     FROM (SELECT nextval('penstock.ticket') AS ticket, given.id, given.payload
             FROM unnest(list_, string_to_array(payloads_, e'\x1f')) AS given (id, payload)) AS job;
-  -- Asked after the insert: whoever ends a job of this id at this moment has committed by now, or kept
+  -- Asked after the insert: a step that ends a job of this id at this moment has committed by now, or kept
   -- the insert waiting.
   IF since_ IS NOT NULL AND EXISTS (
        SELECT FROM penstock.history WHERE id = ANY (list_) AND finished_at >= least(since_, now_) - 86400)
@@ -79,8 +79,8 @@ BEGIN
 END $$;
 
 -- Store jobs of any kind, from a JSON array of drafts; a receipt for each, in order. `tell_` says that
--- the transaction is somebody else's: then nobody can look after the commit who sleeps, and how long to
--- wait for an id or a key that another open transaction has is theirs to say. Ours waits for a moment,
+-- the transaction is the caller's own: then nothing of ours can look for sleepers after the commit, and how long to
+-- wait for an id or a key that another open transaction has is the caller's to say. Ours waits for a moment,
 -- and names the draft that has to be tried later by itself (law 10).
 CREATE FUNCTION penstock.put(drafts_ text, tell_ boolean DEFAULT false)
 RETURNS TABLE (id text, created boolean, because text) LANGUAGE plpgsql
@@ -108,7 +108,7 @@ BEGIN
       unique_for double precision, at_most_once boolean, name text, tags json, correlation_id text,
       enqueued_by text)
   LOOP
-    -- Whoever may enqueue may send anything. A row that a worker could not read would stop all that
+    -- A role that may enqueue may send anything. A row that a worker could not read would stop all that
     -- meet it.
     IF draft.unique_until NOT IN ('done', 'start')
        OR coalesce(draft.run_at, 0) + coalesce(draft.delay, 0) + coalesce(draft.expires_in, 0)
@@ -244,7 +244,7 @@ EXCEPTION WHEN lock_not_available THEN
   is_contested_ := true;
 END $$;
 
--- The life of these jobs needs their keys no longer; their windows may. A key that nobody holds may be
+-- The life of these jobs needs their keys no longer; their windows may. A key that is not held may be
 -- taken by an open transaction just now, whose end no job waits for: it is left alone.
 CREATE FUNCTION penstock.give_back(keys_ text[], owners_ text[], now_ double precision)
 RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off

@@ -11,8 +11,8 @@ SET enable_bitmapscan = off AS $$
    GROUP BY job.queue, job.priority
 $$;
 
--- So many jobs of these claims have ceased to run. A claim that somebody else counts in just now is left
--- alone: nobody waits for that, and `mend` takes those away that are there for nothing.
+-- So many jobs of these claims have ceased to run. A claim that another step counts in just now is left
+-- alone: nothing waits for that, and `mend` takes those away that are there for nothing.
 CREATE FUNCTION penstock.uncount(numbers_ bigint[], queues_ text[], priorities_ bigint[], counts_ bigint[])
 RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
@@ -37,8 +37,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- The same for one job, with the number that it had; null: it did not run. Whoever sees the store as it
--- was when his transaction began may not change what others have counted in since: `mend` does it.
+-- The same for one job, with the number that it had; null: it did not run. A step that sees the store as it
+-- was when its transaction began may not change what others have counted in since: `mend` does it.
 CREATE FUNCTION penstock.uncount(number_ bigint, queue_ text, priority_ bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -86,7 +86,7 @@ CREATE FUNCTION penstock.running_of(worker_ text) RETURNS SETOF penstock.live LA
   SELECT * FROM penstock.running(ARRAY(SELECT claim FROM penstock.claim WHERE worker = worker_))
 $$;
 
--- Of claims that nobody has a lease for; a worker that nobody knows is found as well.
+-- Of claims whose worker has no lease, or is not known at all.
 CREATE FUNCTION penstock.orphans() RETURNS SETOF penstock.live LANGUAGE sql STABLE AS $$
   SELECT * FROM penstock.running(ARRAY(
     SELECT claim FROM penstock.claim

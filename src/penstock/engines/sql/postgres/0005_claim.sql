@@ -84,8 +84,8 @@ END $$;
 -- own order (core.job.choose says the same). Returns the rows' places in the order of the claim, and
 -- whether one of them gives its unique key back when it starts.
 --
--- First nobody is locked: of every queue as many are looked at as are wanted in all. Those that somebody
--- else took meanwhile are replaced by locking as we look.
+-- First no row is locked: of every queue as many are looked at as are wanted in all. Those that another
+-- claimer took meanwhile are replaced by locking as we look.
 CREATE FUNCTION penstock.choose(
   queues_ text[], want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, now_ double precision,
   is_locking boolean, range_queue_ bigint[], from_priority_ bigint[], from_place_ double precision[],
@@ -122,7 +122,7 @@ BEGIN
           is_contended_ := true;
           CONTINUE;
         END IF;
-        -- Whoever had the lock may have decided otherwise.
+        -- The step that had the lock may have decided otherwise.
         SELECT * INTO decided FROM penstock.queue WHERE name = queues_[number_];
         CONTINUE WHEN decided.paused;
         IF decided.most IS NOT NULL THEN
@@ -187,7 +187,7 @@ BEGIN
   END IF;
 END $$;
 
--- Lock the rows at these places that are still in line; the others are somebody else's.
+-- Lock the rows at these places that are still in line; the others are another claimer's.
 CREATE FUNCTION penstock.lock_ready(tids_ tid[]) RETURNS SETOF tid LANGUAGE sql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_indexscan = off
 SET enable_bitmapscan = off AS $$

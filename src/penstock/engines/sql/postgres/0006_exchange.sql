@@ -49,7 +49,7 @@ DECLARE
   first_     penstock.ticket_line;                          -- where they begin and end in their line; a row
   last_      penstock.ticket_line;                          -- that has just changed is not where it was
 BEGIN
-  -- Held until the end: nobody buries a worker in the middle of its turn. A lock on its row would have
+  -- Held until the end: no leader ends the lease of a worker in its exchange. A lock on its row would have
   -- to be written, and a turn that changes nothing would cost a commit. Who tries need not be planned.
   IF NOT pg_try_advisory_xact_lock_shared(hashtext('penstock.worker'), hashtext(worker_)) THEN
     PERFORM pg_advisory_xact_lock_shared(hashtext('penstock.worker'), hashtext(worker_));
@@ -120,7 +120,7 @@ BEGIN
     PERFORM penstock.expire(now_, 500);
   END IF;
   -- One promoter at a time, so that tickets are in the order of the instants. Two conditions: of `null AND
-  -- ...` the rest is evaluated, and where nothing is due everybody would wait for everybody.
+  -- ...` the rest is evaluated, and where nothing is due all claimers would wait for each other.
   IF due_at_ <= now_ THEN
     IF penstock.await_queue('') THEN
       PERFORM penstock.promote(now_, 500);

@@ -1,8 +1,8 @@
--- Wake-up (law 11): who sleeps, and how they are told.
+-- Wake-up (law 11): sleepers, and how they are told.
 
--- Say that somebody is about to sleep. It has to be committed before the last look. Sleep is real, so
+-- Say that a process is about to sleep. It has to be committed before the last look. Sleep is real, so
 -- it is measured by the server's own clock, whatever a test says the time is.
--- Nobody waits for it to be on disk: a server that is killed has forgotten all sleepers anyway.
+-- It need not be on disk: a server that is killed has forgotten all sleepers anyway.
 CREATE FUNCTION penstock.doze(id_ text, kind_ text, for_ double precision) RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -29,9 +29,9 @@ BEGIN
   RETURN false;
 END $$;
 
--- Wake whoever sleeps for this, after a commit; false: nobody does. A NOTIFY takes a lock of the whole
--- cluster while it commits, so none is sent when nobody sleeps; and it says nothing that has to outlive the
--- server, so nobody waits for the disk. `queue_` has new jobs: if nothing was decided about it that may keep
+-- Wake sleepers of this kind, after a commit; false: there are none. A NOTIFY takes a lock of the whole
+-- cluster while it commits, so none is sent without sleepers; and it says nothing that has to outlive the
+-- server, so it need not be on disk. `queue_` has new jobs: if nothing was decided about it that may keep
 -- them from being claimed, its name goes along, and a worker that wants them need not look first.
 CREATE FUNCTION penstock.wake(kind_ text, queue_ text DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

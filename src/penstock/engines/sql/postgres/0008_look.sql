@@ -1,4 +1,4 @@
--- What those ask who wait: a worker before it sleeps and each second whether there is something for it,
+-- What is asked before sleep: by a worker and then each second whether there is something for it,
 -- or when; a caller whether its jobs have ended.
 --
 -- One call, so that waiting costs one round trip; it only reads, all of it on the snapshot of the
@@ -6,7 +6,7 @@
 -- so that only one index has its conditions and its order, and other ways are made dear. What is dear
 -- would be compiled first, which takes longer than all of it: hence no `jit`.
 
--- In seconds; 0: now; null: nobody knows. Without queues only cancellations count, less those `told_`.
+-- In seconds; 0: now; null: not known. Without queues only cancellations count, less those `told_`.
 -- Without a slot what the worker gets waits in its hands, so no job that runs at most once is for it.
 -- The ranges are those of a claim: where nothing was decided about a queue, only they are looked at.
 CREATE FUNCTION penstock.look(
@@ -41,8 +41,8 @@ BEGIN
     before_ := least_;
 
     IF decided.ordered THEN
-      -- Jobs that were claimed before and wait again: nobody passes them. One that has expired runs no
-      -- more and blocks nobody, whoever writes that down. They are few, so all of them are read.
+      -- Jobs that were claimed before and wait again: no other passes them. One that has expired runs no
+      -- more and blocks nothing, though it may not be written down yet. They are few, so all of them are read.
       SELECT bool_or(expires_at IS NULL OR expires_at > now_) AS are_there,
              bool_or(state = 'ready' AND priority <= least_
                      AND (hold IS NULL OR (decided.fair AND hold = 'unplaced'))
@@ -110,7 +110,7 @@ BEGIN
 
     -- What is less urgent than wanted counts while it is to come: to leave it out, all of it would
     -- have to be read, and who wakes for it only looks once more. The index over all queues has the
-    -- order of the instants too, and everybody's jobs: only the one that begins with the queue has this
+    -- order of the instants too, and the jobs of all: only the one that begins with the queue has this
     -- order, and only if the queue is a range and not a constant.
     due_at_ := least(due_at_,
       (SELECT run_at FROM penstock.live
@@ -130,7 +130,7 @@ BEGIN
 END $$;
 
 -- Jobs by their ids, each looked for by the index of the ids in what lives and in every day of the
--- history. Whoever waits for a result asks this again and again: planned anew for so many tables, each
+-- history. A caller that waits for a result asks this again and again: planned anew for so many tables, each
 -- time would cost ten times as much as the answer.
 CREATE FUNCTION penstock.get(ids_ text[]) RETURNS SETOF penstock.live LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$

@@ -2,7 +2,7 @@
 -- cannot run inside a function: see `history.sql`.
 
 -- Make the day of an instant. The partition is made beside the table and then attached: to create it in
--- its place would lock out everybody who reads or settles. A table that a person has taken out of the
+-- its place would lock out all who read or settle. A table that a person has taken out of the
 -- history keeps its name and its rows. One that was to leave and has not left yet is in the way of a clock
 -- that was set back: it leaves first. The catalogue is read with a snapshot: what `to_regclass` says may
 -- be older than the lock.
@@ -32,7 +32,7 @@ BEGIN
     BEGIN
       EXECUTE format('ALTER TABLE penstock.history DETACH PARTITION penstock.%I FINALIZE', leaving_);
     EXCEPTION WHEN undefined_table OR object_not_in_prerequisite_state THEN
-      NULL;  -- whoever began that has just brought it to its end
+      NULL;  -- the session that began it has just brought it to its end
     END;
   END IF;
   SELECT name INTO name_ FROM unnest(names_) WITH ORDINALITY AS free (name, nth)
@@ -45,7 +45,7 @@ BEGIN
   RETURN true;
 END $$;
 
--- Make yesterday, today and the days after it, so that nobody misses one at midnight.
+-- Make yesterday, today and the days after it, so that none is missing at midnight.
 CREATE FUNCTION penstock.make_days(days_ integer) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
   made_ integer := 0;
@@ -85,7 +85,7 @@ RETURNS TABLE (name text, begins_at double precision, ends_at double precision, 
 $$;
 
 -- Delete some jobs of one day that ended in this range: found by the index of the instants, deleted by
--- their place. What somebody revives just now is skipped. Planned anew for each range, so that no other
+-- their place. What is being revived just now is skipped. Planned anew for each range, so that no other
 -- day is touched, nor locked; the range stands in both statements for that alone.
 CREATE FUNCTION penstock.prune_day(from_ double precision, to_ double precision, limit_ bigint)
 RETURNS bigint LANGUAGE plpgsql

@@ -59,7 +59,7 @@ SELECT this.relname::text, coalesce(seen.n_live_tup, 0), coalesce(seen.n_dead_tu
 -- name: transactions
 -- Who still sees rows that others have deleted, the oldest first: for them nothing is cleared away.
 SELECT who, since, what FROM (
-  SELECT format('process %s of %s%s', pid, coalesce(usename, 'nobody'),
+  SELECT format('process %s of %s%s', pid, coalesce(usename, 'no role'),
                 coalesce(nullif(format(' (%s)', application_name), ' ()'), '')) AS who,
          extract(epoch FROM clock_timestamp() - xact_start)::double precision AS since,
          coalesce(state || ': ' || left(regexp_replace(query, '\s+', ' ', 'g'), 60), '') AS what
@@ -79,7 +79,7 @@ SELECT pg_has_role('pg_read_all_stats', 'USAGE')
 
 -- name: slots
 -- Standbys that hold back what may be cleared away, by how many transactions.
-SELECT format('replication slot %L%s', slot_name, CASE WHEN active THEN '' ELSE ', which nobody uses' END),
+SELECT format('replication slot %L%s', slot_name, CASE WHEN active THEN '' ELSE ', which is not in use' END),
        age(xmin)::bigint, format('SELECT pg_drop_replication_slot(%L)', slot_name)
   FROM pg_replication_slots WHERE xmin IS NOT NULL
 UNION ALL

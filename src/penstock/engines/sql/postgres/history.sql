@@ -21,7 +21,7 @@ SELECT count(*) FROM penstock.{day}
 COMMENT ON TABLE penstock.{day} IS 'penstock: pruned'
 
 -- name: detach
--- Locks out nobody: it waits until all have ended who may still read the day. If one of them takes too
+-- Locks no one out: it waits until all transactions have ended that may still read the day. If one takes too
 -- long, the day is out of sight already, and leaves another time.
 ALTER TABLE penstock.history DETACH PARTITION penstock.{day} CONCURRENTLY
 
@@ -37,13 +37,13 @@ SELECT pg_stat_get_dead_tuples(oid), pg_stat_get_live_tuples(oid), pg_has_role(r
   FROM pg_class WHERE oid = 'penstock.live'::regclass
 
 -- name: limits
--- Whoever is at it already is left alone: an autovacuum that is waited for longer gives up. And whoever
--- wants to change the table waits for us, and everybody for him: what takes longer is for autovacuum,
+-- A vacuum that is at it already is left alone: an autovacuum that is waited for longer gives up. And a
+-- session that wants to change the table waits for us, and all others for it: what takes longer is for autovacuum,
 -- which gives way.
 SET lock_timeout = '100ms'; SET statement_timeout = '5s'
 
 -- name: vacuum
--- The files stay as large as they are: to cut them would lock everybody out for a moment.
+-- The files stay as large as they are: to cut them would lock all others out for a moment.
 VACUUM (TRUNCATE false, PARALLEL 0) penstock.live, penstock.claim
 
 -- name: counted

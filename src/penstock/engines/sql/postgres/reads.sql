@@ -90,7 +90,7 @@ SELECT coalesce(worker, ''), queue, task, priority, count(*), count(*) FILTER (W
 SELECT until FROM penstock.ledger WHERE id = %(id)s::text AND until > %(now)s::double precision
 
 -- name: ahead
--- Who comes before a ticket, from the head of the line on, so that the limit bounds what is read: by
+-- The jobs before a ticket, from the head of the line on, so that the limit bounds what is read: by
 -- key, the most frequent first, each with the sums over all of them. In three ranges, because a
 -- comparison of whole tickets would read on to the end of the priority.
 SELECT coalesce(key, ''), count(*), (sum(count(*)) OVER ())::bigint,

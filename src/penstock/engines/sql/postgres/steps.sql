@@ -25,15 +25,15 @@ SELECT * FROM penstock.put(%s)
 SELECT id, created, because FROM penstock.put(:drafts, true)
 
 -- name: lock
--- The live jobs of a turn, in one order for everybody. What somebody else has just now is skipped.
+-- The live jobs of an exchange, in the order of all steps. What another transaction has just now is skipped.
 SELECT * FROM penstock.live WHERE id = ANY(%s::text[]) ORDER BY id FOR UPDATE SKIP LOCKED
 
 -- name: lock_patiently
--- The same, waiting a moment for who has one.
+-- The same, waiting a moment for the others.
 SELECT * FROM penstock.live WHERE id = ANY(%s::text[]) ORDER BY id FOR UPDATE
 
 -- name: lock_tasks
--- Which tasks are known, and which jobs wait for one: whoever decides about either decides alone.
+-- Which tasks are known, and which jobs wait for one: one step decides about either at a time.
 SELECT pg_advisory_xact_lock(hashtext('penstock.tasks'), 0)
 
 -- name: lock_one
@@ -52,7 +52,7 @@ SELECT * FROM penstock.history WHERE id = %s::text
 SELECT 1 FROM penstock.live WHERE id = %s::text
 
 -- name: begin_attempt
--- One that somebody else has just now keeps no outcome waiting.
+-- One that another transaction has just now keeps no outcome waiting.
 UPDATE penstock.live SET started = true WHERE id = (
   SELECT id FROM penstock.live
    WHERE id = %s::text AND attempt = %s::integer AND worker = %s::text AND state = 'running'
@@ -119,7 +119,7 @@ SELECT nextval('penstock.lowered')
 SELECT nextval('penstock.ticket')
 
 -- name: report
--- One that somebody else has just now is told the next time: progress keeps nobody waiting.
+-- One that another transaction has just now is told the next time: progress waits for nothing.
 UPDATE penstock.live SET progress = %s::double precision, note = %s::text
  WHERE id = %s::text AND attempt = %s::integer AND worker = %s::text AND state = 'running'
 
@@ -153,7 +153,7 @@ DELETE FROM penstock.live WHERE id = ANY(%s::text[]) AND state <> 'running'
 DELETE FROM penstock.history WHERE id = ANY(%s::text[])
 
 -- name: lock_queue
--- Whoever counts or places in this queue now ends first.
+-- A claimer that counts or places in this queue now ends first.
 SELECT pg_advisory_xact_lock(hashtext('penstock.queue'), hashtext(%s::text))
 
 -- name: set_queue
@@ -193,7 +193,7 @@ SELECT min(at), penstock.now() FROM (
 ) AS next
 
 -- name: end_lease
--- One that is in the middle of a turn is not dead.
+-- One that is in the middle of an exchange is not dead.
 DELETE FROM penstock.worker WHERE id = %s::text AND beat = %s::bigint
    AND pg_try_advisory_xact_lock(hashtext('penstock.worker'), hashtext(id))
 
@@ -219,7 +219,7 @@ SELECT * FROM penstock.days()
 SELECT penstock.prune_day(%s::double precision, %s::double precision, %s::bigint)
 
 -- name: ended_within
--- Whether anything is left in a day: one that somebody has locked was not pruned.
+-- Whether anything is left in a day: one that is locked was not pruned.
 SELECT 1 FROM penstock.history
  WHERE finished_at >= %s::double precision AND finished_at < %s::double precision LIMIT 1
 
@@ -251,7 +251,7 @@ ROLLBACK TO SAVEPOINT rehearsal
 SELECT penstock.place_all(1000000, false)
 
 -- name: mend_holds
--- A hold has a cause while its instant is to come, its queue is fair, or nobody knows its task.
+-- A hold has a cause while its instant is to come, its queue is fair, or no worker knows its task.
 UPDATE penstock.live AS job SET hold = NULL, hold_cause = NULL, hold_until = NULL
  WHERE job.hold IS NOT NULL AND job.hold_until IS NULL
    AND NOT (job.hold = 'unplaced'
@@ -274,7 +274,7 @@ SELECT mine.key, mine.owner FROM penstock.unique_key AS mine
    FOR UPDATE SKIP LOCKED
 
 -- name: lock_lease
--- Held until the end: nobody buries a worker in the middle of its turn.
+-- Held until the end: no leader ends the lease of a worker in the middle of its exchange.
 SELECT 1 FROM penstock.worker WHERE id = %s::text FOR KEY SHARE
 
 -- name: join

@@ -282,16 +282,16 @@ CREATE TABLE penstock.allowed (
   CHECK (what IN ('enqueue', 'work', 'read'))
 );
 
--- Who sleeps says so, also where nothing else may be written: a dashboard, or who waits for a result.
+-- A sleeper says so, also where it may write nothing else: a dashboard, or a caller that waits for a result.
 ALTER FUNCTION penstock.doze SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
 
--- Let a role enqueue, work or read. Called by the owner of the schema, or whoever may grant its rights.
+-- Let a role enqueue, work or read. Called by the owner of the schema, or a role that may grant its rights.
 CREATE FUNCTION penstock.allow(role_ text, what_ text) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF what_ NOT IN ('enqueue', 'work', 'read') THEN
     RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
-      MESSAGE = format('nobody can be allowed to %s', quote_literal(what_)),
+      MESSAGE = format('no role can be allowed to %s', quote_literal(what_)),
       HINT = 'Give ''enqueue'', ''work'' or ''read''.';
   END IF;
   PERFORM FROM pg_roles WHERE rolname = role_;
@@ -350,8 +350,8 @@ BEGIN
   END CASE;
 END $$;
 
--- After every change of the schema: a new function belongs to nobody but those who were allowed it.
--- PostgreSQL gives it to everybody; what a person has granted since is left as it is.
+-- After every change of the schema: a new function is for the roles alone that were allowed it.
+-- PostgreSQL gives it to all; what a person has granted since is left as it is.
 CREATE FUNCTION penstock.keep_rights() RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -370,5 +370,5 @@ BEGIN
   END LOOP;
 END $$;
 
--- Whoever may read the view needs these, and they tell nothing.
+-- Roles that may read the view need these, and they tell nothing.
 GRANT EXECUTE ON FUNCTION penstock.shown, penstock.words, penstock.instant TO PUBLIC;

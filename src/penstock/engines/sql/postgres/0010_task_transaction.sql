@@ -1,6 +1,6 @@
 -- How a job ends inside the transaction that its handler wrote in: the last statement before COMMIT.
 
--- Settle a success inside the fence; false: it is somebody else's by now, and the caller rolls back.
+-- Settle a success inside the fence; false: it is another attempt's by now, and the caller rolls back.
 -- `mark_` is what the transaction was given when it began: one that is another transaction, because the
 -- handler has ended the first, does not have it.
 CREATE FUNCTION penstock.succeed(
@@ -15,7 +15,7 @@ BEGIN
   IF mark_ IS DISTINCT FROM current_setting('penstock_effect.mark', true) THEN
     RAISE EXCEPTION USING ERRCODE = 'PS004', MESSAGE = 'the transaction is not the one that was begun';
   END IF;
-  -- Held until the end: nobody buries a worker in the middle of its settlement.
+  -- Held until the end: no leader ends the lease of a worker in the middle of its settlement.
   PERFORM FROM penstock.worker WHERE id = worker_ FOR KEY SHARE;
   IF NOT FOUND THEN
     RETURN false;
@@ -42,7 +42,7 @@ BEGIN
 END $$;
 
 -- What became of a COMMIT whose answer was lost: true, it is there; false, nothing of it is; null, the
--- job is somebody else's by now. The row is locked first: as long as the transaction in question is
+-- job is another attempt's by now. The row is locked first: as long as the transaction in question is
 -- open its end is awaited, so that what is read is the last word.
 CREATE FUNCTION penstock.has_succeeded(id_ text, attempt_ integer, worker_ text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
