@@ -296,6 +296,8 @@ class Prune(Deed):
 
 
 class Lead(Deed):
+    sql = "penstock.lead"
+
     async def act(self, engine: Engine) -> None:
         term = await engine.lead("me", 10.0)
         assert term is not None

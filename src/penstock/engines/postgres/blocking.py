@@ -45,11 +45,9 @@ from penstock.engines.postgres.connection import (
     Texts,
     options,
 )
-from penstock.engines.postgres.enqueue import Doubt, PlainJobs, to_plain
+from penstock.engines.postgres.enqueue import Doubt, PlainJobs, prepared, to_plain
 from penstock.engines.postgres.errors import NAME, named_errors
-from penstock.engines.postgres.schema import placed
 from penstock.engines.records import Receipt
-from penstock.engines.sql_files import statements
 from penstock.errors import EngineTimeout
 
 MOST_BYTES: Final = 4 << 20
@@ -84,9 +82,8 @@ class PostgresInlet:
         self._doubt = doubt
         self._instant = instant
         self._abandon = abandon
-        blocks = statements("postgres/blocking.sql")
-        sql = {name: Statement(name.encode(), placed(blocks[name], schema)) for name in blocks}
-        self._put, self._wake = sql["put"], sql["wake"]
+        self._put = prepared("put_plain", schema)
+        self._wake = prepared("wake", schema)
         self._is_open = True
         self._forget()
 
@@ -169,9 +166,7 @@ class PostgresInlet:
 
     def _send(self, connection: BlockingConnection, plain: PlainJobs, until: float) -> None:
         connection.set_clock(self._instant(), until)
-        row = plain.row(self._doubt.since)
-        values = [None if each is None else str(each).encode() for each in row]
-        connection.run(self._put, values, until)
+        connection.run(self._put, plain.values(self._doubt.since), until)
         connection.post(self._wake, [plain.queue.encode()], until)
 
     def _drop(self) -> None:

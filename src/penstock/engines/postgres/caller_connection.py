@@ -88,7 +88,7 @@ class Borrowed:
         return receipts
 
     def _sql(self, kind: _Kind) -> str:
-        statement = statements("postgres/steps.sql")["put_for_caller"]
+        statement = statements("postgres/enqueue.sql")["put_for_caller"]
         return placed(statement, self._schema).replace(":drafts", kind.mark)
 
     @contextmanager

@@ -310,13 +310,13 @@ class PostgresEngine(Engine):
         return await self._store().single(reads.get, ids)
 
     async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
-        return await self._store().read(reads.find, which, cursor, limit)
+        return await self._store().single(reads.find, which, cursor, limit)
 
     async def count(self, which: Filter) -> int:
-        return await self._store().read(reads.count, which)
+        return await self._store().single(reads.count, which)
 
     async def counts(self) -> list[Count]:
-        return await self._store().read(reads.counts)
+        return await self._store().single(reads.counts)
 
     async def glance(self, window: float, limit: int) -> Glance:
         return await self._store().read(reads.glance, window, limit)
@@ -325,7 +325,7 @@ class PostgresEngine(Engine):
         return await self._store().single(reads.workers)
 
     async def hands(self) -> list[Hand]:
-        return await self._store().read(reads.hands)
+        return await self._store().single(reads.hands)
 
     async def line(self, id: str) -> Standing:
         return await self._store().read(reads.standing, id)

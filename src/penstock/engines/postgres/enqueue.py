@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from penstock.clock import Clock
 from penstock.core.ids import all_made_at, made_at
 from penstock.core.job import Draft, DraftBatch, ids_of, payloads_of
+from penstock.engines.postgres.connection import Statement
 from penstock.engines.postgres.errors import (
     KNOWN_ID,
     LOCKED,
@@ -21,9 +22,11 @@ from penstock.engines.postgres.errors import (
     says,
 )
 from penstock.engines.postgres.rows import Row, json_text
-from penstock.engines.postgres.transaction import SQL, Transactions
+from penstock.engines.postgres.schema import placed
+from penstock.engines.postgres.transaction import Transactions
 from penstock.engines.postgres.wakeup import WORK
 from penstock.engines.records import Receipt
+from penstock.engines.sql_files import statements
 from penstock.engines.validation import check_drafts, is_plain
 from penstock.errors import EngineUnavailable
 
@@ -34,6 +37,14 @@ _OWN: Final = ("id", "payload")
 
 kind_of: Final = attrgetter(*(each for each in Draft.__struct_fields__ if each not in _OWN))
 """All that jobs of one kind have in common."""
+
+
+SQL: Final = statements("postgres/enqueue.sql")
+
+
+def prepared(name: str, schema: str) -> Statement:
+    """A statement of ``enqueue.sql`` whose values are texts."""
+    return Statement(name.encode(), placed(SQL[name], schema))
 
 
 class PlainJobs(NamedTuple):
@@ -48,9 +59,12 @@ class PlainJobs(NamedTuple):
     made_at: float
     """When the first of the ids was made."""
 
-    def row(self, doubted_since: float) -> Row:
-        """The parameters; for ``doubted_since`` see ``Doubt``."""
-        return *self[:-1], None if self.made_at > doubted_since else self.made_at
+    def values(self, doubted_since: float) -> list[bytes | None]:
+        """The parameters as texts; for ``doubted_since`` see ``Doubt``."""
+        texts: list[bytes | None] = [str(each).encode() for each in self]
+        if self.made_at > doubted_since:
+            texts[-1] = None
+        return texts
 
 
 class Doubt:
@@ -151,9 +165,10 @@ async def enqueue(
 
 
 async def _put_plain(transactions: Transactions, plain: PlainJobs, doubted_since: float) -> bool:
-    row = plain.row(doubted_since)
+    statement = prepared("put_plain", transactions.schema)
     try:
-        await transactions.call(SQL["put_plain"], row, wakes=WORK, fills=plain.queue)
+        values = plain.values(doubted_since)
+        await transactions.run(statement, values, WORK, fills=plain.queue)
     except EngineUnavailable as error:
         if not any(says(error, state) for state in (KNOWN_ID, SAME_ID, LOCKED)):
             raise

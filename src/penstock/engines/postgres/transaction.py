@@ -122,26 +122,26 @@ class Transactions:
         self.schema = schema
         self.instant = instant
 
-    async def call(
-        self, sql: str, values: Values = (), *, wakes: str = "", fills: str = ""
-    ) -> list[Row]:
-        """Run one statement as a transaction of its own, in one round trip. ``fills`` is a queue
-        that has new jobs by it.
-        """
+    async def call(self, sql: str, values: Values = (), *, wakes: str = "") -> list[Row]:
+        """Run one statement as a transaction of its own, in one round trip."""
 
         async def attempt(connection: Connection) -> list[Row]:
             run = partial(connection.rows, placed(sql, self.schema), values)
             return await connection.call(run, self.instant())
 
-        return await self._repeated(attempt, wakes, fills=fills)
+        return await self._repeated(attempt, wakes)
 
-    async def run(self, statement: Statement, values: Texts, wakes: str) -> list[Row]:
-        """The same for one that is run all the time."""
+    async def run(
+        self, statement: Statement, values: Texts, wakes: str, *, fills: str = ""
+    ) -> list[Row]:
+        """Run a prepared statement as a transaction of its own, in one round trip. ``fills`` is a
+        queue that has new jobs by it.
+        """
 
         async def attempt(connection: Connection) -> list[Row]:
             return await connection.call(partial(connection.run, statement, values), self.instant())
 
-        return await self._repeated(attempt, wakes)
+        return await self._repeated(attempt, wakes, fills=fills)
 
     async def write(
         self,

@@ -13,17 +13,6 @@ SELECT penstock.lead(%s::text, %s::double precision)
 -- name: beat
 UPDATE penstock.worker SET beat = beat + 1 WHERE id = %s::text RETURNING 1
 
--- name: put_plain
-SELECT penstock.put_plain(%s, %s, %s, %s, %s, %s, %s)
-
--- name: put
-SELECT * FROM penstock.put(%s)
-
--- name: put_for_caller
--- On a connection of the caller, in its transaction. One value on every driver, so that all that differs is how
--- it is marked. The second argument says that no wake-up of ours comes after the commit: it goes with it.
-SELECT id, created, because FROM penstock.put(:drafts, true)
-
 -- name: lock
 -- The live jobs of an exchange, in the order of all steps. What another transaction has just now is skipped.
 SELECT * FROM penstock.live WHERE id = ANY(%s::text[]) ORDER BY id FOR UPDATE SKIP LOCKED
