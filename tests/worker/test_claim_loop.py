@@ -76,35 +76,6 @@ async def test_an_idle_worker_only_looks(rig):
         assert len(rig.main.asks) == before
 
 
-async def test_a_worker_says_whether_it_has_nothing_to_do(rig, monkeypatch):
-    started, go = asyncio.Event(), asyncio.Event()
-    waits: list[Ask] = []
-    wait = Handle.wait
-
-    async def noted(self: Handle, ask: Ask, timeout: float) -> None:
-        waits.append(ask)
-        await wait(self, ask, timeout)
-
-    async def hold() -> None:
-        started.set()
-        await go.wait()
-
-    monkeypatch.setattr(Handle, "wait", noted)
-    async with rig.working(specs(hold), concurrency=2):
-        await rig.clock.asleep(3)
-        assert [ask.is_idle for ask in waits] == [True]
-        waits.clear()
-        id = await rig.put("hold")
-        await soon(started.wait())
-        await rig.clock.asleep(3)
-        assert {ask.is_idle for ask in waits} == {False}
-        waits.clear()
-        go.set()
-        await rig.meanwhile(rig.ended(id))
-        await rig.clock.asleep(3)
-        assert waits[-1].is_idle
-
-
 async def test_a_worker_whose_slots_are_full_does_not_ask_for_more(rig):
     started, go = asyncio.Event(), asyncio.Event()
 

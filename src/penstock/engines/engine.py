@@ -251,9 +251,6 @@ class Engine(ABC):
     async def wait(self, ask: Ask, timeout: float) -> None:
         """Sleep until ``exchange(ask)`` could give something, at most ``timeout`` seconds.
 
-        An engine may give a job to a worker that is idle while it sleeps: then the job is claimed,
-        ``held`` tells of it, and the next exchange that names queues returns it.
-
         Law 11: the version is read before the look, so a commit between look and sleep is seen.
         """
         deadline = self.clock.monotonic() + timeout
@@ -447,7 +444,10 @@ class Engine(ABC):
 
     @abstractmethod
     async def version(self) -> int:
-        """Return a number that this handle sees change after any commit to the store."""
+        """Return a number that this handle sees change after any commit to the store.
+
+        A beat and a renewed term need not count.
+        """
 
     @abstractmethod
     async def listen(self, seen: int, timeout: float) -> int:

@@ -63,9 +63,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     first ``slots`` start at once, the rest wait in the worker's hands; ``begun`` names those of
     earlier turns that have started since, as (job, attempt). Jobs of the tasks in ``avoid`` are
     passed over, and so are those whose priority number is greater than ``least_urgent``, if it is
-    given. Cancellations of the jobs in ``told`` are known to the worker already. ``is_idle`` says
-    that it has nothing in its hands: while it waits, an engine may claim a job for it, which the
-    next exchange returns.
+    given. Cancellations of the jobs in ``told`` are known to the worker already.
     """
 
     worker: str
@@ -77,7 +75,6 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     avoid: frozenset[str] = frozenset()
     least_urgent: int | None = None
     told: frozenset[str] = frozenset()
-    is_idle: bool = False
 
 
 def least_before(priority: int, *, is_fair: bool) -> int:

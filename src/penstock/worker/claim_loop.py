@@ -194,7 +194,6 @@ class ClaimLoop:
             avoid=self._dispatcher.planner.avoid(demand),
             told=self._inflight.told,
             least_urgent=demand.least_urgent,
-            is_idle=self._inflight.is_empty and not self._dispatcher.is_draining,
         )
 
     async def _exchange(self, ask: Ask, demand: Demand) -> None:
