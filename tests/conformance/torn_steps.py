@@ -15,6 +15,7 @@ from penstock.engines.records import (
     Control,
     Exchange,
     Filter,
+    Leadership,
     Promoted,
     Pruned,
     QueueSettings,
@@ -228,14 +229,14 @@ class PlacesInTwoSteps(Torn):
 class ElectsInTwoSteps(Torn):
     """Looks whether anybody leads, and takes the leadership later."""
 
-    async def lead(self, candidate: str, ttl: float) -> Term | None:
+    async def lead(self, candidate: str, ttl: float) -> Leadership:
         term = await self.leader()
         if term is not None and term.holder != candidate:
-            return None
+            return Leadership(None)
         await others_act()
         epoch = self.store.term[1] + 1
         self.store.term = (candidate, epoch, self.clock.now() + ttl, ttl)
-        return Term(holder=candidate, epoch=epoch, left=ttl)
+        return Leadership(Term(holder=candidate, epoch=epoch, left=ttl))
 
 
 class WritesCellsInTwoSteps(Torn):

@@ -10,7 +10,7 @@ from penstock.core.ids import new_id
 from penstock.core.job import Draft, State
 from penstock.engines.memory.engine import MemoryEngine
 from penstock.engines.memory.store import MemoryStore
-from penstock.engines.records import Ask, WorkerInfo
+from penstock.engines.records import Ask, Sighting, WorkerInfo
 from penstock.leader import chores
 from penstock.leader.chores import Rescue, all_chores, mend, promote, prune, tidy
 from penstock.testing import Faulty
@@ -67,7 +67,8 @@ async def test_promote_goes_on_at_once_after_a_full_batch(engine, clock, monkeyp
 async def look(rescue: Rescue, engine, clock) -> None:
     """Look at the workers, as a candidate does."""
     asked = clock.monotonic()
-    rescue.saw(asked, clock.monotonic(), await engine.workers())
+    beats = [Sighting(each.id, each.beat) for each in await engine.workers()]
+    rescue.saw(asked, clock.monotonic(), beats)
 
 
 async def live(rescue: Rescue, engine, clock, seconds: float, *beating: str) -> None:

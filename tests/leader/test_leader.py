@@ -10,7 +10,7 @@ import pytest
 from penstock.core.job import Draft, State
 from penstock.engines.memory.engine import MemoryEngine
 from penstock.engines.memory.store import MemoryStore
-from penstock.engines.records import Ask, WorkerInfo
+from penstock.engines.records import Ask, Sighting, WorkerInfo
 from penstock.errors import EngineBusy
 from penstock.leader.chores import Chore, Rescue, all_chores
 from penstock.leader.election import Election
@@ -206,8 +206,8 @@ async def test_two_leaders_by_accident_do_no_harm(house, clock):
         Leader(election, Rescue(LEASE, clock), all_chores(1e6), clock) for election in elections
     ]
 
-    async def standing(engine) -> bool:
-        return True
+    async def standing(engine) -> tuple[Sighting, ...]:
+        return tuple(Sighting(each.id, each.beat) for each in await engine.workers())
 
     for election in elections:
         election.stand = standing  # type: ignore[method-assign]
@@ -258,14 +258,16 @@ async def test_a_leader_that_dies_with_a_worker_costs_one_lease_not_a_lease_and_
         assert await state_of(house, id) is State.READY
 
 
-async def test_a_candidate_asks_for_the_term_and_the_workers_and_nothing_else(house, clock):
+async def test_a_candidate_reads_the_term_and_the_beats_with_one_call_and_nothing_else(
+    house, clock
+):
     await house.engine.lead("other", 1000.0)
     async with house.candidate("a", Counted("chore")):
         handle = house.handles["a"]
         before = len(handle.verbs)
         await clock.elapse(10.0)
         asked = handle.verbs[before:]
-    assert asked == ["lead", "workers"] * 3
+    assert asked == ["lead"] * 3
 
 
 async def test_a_store_that_can_only_be_read_looks_like_no_death(house, clock):
@@ -280,12 +282,10 @@ async def test_a_store_that_can_only_be_read_looks_like_no_death(house, clock):
         await house.engine.beat("blocked")
 
 
-async def test_a_look_that_hangs_costs_no_renewal_and_proves_nothing(house, clock):
+async def test_a_call_for_the_term_that_hangs_proves_no_death(house, clock):
     id = await started(house, "w")
     async with house.candidate("a"):
-        handle = house.handles["a"]
         await clock.elapse(10)
-        handle.block("workers")
-        await clock.elapse(12)
-        assert await house.holder() == "a"
+        house.handles["a"].block("lead")
+        await clock.elapse(4 * LEASE)
         assert await state_of(house, id) is State.RUNNING

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engines.records import Sighting, WorkerInfo
+from penstock.engines.records import Sighting
 from penstock.leader.election import Election, ttl_beside
 from penstock.leader.observer import Observer
 
 LEASE = 15.0
 
 
-Look = tuple[float, float, list[WorkerInfo]]
+Look = tuple[float, float, list[Sighting]]
 
 
 def look(at: float, took: float = 0.0, **beats: int) -> Look:
     """A look that was asked at an instant, and answered a little later."""
-    return at, at + took, [WorkerInfo(id=id, beat=beat) for id, beat in beats.items()]
+    return at, at + took, [Sighting(id, beat) for id, beat in beats.items()]
 
 
 def watch(observer: Observer, *looks: Look) -> list[Sighting]:

@@ -299,7 +299,7 @@ class Lead(Deed):
     sql = "penstock.lead"
 
     async def act(self, engine: Engine) -> None:
-        term = await engine.lead("me", 10.0)
+        term = (await engine.lead("me", 10.0)).term
         assert term is not None
         assert term.epoch == 1
 

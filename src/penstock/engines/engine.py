@@ -69,6 +69,7 @@ from penstock.engines.records import (
     Filter,
     Glance,
     Hand,
+    Leadership,
     Mended,
     Page,
     Promoted,
@@ -345,11 +346,14 @@ class Engine(ABC):
     # --- lead ----------------------------------------------------------------------------------
 
     @abstractmethod
-    async def lead(self, candidate: str, ttl: float) -> Term | None:
-        """Take the leadership if it is free, renew it if ``candidate`` has it; None: another has.
+    async def lead(self, candidate: str, ttl: float) -> Leadership:
+        """Take the leadership if it is free, renew it if ``candidate`` has it; say whether it has,
+        and what every worker's beat is.
 
         Atomic. The epoch grows with each new term; a renewal keeps it. A clock that goes back makes
-        no term longer than ``ttl`` from the next candidate on.
+        no term longer than ``ttl`` from the next candidate on. It succeeds only if a write could:
+        beats are writes, and a store that can only be read for a while (a locked file) must not
+        look like dead workers.
         """
 
     @abstractmethod

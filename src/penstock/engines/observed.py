@@ -35,10 +35,10 @@ from penstock.engines.records import (
     Ask,
     Control,
     Exchange,
+    Leadership,
     Receipt,
     Report,
     Sighting,
-    Term,
     WorkerInfo,
 )
 from penstock.engines.retrying import Retrying
@@ -224,10 +224,10 @@ class Observed(EngineWrapper):
         self._publish.rescued(jobs)
         return jobs
 
-    async def lead(self, candidate: str, ttl: float) -> Term | None:
-        term = await super().lead(candidate, ttl)
-        self._publish.led(term)
-        return term
+    async def lead(self, candidate: str, ttl: float) -> Leadership:
+        leadership = await super().lead(candidate, ttl)
+        self._publish.led(leadership.term)
+        return leadership
 
 
 def ours(drafts: Sequence[Draft], receipts: Sequence[Receipt]) -> list[Receipt]:

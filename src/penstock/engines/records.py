@@ -163,7 +163,7 @@ def most_common(keys: Iterable[str | None]) -> tuple[tuple[str, int], ...]:
 
 
 class Sighting(msgspec.Struct, frozen=True):
-    """A worker, and the beat at which an observer saw it stand still for a whole lease."""
+    """A worker, and the beat at which it was seen."""
 
     worker: str
     beat: int
@@ -176,6 +176,15 @@ class Term(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     left: float
     """Seconds until it ends unless renewed."""
+
+
+class Leadership(msgspec.Struct, frozen=True):
+    """What a candidate is told."""
+
+    term: Term | None
+    """The candidate's own; None: another one leads."""
+    beats: tuple[Sighting, ...] = ()
+    """The beat of every worker that has a lease."""
 
 
 class Cell(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ from penstock.engines.records import (
     Filter,
     Glance,
     Hand,
+    Leadership,
     Mended,
     Page,
     Promoted,
@@ -157,7 +158,7 @@ class EngineWrapper(Engine):
 
     # --- lead ----------------------------------------------------------------------------------
 
-    async def lead(self, candidate: str, ttl: float) -> Term | None:
+    async def lead(self, candidate: str, ttl: float) -> Leadership:
         return await self._call("lead", self.inner.lead, candidate, ttl)
 
     async def resign(self, holder: str, epoch: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from penstock.clock import Clock
 from penstock.engines.engine import Engine
-from penstock.engines.records import Sighting, WorkerInfo
+from penstock.engines.records import Sighting
 from penstock.leader.observer import Observer
 
 BATCH: Final = 500
@@ -95,14 +95,12 @@ class Rescue:
         self._rescued_at = 0.0
         self.timeout = lease
 
-    def saw(self, asked: float, answered: float, workers: Sequence[WorkerInfo]) -> None:
-        """The workers were looked at, right after a write got through: beats are writes, and a
-        store that can only be read for a while (a locked file) must not look like dead workers.
-        """
-        self._dead = self._observer.saw(asked, answered, workers)
+    def saw(self, asked: float, answered: float, beats: Sequence[Sighting]) -> None:
+        """The beat of every worker was read between two monotonic instants."""
+        self._dead = self._observer.saw(asked, answered, beats)
 
     def missed(self) -> None:
-        """A look failed, or the write before it."""
+        """A look failed."""
         self._observer.missed()
         self.rest()
 

@@ -36,7 +36,7 @@ from typing import Final
 
 from penstock.clock import Clock
 from penstock.engines.engine import Engine
-from penstock.engines.records import Term
+from penstock.engines.records import Sighting, Term
 
 TTL: Final = 10.0
 """Seconds of a term without a renewal."""
@@ -75,16 +75,16 @@ class Election:
         """The epoch of the term it was given last; None: it does not lead."""
         return self._term.epoch if self._term is not None else None
 
-    async def stand(self, engine: Engine) -> bool:
-        """Take or renew the term; False: another one leads.
+    async def stand(self, engine: Engine) -> tuple[Sighting, ...]:
+        """Take or renew the term; ``epoch`` says whether it has it. Returns the workers' beats.
 
         On failure: an ``EngineError``. The trust of an earlier renewal lasts as long as it lasts.
         """
         asked_at = self._clock.monotonic()
-        self._term = await engine.lead(self.candidate, self._ttl)
-        is_elected = self._term is not None
-        self._trusted_until = asked_at + self._ttl - self._margin if is_elected else 0.0
-        return is_elected
+        told = await engine.lead(self.candidate, self._ttl)
+        self._term = told.term
+        self._trusted_until = asked_at + self._ttl - self._margin if told.term else 0.0
+        return told.beats
 
     async def resign(self, engine: Engine) -> None:
         """Give the term back, if there is one; nothing is trusted from now on."""

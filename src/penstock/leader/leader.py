@@ -1,10 +1,10 @@
 """The leader: stands for election, and runs the chores while it trusts its term.
 
-Every third of a term's ttl a candidate asks for the term, or renews it, and looks at the workers'
-beats; that is all that it asks of the store while another one leads. The renewals and each chore
-are tasks of their own: a chore that hangs delays no other, and none of them the next renewal. A
-chore sleeps until the instant it asked for. One that fails, or takes longer than its timeout, is
-logged and tried again, alone, at growing intervals.
+Every third of a term's ttl a candidate asks for the term, or renews it, and reads the workers'
+beats with the same call; that is all that it asks of the store while another one leads. The
+renewals and each chore are tasks of their own: a chore that hangs delays no other, and none of them
+the next renewal. A chore sleeps until the instant it asked for. One that fails, or takes longer
+than its timeout, is logged and tried again, alone, at growing intervals.
 """
 
 from __future__ import annotations
@@ -68,10 +68,9 @@ class Leader:
 
     async def _stand(self, engine: Engine) -> None:
         asked = self._clock.monotonic()
-        self._note(await self._election.stand(engine))
-        # A look that hangs must not cost the next renewal.
-        workers = await within(self._clock, self._election.every, engine.workers())
-        self._rescue.saw(asked, self._clock.monotonic(), workers)
+        beats = await self._election.stand(engine)
+        self._note(self._election.epoch is not None)
+        self._rescue.saw(asked, self._clock.monotonic(), beats)
         self._looked.set()
 
     def _note(self, is_elected: bool) -> None:

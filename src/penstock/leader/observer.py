@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.engines.records import Sighting, WorkerInfo
+from penstock.engines.records import Sighting
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +39,25 @@ class Observer:
         """A look failed: nothing before it proves anything."""
         self._last = None
 
-    def saw(self, asked: float, answered: float, workers: Sequence[WorkerInfo]) -> list[Sighting]:
+    def saw(self, asked: float, answered: float, beats: Sequence[Sighting]) -> list[Sighting]:
         """Every worker with a lease was seen, between two monotonic instants; return which are
         dead now.
         """
         if self._last is None or answered - self._last > self._longest_gap:
             self._seen.clear()
         self._last = answered
-        self._seen = {worker.id: self._still(worker, answered) for worker in workers}
+        self._seen = {each.worker: self._still(each, answered) for each in beats}
         return [
             Sighting(id, still.beat)
             for id, still in self._seen.items()
             if asked - still.since >= self._lease
         ]
 
-    def _still(self, worker: WorkerInfo, answered: float) -> _Still:
-        known = self._seen.get(worker.id)
-        if known is not None and known.beat == worker.beat:
+    def _still(self, seen: Sighting, answered: float) -> _Still:
+        known = self._seen.get(seen.worker)
+        if known is not None and known.beat == seen.beat:
             return known
-        return _Still(worker.beat, answered)
+        return _Still(seen.beat, answered)
 
     @property
     def living(self) -> frozenset[str]:

@@ -26,6 +26,7 @@ from penstock.engines.records import (
     Filter,
     Glance,
     Hand,
+    Leadership,
     Mended,
     Page,
     Promoted,
@@ -163,7 +164,7 @@ class MemoryEngine(Engine):
 
     # --- leadership and small values -----------------------------------------------------------
 
-    async def lead(self, candidate: str, ttl: float) -> Term | None:
+    async def lead(self, candidate: str, ttl: float) -> Leadership:
         return self._step(MemoryStore.lead, candidate, ttl, self.clock.now())
 
     async def resign(self, holder: str, epoch: int) -> None:

@@ -26,6 +26,7 @@ from penstock.engines.records import (
     Control,
     Exchange,
     Filter,
+    Leadership,
     Mended,
     Promoted,
     Pruned,
@@ -377,7 +378,11 @@ class MemoryStore:
 
     # --- leadership and small values -----------------------------------------------------------
 
-    def lead(self, candidate: str, ttl: float, now: float) -> Term | None:
+    def lead(self, candidate: str, ttl: float, now: float) -> Leadership:
+        beats = tuple(Sighting(each.id, each.beat) for each in self.workers.values())
+        return Leadership(self._take_term(candidate, ttl, now), beats)
+
+    def _take_term(self, candidate: str, ttl: float, now: float) -> Term | None:
         holder, epoch, until, given = self.term
         if holder not in ("", candidate) and until > now:
             # More is left than was ever given: the clock went back.

@@ -16,6 +16,7 @@ from penstock.engines.records import (
     Cell,
     Control,
     Filter,
+    Leadership,
     Mended,
     Promoted,
     Pruned,
@@ -154,7 +155,12 @@ def _mend_keys(tx: SqliteTransaction) -> int:
 # --- leadership and small values ----------------------------------------------------------------
 
 
-def lead(tx: SqliteTransaction, candidate: str, ttl: float) -> Term | None:
+def lead(tx: SqliteTransaction, candidate: str, ttl: float) -> Leadership:
+    term = _take_term(tx, candidate, ttl)
+    return Leadership(term, tuple(Sighting(*row) for row in tx.run("beats")))
+
+
+def _take_term(tx: SqliteTransaction, candidate: str, ttl: float) -> Term | None:
     holder, epoch, until, given = tx.run("term").fetchone()
     if holder not in ("", candidate) and until > tx.now:
         # More is left than was ever given: the clock went back.

@@ -38,6 +38,7 @@ from penstock.engines.records import (
     Filter,
     Glance,
     Hand,
+    Leadership,
     Mended,
     Page,
     Promoted,
@@ -324,7 +325,7 @@ class SqliteEngine(Engine):
 
     # --- lead and small values -----------------------------------------------------------------
 
-    async def lead(self, candidate: str, ttl: float) -> Term | None:
+    async def lead(self, candidate: str, ttl: float) -> Leadership:
         return await self._write(control.lead, candidate, ttl)
 
     async def resign(self, holder: str, epoch: int) -> None:

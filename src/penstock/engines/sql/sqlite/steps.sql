@@ -347,6 +347,9 @@ SELECT 1 FROM worker WHERE id = ?
 -- name: workers
 SELECT id, beat, joined_at, info FROM worker ORDER BY joined_at, id
 
+-- name: beats
+SELECT id, beat FROM worker
+
 -- name: join
 INSERT INTO worker (id, beat, joined_at, info) VALUES (?, 0, ?, ?)
 ON CONFLICT (id) DO UPDATE SET info = excluded.info
