@@ -258,9 +258,7 @@ async def test_a_leader_that_dies_with_a_worker_costs_one_lease_not_a_lease_and_
         assert await state_of(house, id) is State.READY
 
 
-async def test_a_candidate_reads_the_term_and_the_beats_with_one_call_and_nothing_else(
-    house, clock
-):
+async def test_a_candidate_makes_one_call_for_the_term_and_the_beats(house, clock):
     await house.engine.lead("other", 1000.0)
     async with house.candidate("a", Counted("chore")):
         handle = house.handles["a"]

@@ -49,6 +49,7 @@ from penstock.engines.records import (
     Filter,
     Glance,
     Hand,
+    Leadership,
     Mended,
     Page,
     Promoted,
@@ -288,9 +289,10 @@ class PostgresEngine(Engine):
 
     # --- lead and small values -----------------------------------------------------------------
 
-    async def lead(self, candidate: str, ttl: float) -> Term | None:
-        ((epoch,),) = await self._store().call(SQL["lead"], (candidate, ttl))
-        return None if epoch is None else Term(holder=candidate, epoch=epoch, left=ttl)
+    async def lead(self, candidate: str, ttl: float) -> Leadership:
+        ((epoch, beats),) = await self._store().call(SQL["lead"], (candidate, ttl))
+        term = None if epoch is None else Term(holder=candidate, epoch=epoch, left=ttl)
+        return Leadership(term, tuple(Sighting(*each) for each in beats.items()))
 
     async def resign(self, holder: str, epoch: int) -> None:
         await self._store().write(NEWS, control.resign, holder, epoch)

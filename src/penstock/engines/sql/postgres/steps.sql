@@ -8,7 +8,9 @@ SELECT * FROM penstock.exchange($1, $2, $3, $4, $5, $6, $7, $8::text[], $9, $10,
   $13::bigint[], $14::bigint[], $15::double precision[], $16::bigint[], $17::bigint[], $18, $19)
 
 -- name: lead
-SELECT penstock.lead(%s::text, %s::double precision)
+-- The term and the workers' beats in one statement: every process asks every few seconds.
+SELECT penstock.lead(%s::text, %s::double precision),
+       coalesce((SELECT jsonb_object_agg(id, beat) FROM penstock.worker), '{}')
 
 -- name: beat
 UPDATE penstock.worker SET beat = beat + 1 WHERE id = %s::text RETURNING 1
