@@ -15,7 +15,7 @@ import psycopg
 from chaos.notes import note
 from chaos.torn import tear
 from penstock import INJECTED, Penstock, current
-from penstock.events import AttemptEnded, Rescued, Stale
+from penstock.events import AttemptEnded, Stale
 
 URL = os.environ["CHAOS_URL"]
 FAILURES = 2
@@ -61,7 +61,7 @@ async def unlucky(work: float) -> None:
         raise ValueError("this attempt is one of those that fail")
 
 
-TASKS = [quick, quick, slow, threaded, isolated, unlucky]
+TASKS = [quick, slow, slow, threaded, isolated, unlucky]
 EFFECT = "INSERT INTO effect VALUES (%s)"
 
 if URL.startswith("postgresql"):
@@ -84,11 +84,6 @@ if URL.startswith("postgresql"):
 @app.on(AttemptEnded)
 def settled(event: AttemptEnded) -> None:
     note("settled", event.job, event.attempt or 0, event.worker or "-", type(event).__name__)
-
-
-@app.on(Rescued)
-def rescued(event: Rescued) -> None:
-    note("rescued", event.job, event.attempt, event.worker or "-", event.state)
 
 
 @app.on(Stale)

@@ -49,7 +49,7 @@ class Producer:
 
     def _work(self) -> float:
         """Seconds; a few attempts are long enough to be hit by several kills."""
-        return self._dice.choice([0.0, 0.05, 0.2, 1.0])
+        return self._dice.choice([0.0, 0.1, 0.5, 2.0])
 
     def _acknowledge(self, *jobs: Handle[Any]) -> None:
         note("acknowledged", *(job.id for job in jobs))
