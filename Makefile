@@ -42,11 +42,12 @@ test: check servers ## Check, then run every test (WORKERS=2, ARGS="-k name")
 chaos: servers ## Kill everything at random, then judge (KIND=sqlite|postgres SECONDS=60 SEED=7)
 	@cd tests && ../$(BIN)/python -m chaos $(KIND) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
-check: setup ## Lint, format, types and import rules, without running anything
+check: setup ## Lint, format, types, import rules and plain words, without running anything
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/python .ci/riddle_words.py src
 
 bench: setup ## Run the benchmarks (ARGS="--quick", "--only NAME", "--list")
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -113,7 +113,10 @@ def _version() -> str:
         return "(not installed)"
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(
+    invoke_without_command=True,
+    help="Penstock: a task queue and job scheduler. Nothing lost, nobody starved.",
+)
 def penstock(
     context: typer.Context,
     _version: Annotated[
@@ -121,7 +124,6 @@ def penstock(
         typer.Option("--version", is_eager=True, callback=_show_version, help="Say which it is."),
     ] = False,
 ) -> None:
-    """Penstock: a task queue and job scheduler. Nothing lost, nobody starved."""
     _show_help(context)
 
 
