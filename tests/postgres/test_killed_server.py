@@ -13,8 +13,8 @@ from penstock.errors import EngineUnavailable
 from processes.conftest import Shop
 from servers.postgres import Postgres
 
-JOBS = 20_000
-KILLS = 5
+JOBS = 6_000
+KILLS = 3
 CALLERS = 40
 """Who enqueue at the same time, one job after the other."""
 
@@ -81,7 +81,7 @@ async def under_load(shop: Shop, server: Postgres) -> list[int]:
     return killing.result()
 
 
-def test_a_server_that_is_killed_five_times_loses_nothing_and_settles_nothing_twice(
+def test_a_server_that_is_killed_again_and_again_loses_nothing_and_settles_nothing_twice(
     shop: Shop, server: Postgres
 ) -> None:
     worker = shop.supervisor("--processes", "2", "--concurrency", "20", module="postgres.tally:app")
