@@ -104,6 +104,7 @@ class Dispatcher:
             worker=worker,
             time=time,
             idle=SUSPECT_IDLE,
+            starting=lambda attempt: self._log_suspect(attempt, "in a child process"),
             unfit=self._run_alone,
         )
         others = (*self._by_kind.values(), self._suspects)
@@ -205,7 +206,6 @@ class Dispatcher:
                 why = "only a task with isolation='process' has its script run again"
                 self._run_alone(attempt, why)
                 return
-        self._log_suspect(attempt, "in a child process")
         attempt.pool = self._suspects
         self._suspects.put([attempt])
 

@@ -65,8 +65,9 @@ class ProcessPool(ThreadPool):
 
     ``begun`` is told when the handler is called, not before: getting there has its own limit. A
     child is replaced after ``max_jobs`` attempts, or if it has more memory than its task may, and
-    let go after ``idle`` seconds without an attempt. ``unfit`` is given, on the loop, attempts that
-    no child can run although their tasks need none, and why; without it they fail.
+    let go after ``idle`` seconds without an attempt. ``starting`` is called in a thread with each
+    attempt that is given to a child. ``unfit`` is given, on the loop, attempts that no child can
+    run although their tasks need none, and why; without it they fail.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class ProcessPool(ThreadPool):
         time: StoreTime,
         max_jobs: int | None = None,
         idle: float | None = None,
+        starting: Callable[[Attempt], None] | None = None,
         unfit: Callable[[Attempt, str], None] | None = None,
     ) -> None:
         super().__init__(size, runner, gate, clock, begun, finished, reserve)
@@ -90,6 +92,7 @@ class ProcessPool(ThreadPool):
         self._time = time
         self._max_jobs = max_jobs
         self._idle = idle
+        self._starting = starting
         self._unfit = unfit
         self._locations: dict[Callable[..., Any], TaskLocation | NotImportable] = {}
         self._seats: list[Seat] = []
@@ -185,6 +188,8 @@ class ProcessPool(ThreadPool):
             location = self._locations[function] = locate(function)
         if isinstance(location, NotImportable):
             return self._refused_by_children(attempt, location.why)
+        if self._starting is not None:
+            self._starting(attempt)
         how = ""
         for _ in range(TRIES):
             match self._ask(seat, attempt, location):
