@@ -15,7 +15,7 @@ from typing import Any, Final
 from penstock.clock import Clock
 from penstock.engines.engine import Engine
 from penstock.engines.records import Sighting
-from penstock.leader.observer import Observer
+from penstock.leader.dead_workers import Observer
 
 BATCH: Final = 500
 """Jobs per step."""

@@ -36,9 +36,9 @@ from penstock.engines.postgres.claim import Claimer
 from penstock.engines.postgres.connection import Connection, connect
 from penstock.engines.postgres.enqueue import Doubt
 from penstock.engines.postgres.errors import NAME, named_errors
-from penstock.engines.postgres.history import Vacuum
 from penstock.engines.postgres.pool import ConnectionPool
 from penstock.engines.postgres.transaction import SQL, Transactions
+from penstock.engines.postgres.vacuum import Vacuum
 from penstock.engines.postgres.wakeup import ANY, DONE, NEWS, WORK, Wakeups
 from penstock.engines.records import (
     Ask,

@@ -1,6 +1,5 @@
--- How a whole day leaves the history of a PostgreSQL store, `{day}` being its table, and how dead rows are
--- cleared away. Each statement is a transaction of its own: to detach while others go on needs two, and neither
--- that nor a vacuum can run inside one.
+-- How a whole day leaves the history of a PostgreSQL store, `{day}` being its table. Each statement is a
+-- transaction of its own: to detach while others go on needs two, and cannot run inside one.
 
 -- name: patience
 -- So long a lock is waited for, and all of those that a day needs: a store has many readers.
@@ -30,22 +29,3 @@ ALTER TABLE penstock.history DETACH PARTITION penstock.{day} FINALIZE
 
 -- name: drop
 DROP TABLE IF EXISTS penstock.{day}
-
--- name: dead
--- What the server has counted, and whether this role may clear it away.
-SELECT pg_stat_get_dead_tuples(oid), pg_stat_get_live_tuples(oid), pg_has_role(relowner, 'USAGE')
-  FROM pg_class WHERE oid = 'penstock.live'::regclass
-
--- name: limits
--- A vacuum that is at it already is left alone: an autovacuum that is waited for longer gives up. And a
--- session that wants to change the table waits for us, and all others for it: what takes longer is for autovacuum,
--- which gives way.
-SET lock_timeout = '100ms'; SET statement_timeout = '5s'
-
--- name: vacuum
--- The files stay as large as they are: to cut them would lock all others out for a moment.
-VACUUM (TRUNCATE false, PARALLEL 0) penstock.live, penstock.claim
-
--- name: counted
--- Before PostgreSQL 15 the server has counted a moment later.
-SELECT pg_sleep(CASE WHEN current_setting('server_version_num')::integer < 150000 THEN 1 ELSE 0 END)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.engines.records import Sighting
+from penstock.leader.dead_workers import Observer
 from penstock.leader.election import Election, ttl_beside
-from penstock.leader.observer import Observer
 
 LEASE = 15.0
 

@@ -12,9 +12,9 @@ import pytest
 
 from penstock.clock import SystemClock
 from penstock.engines.observed import Observed
-from penstock.engines.postgres import history
+from penstock.engines.postgres import vacuum
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.postgres.history import EVERY, IN_VAIN, SHARE, Vacuum
+from penstock.engines.postgres.vacuum import EVERY, IN_VAIN, SHARE, Vacuum
 from penstock.errors import EngineUnavailable
 from penstock.events import Bus
 from postgres.works import PATIENCE
@@ -63,7 +63,7 @@ def other(postgres_url: str, engine: PostgresEngine) -> Iterator[Person]:
 @pytest.fixture
 def many(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few dead rows are worth it."""
-    monkeypatch.setattr(history, "FEW", ROWS // 2)
+    monkeypatch.setattr(vacuum, "FEW", ROWS // 2)
 
 
 def rows_die(person: Person) -> None:
@@ -91,7 +91,7 @@ async def test_dead_rows_are_cleared_away_when_they_are_many(
     rows_die(person)
     assert await engine.tidy() == EVERY
     assert seen(person) == (ROWS, 0)
-    monkeypatch.setattr(history, "FEW", ROWS // 2)
+    monkeypatch.setattr(vacuum, "FEW", ROWS // 2)
     assert 0 < await engine.tidy() < IN_VAIN[0] / 2
     assert seen(person) == (0, 1)
     assert await rested(engine).tidy() == EVERY
@@ -138,9 +138,9 @@ async def test_whoever_is_at_it_already_is_left_alone(
     assert seen(person) == (ROWS, 0)
 
 
-def slowed(monkeypatch: pytest.MonkeyPatch, vacuum: str) -> None:
+def slowed(monkeypatch: pytest.MonkeyPatch, instead: str) -> None:
     """Let something else happen in the place of a vacuum."""
-    monkeypatch.setattr(history, "SQL", {**history.SQL, "vacuum": vacuum})
+    monkeypatch.setattr(vacuum, "SQL", {**vacuum.SQL, "vacuum": instead})
 
 
 @pytest.mark.usefixtures("many")
@@ -150,7 +150,7 @@ async def test_one_that_takes_too_long_leaves_its_turn_to_autovacuum(
     """Whoever tried again at once would cut it short at once, and lock out who has the time."""
     rows_die(person)
     limits = "SET statement_timeout = 1"
-    monkeypatch.setattr(history, "SQL", {**history.SQL, "limits": limits, "vacuum": LONG})
+    monkeypatch.setattr(vacuum, "SQL", {**vacuum.SQL, "limits": limits, "vacuum": LONG})
     assert await engine.tidy() > IN_VAIN[0] / 2
     assert await engine.tidy() > IN_VAIN[0] / 2
 
