@@ -377,5 +377,5 @@ class Penstock(Operations):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._facade.leave_loop()
-        await self.aclose()
+        if await self._facade.leave_loop():
+            await self.aclose()

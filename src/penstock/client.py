@@ -67,8 +67,15 @@ class Client:
         if self._opening is None:
             self._opening = asyncio.create_task(self._open(), name="penstock open")
             self._opening.add_done_callback(self._opened)
-        # One caller's cancellation must not take the handle from the others.
-        await asyncio.shield(self._opening)
+        opening = self._opening
+        try:
+            # One caller's cancellation must not take the handle from the others.
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if self._is_closed and opening.cancelled() and caller and not caller.cancelling():
+                raise EngineClosed("the store") from None
+            raise
 
     async def _open(self) -> None:
         engine = self._connect()
@@ -145,12 +152,15 @@ class Client:
 
         On failure: ``ResultTimeout``, ``JobGone``.
         """
+        limit = asyncio.timeout(timeout)
         try:
-            async with asyncio.timeout(timeout):
+            async with limit:
                 job = await self._results.ended(id)
         except TimeoutError:
+            if timeout is None or not limit.expired():
+                raise
             (job,) = await self.engine.get([id])
-            if timeout is not None and job is not None and not job.state.is_final:
+            if job is not None and not job.state.is_final:
                 raise ResultTimeout(id, job.state, timeout) from None
         if job is None:
             raise JobGone(id)

@@ -50,6 +50,8 @@ class LoopThread:
         self._wait = wait
         self._stopping = asyncio.Event()
         self._loop = asyncio.new_event_loop()
+        self._closing = threading.RLock()  # a signal handler may come while its thread holds it
+        self._is_closed = False
         # What is called from outside comes after this task's first step, so it finds the client.
         # The context is empty lest that of the first caller live as long as the process.
         self._living = self._loop.create_task(self._live(), context=Context())
@@ -73,7 +75,10 @@ class LoopThread:
 
     def call_soon(self, call: Callable[[], object]) -> None:
         """Have ``call`` made on the loop, in no caller's context; RuntimeError: it is closed."""
-        self._loop.call_soon_threadsafe(call, context=Context())
+        with self._closing:
+            if self._is_closed:
+                raise RuntimeError("the loop is closed")
+            self._loop.call_soon_threadsafe(call, context=Context())
 
     def stop(self) -> None:
         """Begin to end, from any thread; ``gone`` says when it has."""
@@ -87,6 +92,10 @@ class LoopThread:
             self._loop.run_until_complete(self._living)
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
+            with self._closing:
+                self._is_closed = True
+            # What was called until now is still made: a caller waits for it.
+            self._loop.run_until_complete(asyncio.sleep(0))
             self._loop.close()
             if self.gone.set_running_or_notify_cancel():  # else its waiter was cancelled
                 self.gone.set_result(None)
@@ -152,6 +161,7 @@ class Submission(Generic[R]):
             self._fail(EngineClosed("the store"))
         else:
             self._running = tasks.create_task(self._run())
+            self._running.add_done_callback(self._ended)
 
     async def _run(self) -> None:
         """Do the work; never raises, for that would end the work of all callers."""
@@ -164,6 +174,10 @@ class Submission(Generic[R]):
         except BaseException as error:
             self._error = error
         self._done()
+
+    def _ended(self, _: asyncio.Task[None]) -> None:
+        if not self.is_done:  # it was cancelled before its first step
+            self._fail(EngineClosed("the store"))
 
     def _fail(self, error: BaseException) -> None:
         self._error = error

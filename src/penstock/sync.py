@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import os
 import threading
 import weakref
@@ -128,7 +129,7 @@ class Facade:
         receipts: list[Receipt] = []
         for batch in _batches(drafts):
             try:
-                receipts += await self.ask(partial(_enqueue_batch, batch, timeout, 0.0))
+                receipts += await self._aput_batch(batch, timeout)
             except Exception as error:
                 error.add_note(_stored_before(receipts, drafts))
                 raise
@@ -140,14 +141,24 @@ class Facade:
             return receipts
         if spent >= timeout:
             raise self._too_late(f"{len(batch)} jobs", timeout)
-        receipts = self.call(partial(_enqueue_batch, batch, timeout, spent), what="enqueue_many")
+        # The batch keeps its own time limit; this one is for a store that does not even open.
+        receipts = self.call(
+            lambda client: client.enqueue_batch(batch, timeout, spent),
+            2 * timeout,
+            what="enqueue_many",
+        )
         return ours(batch, receipts) if spent else receipts
+
+    async def _aput_batch(self, batch: Sequence[Draft], timeout: float) -> list[Receipt]:
+        return await self.ask(
+            lambda client: client.enqueue_batch(batch, timeout), 2 * timeout, what="aenqueue_many"
+        )
 
     def _put_here(
         self, drafts: Sequence[Draft], timeout: float | None
     ) -> tuple[list[Receipt] | None, float]:
-        """Store jobs on this thread, and say how many seconds that took; None: they may be stored
-        if it took any time, and the façade's loop has to be asked.
+        """Store jobs on this thread; return receipts and the seconds spent. None: use the loop; if
+        seconds were spent, the jobs may be stored already.
         """
         thread = self._thread or self._start()
         engine = None if thread.is_here() else thread.engine
@@ -244,14 +255,17 @@ class Facade:
         client, uses = self._clients.get(loop) or (Client(self._source.connect, self._wait), 0)
         self._clients[loop] = client, uses + 1
 
-    async def leave_loop(self) -> None:
-        """Close the client of the running loop once it was left as often as joined."""
+    async def leave_loop(self) -> bool:
+        """Close the client of the running loop once it was left as often as joined; True: no loop
+        has one any more.
+        """
         loop = asyncio.get_running_loop()
         client, uses = self._clients.pop(loop, (None, 0))
         if client is not None and uses > 1:
             self._clients[loop] = client, uses - 1
         elif client is not None:
             await client.close()
+        return not self._clients
 
     @asynccontextmanager
     async def loop_client(self) -> AsyncIterator[None]:
@@ -275,8 +289,9 @@ class Facade:
         """The same, without blocking the caller's loop."""
         thread = self._stop()
         if thread is not None and not thread.is_here():
-            async with asyncio.timeout(CLOSE_PATIENCE):
-                await asyncio.wrap_future(thread.gone)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_PATIENCE):
+                    await asyncio.wrap_future(thread.gone)
             thread.thread.join(CLOSE_PATIENCE)
 
     def forget(self) -> tuple[object, ...]:
@@ -340,12 +355,6 @@ def _exit(facade: weakref.ref[Facade]) -> None:
 
 def _batches(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
     return (drafts[start : start + BATCH] for start in range(0, len(drafts), BATCH))
-
-
-async def _enqueue_batch(
-    batch: Sequence[Draft], timeout: float, spent: float, client: Client
-) -> list[Receipt]:
-    return await client.enqueue_batch(batch, timeout, spent)
 
 
 def _stored_before(receipts: Sequence[Receipt], drafts: Sequence[Draft]) -> str:

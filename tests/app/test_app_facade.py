@@ -17,6 +17,7 @@ import pytest
 from penstock import Penstock, events, sync
 from penstock.client import Client
 from penstock.clock import SystemClock
+from penstock.core.job import Draft
 from penstock.engines.memory.engine import MemoryEngine
 from penstock.engines.memory.store import MemoryStore
 from penstock.engines.records import Receipt
@@ -27,6 +28,7 @@ from penstock.errors import (
     EngineUnavailable,
     WrongThread,
 )
+from penstock.loop_thread import LoopThread, Submission
 
 
 @pytest.fixture
@@ -382,6 +384,62 @@ def test_whoever_comes_while_it_closes_is_told_or_served(app, task, in_thread):
     assert sum(count.jobs for count in app.counts()) >= served
 
 
+def test_a_call_that_is_cancelled_before_its_first_step_is_answered():
+    """It began in the very turn of the loop in which the thread was told to stop."""
+    thread = LoopThread(lambda: MemoryEngine(MemoryStore()))
+    answered = threading.Event()
+    submission = Submission(thread, _most_at_once, answered.set)
+
+    def stop_and_start() -> None:
+        thread._stopping.set()
+        submission._start()
+
+    thread.call_soon(stop_and_start)
+    assert answered.wait(10)
+    with pytest.raises(EngineClosed):
+        submission.value()
+    thread.thread.join(10)
+    late = Submission(thread, _most_at_once, answered.set)
+    late.submit()
+    with pytest.raises(EngineClosed):
+        late.value()
+
+
+async def _most_at_once(client: Client) -> int:
+    return client.engine.traits.max_batch
+
+
+async def test_a_caller_whose_client_closes_while_it_opens_is_told():
+    opening = asyncio.Event()
+
+    class Slow(MemoryEngine):
+        async def open(self) -> None:
+            opening.set()
+            await asyncio.Event().wait()
+
+    client = Client(lambda: Slow(MemoryStore()))
+    caller = asyncio.create_task(client.open())
+    await opening.wait()
+    await client.close()
+    with pytest.raises(EngineClosed):
+        await caller
+
+
+async def test_a_time_out_of_the_store_is_not_taken_for_the_callers(monkeypatch):
+    client = Client(lambda: MemoryEngine(MemoryStore()))
+    await client.open()
+    await client.engine.enqueue([Draft(id="a", task="t")])
+
+    async def fails(id: str) -> None:
+        raise EngineTimeout("memory://", "it does not answer")
+
+    monkeypatch.setattr(client._results, "ended", fails)
+    for timeout in (None, 600.0):
+        with pytest.raises(EngineTimeout):
+            await client.result("a", timeout)
+    await client.close()
+
+
 async def test_a_client_that_was_closed_stays_closed():
     """Work that was handed over before must not open the store again behind the closing."""
     client = Client(lambda: MemoryEngine(MemoryStore()))
@@ -467,6 +525,16 @@ async def test_the_client_of_a_loop_is_closed_with_the_last_block(app, task):
         assert _threads() == 0
     await task.aenqueue()
     assert _threads() == 1
+
+
+async def test_an_inner_block_leaves_the_app_open(app, task):
+    async with app:
+        handle = await asyncio.to_thread(task.enqueue)
+        async with app:
+            pass
+        assert _threads() == 1
+        assert (await asyncio.to_thread(handle.status)).id == handle.id
+    assert _threads() == 0
 
 
 async def test_coroutines_on_one_loop_share_commits(stuck, memory):

@@ -287,3 +287,15 @@ async def test_a_call_for_the_term_that_hangs_proves_no_death(house, clock):
         house.handles["a"].block("lead")
         await clock.elapse(4 * LEASE)
         assert await state_of(house, id) is State.RUNNING
+
+
+async def test_a_leader_says_once_that_it_leads_and_once_that_it_lost(house, clock, caplog):
+    caplog.set_level("INFO", "penstock.leader")
+    async with house.candidate("a", Counted("chore")):
+        house.handles["a"].down()
+        await clock.elapse(12.0)
+        await house.engine.lead("b", 1000.0)
+        house.handles["a"].up()
+        await clock.elapse(12.0)
+    said = [record.getMessage().partition(" leader")[0] for record in caplog.records]
+    assert said == ["elected", "leadership lost"]

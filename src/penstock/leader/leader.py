@@ -37,8 +37,10 @@ class Leader:
         self._rescue = rescue
         self._chores = chores
         self._clock = clock
-        self._elected = asyncio.Event()
-        """Set while the last try has won the term; whether it still stands is the election's."""
+        self._is_elected = False
+        """The last try has won the term; whether that still stands is the election's to say."""
+        self._won = asyncio.Event()
+        """Set by each try that has won the term."""
         self._looked = asyncio.Event()
         """Set by each look at the workers."""
 
@@ -74,12 +76,13 @@ class Leader:
         self._looked.set()
 
     def _note(self, is_elected: bool) -> None:
-        if is_elected and not self._elected.is_set():
+        if is_elected and not self._is_elected:
             _log.info("elected leader=%s epoch=%s", self._election.candidate, self._election.epoch)
-            self._elected.set()
-        elif not is_elected and self._elected.is_set():
+        elif not is_elected and self._is_elected:
             _log.warning("leadership lost leader=%s", self._election.candidate)
-            self._elected.clear()
+        self._is_elected = is_elected
+        if is_elected:
+            self._won.set()
 
     async def _resign(self, engine: Engine) -> None:
         try:
@@ -128,5 +131,5 @@ class Leader:
 
     async def _until_elected(self) -> None:
         """Sleep until a try has won the term; one that has run out must be won again."""
-        self._elected.clear()
-        await self._elected.wait()
+        self._won.clear()
+        await self._won.wait()

@@ -104,14 +104,20 @@ class PostgresInlet:
             return None
         with named_errors():
             plain = to_plain(drafts)
-            if plain is None or not self._lock.acquire(blocking=False):
+            if plain is None:
                 return None
+            is_held = False
             try:
+                # Inside the ``try``: a signal that raises after it leaves no lock behind.
+                is_held = self._lock.acquire(blocking=False)
+                if not is_held:
+                    return None
                 is_stored = self._store(drafts, plain, timeout)
             finally:
-                self._lock.release()
-                if not self._is_open:
-                    self.close()
+                if is_held:
+                    self._lock.release()
+                    if not self._is_open:
+                        self.close()
         return [Receipt(id, True) for id in ids_of(drafts)] if is_stored else None
 
     def close(self) -> None:
@@ -146,7 +152,7 @@ class PostgresInlet:
                 raise
         except BaseException as error:
             self._doubt.add(drafts)
-            if isinstance(error, errors._WaitTimeout):
+            if isinstance(error, errors._WaitTimeout) and SystemClock.monotonic() >= until:
                 what = "enqueue" if len(drafts) == 1 else f"{len(drafts)} jobs"
                 why = f"{what} took longer than {timeout:g} s"
                 raise EngineTimeout(NAME, why) from error

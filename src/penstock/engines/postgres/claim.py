@@ -49,6 +49,10 @@ Done = tuple[str | None, str | None, str | None, str | None]
 NOTHING: Final[Done] = (None, None, None, None)
 
 
+CTIDS_KEPT: Final = 20_000
+"""Rows whose places are remembered; jobs that another handle gave back are never asked for."""
+
+
 class Claimer:
     """The exchanges of one engine: what it remembers from one to the next."""
 
@@ -63,6 +67,8 @@ class Claimer:
     async def exchange(self, ask: Ask) -> Exchange:
         """See the contract."""
         check_outcomes(NAME, ask.outcomes)
+        if len(self.ctids) > CTIDS_KEPT:
+            self.ctids.clear()
         wakes = DONE if ask.outcomes else NEWS
         settled = [each for each in ask.outcomes if each.is_settled]
         if not settled:

@@ -99,6 +99,7 @@ class Listener:
     async def _listen(self) -> None:
         """Hear until the connection breaks or is found dead."""
         connection = await self._connect()
+        self._came.clear()  # what the connection before heard proves nothing of this one
         try:
             if connection.is_pooled:
                 raise CannotListen("a pooler lends its connections for one transaction each")
