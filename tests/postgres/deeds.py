@@ -305,7 +305,7 @@ class Lead(Deed):
 
     async def check(self, engine: Engine) -> None:
         await self.act(engine)
-        assert await engine.lead("another", 10.0) is None
+        assert (await engine.lead("another", 10.0)).term is None
 
 
 class Resign(Deed):

@@ -62,9 +62,6 @@ CREATE INDEX job_open     ON job (queue, state, priority, place, seq)
        WHERE state IN ('scheduled', 'ready') AND claimed_at IS NOT NULL;
 CREATE INDEX job_running  ON job (worker, queue)               WHERE state = 'running';
 CREATE INDEX job_finished ON job (finished_at, entry)          WHERE finished_at IS NOT NULL;
--- Dead letters are few beside what ended well, and are asked for again and again: how many per queue,
--- and which came last.
-CREATE INDEX job_failed ON job (queue, finished_at) WHERE state = 'failed';
 
 -- Ids that must not be used twice (law 6).
 CREATE TABLE ledger (id TEXT PRIMARY KEY, until REAL NOT NULL) WITHOUT ROWID;
