@@ -225,7 +225,7 @@ class ClaimLoop:
             nap = min(LONGEST_NAP, 0.005 * self._hollow)
             if await self._clock.wait(self._wake, nap):
                 return
-        timeout = self._poll * (1 + 0.1 * random())
+        timeout = self._poll * (0.95 + 0.05 * random())
         now = self._clock.monotonic()
         if self._may_be_last:
             # The store does not tell when other workers have run what is left: look soon, then

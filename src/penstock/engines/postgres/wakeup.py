@@ -47,7 +47,7 @@ POLL: Final = 1.0
 """Seconds after which a sleeper looks, whatever it was told."""
 OFTEN: Final = 0.02
 """Seconds between the first two polls; each pause is half as long again, up to ``POLL``."""
-LEASE: Final = 12.0
+LEASE: Final = 24.0
 """Seconds for which a sleeper is known; renewed at half of it."""
 DECISION: Final = 2.0
 """Seconds to wait for the listener to be proven, before we poll meanwhile."""
