@@ -96,7 +96,8 @@ class Inlet(Protocol):
         None: the connection is in use by another thread, or broken, or these jobs need more than
         this way can do. Then call ``enqueue``: it finds what this call may have stored.
         On failure: ``ItemRefused``; ``EngineTimeout`` after ``timeout`` seconds: then the jobs may
-        be stored all the same.
+        be stored all the same; ``EngineReentered`` if it interrupts a call of its own thread that
+        holds what ``enqueue`` would wait for.
         """
 
 

@@ -43,9 +43,7 @@ from penstock.engines.records import (
 )
 from penstock.engines.retrying import Retrying
 from penstock.engines.wrapper import Arguments, EngineWrapper, Result
-from penstock.errors import (
-    LeaseLost,
-)
+from penstock.errors import LeaseLost
 from penstock.events import Bus, Enqueued
 
 NOT_REPEATED: Final = frozenset(

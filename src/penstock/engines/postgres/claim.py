@@ -242,7 +242,6 @@ class Header(msgspec.Struct, frozen=True):
     cancels: list[str] | None = None
     passed: bool = False
     """A job that runs at most once stays in line before some that were given."""
-    contended: bool = False
     fair: bool = False
     lowered: int = 0
     took: float | None = None

@@ -263,6 +263,6 @@ BEGIN
     'now', now_,
     'due', due_at_,
     'cancels', cancels_,
-    'passed', coalesce(passed_, false), 'contended', contended_, 'fair', fair_, 'wide', is_wide_, 'took', took_,
+    'passed', coalesce(passed_, false), 'fair', fair_, 'wide', is_wide_, 'took', took_,
     'lowered', lowest_))::penstock.taken;
 END $$;
