@@ -127,7 +127,7 @@ def _chosen(
 
 def _python(engine: str) -> str:
     """The interpreter that has the contenders of an engine; theirs is made if need be."""
-    if engine == "sqlite":
+    if engine != "postgres":
         return sys.executable
     if modules := peers.modules():
         os.environ[peers.MODULES] = str(modules)

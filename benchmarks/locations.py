@@ -1,6 +1,8 @@
-"""Where a measurement keeps its stores: a directory for SQLite, databases of one PostgreSQL server.
+"""Where a measurement keeps its stores: a directory for SQLite, databases of one PostgreSQL server,
+or the memory of its process.
 
-A location can be written down, so that another process finds the same stores.
+A location can be written down, so that another process finds the same stores, but for those in
+memory.
 """
 
 from __future__ import annotations
@@ -70,6 +72,23 @@ class Directory(Location):
         shutil.rmtree(self.path)
 
 
+class Memory(Location):
+    """Stores of this process whose names begin alike."""
+
+    @classmethod
+    def new(cls) -> str:
+        return f"bench-{uuid.uuid4().hex[:8]}"
+
+    def url(self, name: str) -> str:
+        return f"memory://{self.text}-{name}"
+
+    def settle(self, name: str) -> None:
+        """Nothing: all is done within the calls."""
+
+    def clear(self) -> None:
+        """Nothing: they end with the process."""
+
+
 class Databases(Location):
     """Databases of the server whose names begin alike."""
 
@@ -110,7 +129,11 @@ def _connected(url: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-LOCATIONS: Final[Mapping[str, type[Location]]] = {"sqlite": Directory, "postgres": Databases}
+LOCATIONS: Final[Mapping[str, type[Location]]] = {
+    "sqlite": Directory,
+    "postgres": Databases,
+    "memory": Memory,
+}
 
 
 @contextmanager

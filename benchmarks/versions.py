@@ -15,6 +15,7 @@ from benchmarks.locations import SERVER
 from benchmarks.peers import MODULES
 
 PACKAGES = {
+    "memory": ("penstock", "msgspec", "uvloop"),
     "sqlite": ("penstock", "msgspec", "uvloop", "huey"),
     "postgres": (
         *("penstock", "msgspec", "uvloop", "psycopg", "asyncpg"),
@@ -32,11 +33,11 @@ def versions(engine: str) -> dict[str, str]:
 def _store(engine: str) -> Iterator[tuple[str, str]]:
     if engine == "sqlite":
         yield "sqlite", sqlite3.sqlite_version
-        return
-    import psycopg
+    elif engine == "postgres":
+        import psycopg
 
-    with psycopg.connect(os.environ[SERVER]) as connection:
-        yield "postgresql", str(connection.info.parameter_status("server_version"))
+        with psycopg.connect(os.environ[SERVER]) as connection:
+            yield "postgresql", str(connection.info.parameter_status("server_version"))
 
 
 def _installed(engine: str) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,7 @@ ENGINES: Final[Mapping[str, Mapping[str, str]]] = {
         "chancy": "ChancyPostgres",
         "graphile": "GraphilePostgres",
     },
+    "memory": {"penstock": "PenstockMemory"},
 }
 
 PYTHON_PEERS: Final = ("pgqueuer", "procrastinate", "oban", "chancy")

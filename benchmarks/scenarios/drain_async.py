@@ -10,7 +10,7 @@ from benchmarks.contenders import PYTHON_PEERS
 from benchmarks.contenders.contender import Contender
 from benchmarks.scenario import Figure, Figures, Goal, Scale, Scenario
 
-JOBS = {"sqlite": 20_000, "postgres": 60_000}
+JOBS = {"memory": 20_000, "sqlite": 20_000, "postgres": 60_000}
 
 
 def measure(contender: Contender, scale: Scale) -> Figures:
@@ -37,4 +37,5 @@ SCENARIO = Scenario(
         ),
     ),
     run=measure,
+    engines=("memory", "sqlite", "postgres"),
 )

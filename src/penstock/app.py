@@ -88,7 +88,7 @@ class Penstock(Operations):
         self.bus = Bus()
         clock = clock or SystemClock()
         wait = self.settings.wait_for_store
-        connect = partial(observed, connector(self.url, clock), self.bus, wait)
+        connect = partial(observed, connector(self.url, clock), self.bus, self.settings)
         self._source = StoreSource(StoreOpener(connect, clock), lender(self.url))
         self._facade = Facade(self._source, str(self.url), wait)
         self._tasks: dict[str, Sender[..., Any]] = {}
@@ -352,7 +352,7 @@ class Penstock(Operations):
             settings,
             clock=opener.clock,
             parent=parent,
-            upkeep=upkeep(settings, opener.clock),
+            upkeep=upkeep(settings, opener.clock, self.bus),
         )
 
     # --- life ----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from penstock.core.job import Draft, Job
 from penstock.engines.batcher import Batcher
 from penstock.engines.engine import Engine
 from penstock.engines.records import Receipt
+from penstock.engines.waiting import wait_for_results
 from penstock.errors import (
     EngineClosed,
     EngineTimeout,
@@ -256,8 +257,8 @@ class ResultWatcher:
         """Ask for all awaited jobs: at once if a caller joined, else until one has ended."""
         if self._joined.is_set():
             self._joined.clear()
-            return await self._engine.results(tuple(self._waiting), 0.0)
-        self._nap = asyncio.create_task(self._engine.results(tuple(self._waiting), NAP))
+            return await wait_for_results(self._engine, tuple(self._waiting), 0.0)
+        self._nap = asyncio.create_task(wait_for_results(self._engine, tuple(self._waiting), NAP))
         try:
             return await self._nap
         except asyncio.CancelledError:

@@ -47,6 +47,26 @@ class Settings:
     """Attempts of sync tasks that one worker runs at once."""
     children: int = 4
     """Attempts of tasks with ``isolation="process"`` that one worker runs at once."""
+    prefetch: int = 1000
+    """Jobs beyond its free slots that one worker may hold, at most; long jobs mean none."""
+    patience: float = 1.0
+    """How long a claimed job may wait for a slot before its worker gives it back."""
+    poll: float = 1.0
+    """How long an idle worker sleeps between two looks at the store, when nothing wakes it."""
+    grace: float = 5.0
+    """How long, after the drain, cancelled attempts may clean up and the store may be away."""
+    stall_limit: float = 30.0
+    """How long an attempt that must end may go on before its process counts as wedged."""
+    leader_ttl: float = 10.0
+    """How long a leader that shows no sign of life leads; at most two thirds of the lease."""
+    upkeep_every: float = 60.0
+    """How long the leader waits at most between two rounds of pruning and repairing."""
+    upkeep_batch: int = 200
+    """Jobs that one step of the leader's upkeep promotes, prunes or rescues at most."""
+    store_timeout: float = 10.0
+    """How long one call to the store may take."""
+    store_tries: int = 5
+    """How often a call to the store is tried while it is away, where that is safe."""
     priorities: Mapping[str, int] = field(default_factory=dict)
     """Labels of your own, beside high (0), normal (5) and low (10)."""
 
@@ -65,14 +85,26 @@ class SettingsGiven(TypedDict, total=False):
     concurrency: int | None
     threads: int | None
     children: int | None
+    prefetch: int | None
+    patience: float | str | timedelta | None
+    poll: float | str | timedelta | None
+    grace: float | str | timedelta | None
+    stall_limit: float | str | timedelta | None
+    leader_ttl: float | str | timedelta | None
+    upkeep_every: float | str | timedelta | None
+    upkeep_batch: int | None
+    store_timeout: float | str | timedelta | None
+    store_tries: int | None
     priorities: Mapping[str, int] | None
 
 
-_COUNTS: Final = frozenset({"max_payload", "max_result", "concurrency", "threads", "children"})
+_COUNTS: Final = frozenset(setting.name for setting in fields(Settings) if setting.type == "int")
 _DURATIONS: Final = frozenset(
-    {"keep_finished", "remember", "enqueue_timeout", "wait_for_store", "lease", "drain"}
+    setting.name for setting in fields(Settings) if setting.type == "float"
 )
-_MAY_BE_ZERO: Final = frozenset({"keep_finished", "drain", "wait_for_store"})
+_MAY_BE_ZERO: Final = frozenset(
+    {"keep_finished", "drain", "wait_for_store", "prefetch", "patience", "grace"}
+)
 
 
 def load(
@@ -141,7 +173,7 @@ def _checked(source: str, name: str, value: object, seconds: Callable[..., float
     if name == "url":
         return value
     if name in _COUNTS:
-        return _count(called, value)
+        return _count(called, value, least=0 if name in _MAY_BE_ZERO else 1)
     if name in _DURATIONS:
         duration = seconds(value, name=called)
         if duration == 0 and name not in _MAY_BE_ZERO:
@@ -153,11 +185,11 @@ def _checked(source: str, name: str, value: object, seconds: Callable[..., float
     raise BadOption(called, value, f"no such setting; there are {known}")
 
 
-def _count(called: str, value: object) -> int:
+def _count(called: str, value: object, least: int) -> int:
     if isinstance(value, str) and value.strip().isdecimal():
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BadOption(called, value, "give a whole number from 1")
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise BadOption(called, value, f"give a whole number from {least}")
     return value
 
 

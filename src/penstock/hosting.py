@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import fields
 from typing import Any, Final, Self, TypedDict
 
 from penstock.clock import Clock
@@ -20,6 +21,7 @@ from penstock.core.job import priority_number
 from penstock.core.units import Duration, seconds, size
 from penstock.engines.engine import Engine
 from penstock.errors import BadOption, CannotHost
+from penstock.events import Bus, LeaderElected
 from penstock.leader.chores import Rescue, all_chores
 from penstock.leader.election import Election, ttl_beside
 from penstock.leader.leader import Leader
@@ -72,15 +74,11 @@ def worker_settings(
     given: WorkerOptions, settings: Settings, queues: Iterable[str]
 ) -> WorkerSettings:
     """The settings of one worker; ``queues`` are those of an app that does not say."""
-    chosen: dict[str, Any] = {
-        "queues": tuple(dict.fromkeys(queues)),
-        "concurrency": settings.concurrency,
-        "threads": settings.threads,
-        "children": settings.children,
-        "lease": settings.lease,
-        "drain": settings.drain,
-        "keep_finished": settings.keep_finished,
+    shared = {field.name for field in fields(WorkerSettings)} & {
+        field.name for field in fields(Settings)
     }
+    chosen: dict[str, Any] = {name: getattr(settings, name) for name in shared}
+    chosen["queues"] = tuple(dict.fromkeys(queues))
     for name, value in given.items():
         if name not in WorkerOptions.__annotations__:
             known = ", ".join(WorkerOptions.__annotations__)
@@ -133,15 +131,21 @@ def _is_number(text: str) -> bool:
     return text.removeprefix("-").isdecimal()
 
 
-def upkeep(settings: WorkerSettings, clock: Clock) -> Upkeep | None:
+def upkeep(settings: WorkerSettings, clock: Clock, bus: Bus) -> Upkeep | None:
     """What a worker with these settings does for all: it stands for election, and leads."""
     if not settings.leads:
         return None
 
-    async def lead(engine: Engine, candidate: str) -> None:
-        election = Election(candidate, clock, ttl_beside(settings.lease))
-        rescue = Rescue(settings.lease, clock)
-        await Leader(election, rescue, all_chores(settings.keep_finished), clock).run(engine)
+    def elected(leader: str, epoch: int) -> None:
+        if bus.wants(LeaderElected):
+            bus.publish(LeaderElected(at=clock.now(), leader=leader, epoch=epoch))
+
+    async def lead(engine: Engine, candidate: str, wrote_at: Callable[[], float]) -> None:
+        ttl = min(settings.leader_ttl, ttl_beside(settings.lease))
+        election = Election(candidate, clock, ttl)
+        rescue = Rescue(settings.lease, clock, wrote_at, settings.upkeep_batch)
+        chores = all_chores(settings.keep_finished, settings.upkeep_every, settings.upkeep_batch)
+        await Leader(election, rescue, chores, clock, elected).run(engine)
 
     return lead
 

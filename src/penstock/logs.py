@@ -17,16 +17,16 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from traceback import format_exception_only
-from types import MappingProxyType
 from typing import Any, Final, Literal, TextIO
 
 import msgspec
 
 from penstock.context import CURRENT, Context
+from penstock.core.job import Job, State
 from penstock.errors import BadOption
 
 FORMATS: Final = ("text", "json")
@@ -48,12 +48,39 @@ def say(
     """Write one event with its fields: ``worker joined worker=w1 tasks=3``."""
     if not logger.isEnabledFor(level):
         return
-    text = " ".join((event, *(f"{name}={_word(value)}" for name, value in fields.items())))
-    extra = {"event": event, "fields": fields}
+    text = event + "".join([f" {name}={_word(value)}" for name, value in fields.items()])
+    trace = None if exc_info is None else (type(exc_info), exc_info, exc_info.__traceback__)
+    # As ``logger.log`` does it, but without its search for the caller through all frames.
+    caller = sys._getframe(1)
+    place = (caller.f_code.co_filename, caller.f_lineno)
+    said = (logger.name, level, *place, "%s", (text,), trace, caller.f_code.co_name)
     try:
-        logger.log(level, "%s", text, exc_info=exc_info, extra=extra, stacklevel=2)
+        record = logger.makeRecord(*said, {"event": event, "fields": fields})
     except KeyError:  # a record factory of the user has taken one of the two names
-        logger.log(level, "%s", text, exc_info=exc_info, stacklevel=2)
+        record = logger.makeRecord(*said)
+    logger.handle(record)
+
+
+def say_given_up(logger: logging.Logger, job: str, reason: str, /, **facts: Any) -> None:
+    """Write that a job has failed of a crash: too many of them, or the one after which a job that
+    runs at most once may have run.
+    """
+    say(logger, logging.ERROR, "job given up", job=job, **facts, reason=reason)
+
+
+def say_rescued(logger: logging.Logger, rescued: Iterable[Job]) -> None:
+    """Write which of the jobs that were taken from dead workers are given up."""
+    for job in rescued:
+        if job.state is State.FAILED:
+            facts: dict[str, Any] = {
+                "task": job.task,
+                "queue": job.queue,
+                "attempt": job.attempt,
+                "crashes": job.crashes,
+            }
+            if job.correlation_id is not None:
+                facts["correlation_id"] = job.correlation_id
+            say_given_up(logger, job.id, job.reason or "", **facts)
 
 
 # --- the attempt in every record ----------------------------------------------------------------
@@ -102,8 +129,10 @@ class _Factory:
 
 
 def _add_attempt(record: logging.LogRecord, attempt: Context | None) -> None:
-    found = _OUTSIDE if attempt is None else _facts(attempt)
-    record.__dict__ = _Attributes({**found, **record.__dict__})
+    attributes = _Attributes(record.__dict__)
+    for name, fact in _OUTSIDE if attempt is None else _facts(attempt).items():
+        attributes.setdefault(name, fact)
+    record.__dict__ = attributes
     if attempt is not None:
         attempt.alive()
 
@@ -120,7 +149,7 @@ def _facts(attempt: Context) -> dict[str, Any]:
     }
 
 
-_OUTSIDE: Final[Mapping[str, Any]] = MappingProxyType(dict.fromkeys(ATTEMPT))
+_OUTSIDE: Final = tuple((name, None) for name in ATTEMPT)
 
 
 class _Attributes(dict[str, Any]):
@@ -155,9 +184,8 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         at = f"{self.formatTime(record, '%H:%M:%S')}.{int(record.msecs):03d}"
         level = f"{record.levelname:<5}"
-        colour = next((code for least, code in _COLOURS if record.levelno >= least), "")
-        if self._colours and colour:
-            level = f"\x1b[{colour}m{level}\x1b[0m"
+        if self._colours:
+            level = _coloured(level, record.levelno)
         whose = "" if _is_ours(record) else f"{record.name}: "
         line = f"{at} {level} {whose}{_one_line(record.getMessage())}"
         for name, label in _SHOWN:
@@ -169,6 +197,11 @@ class TextFormatter(logging.Formatter):
 
 _SHOWN: Final = (("job", "job"), ("attempt", "attempt"), ("correlation_id", "correlation"))
 _COLOURS: Final = ((logging.ERROR, "31"), (logging.WARNING, "33"), (logging.INFO, "32"))
+
+
+def _coloured(text: str, level: int) -> str:
+    colour = next((code for least, code in _COLOURS if level >= least), "")
+    return f"\x1b[{colour}m{text}\x1b[0m" if colour else text
 
 
 class JsonFormatter(logging.Formatter):
@@ -284,9 +317,12 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]
 
 def _word(value: object) -> str:
     """A value in a line of text; in quotes where it would not be one word."""
-    text = _text(value)
-    is_plain = text.isprintable() and text and not set(' "=') & set(text)
-    return text if is_plain else json.dumps(text, ensure_ascii=False)
+    text = value if type(value) is str else _text(value)
+    is_word = text and text.isprintable() and not ("=" in text or " " in text or '"' in text)
+    return text if is_word else _QUOTED.encode(_text(text))
+
+
+_QUOTED: Final = json.JSONEncoder(ensure_ascii=False)
 
 
 def _one_line(text: str) -> str:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from penstock.client import Client
 from penstock.core.job import WAITING, Hold, State
 from penstock.core.units import Duration, seconds
+from penstock.engines import reads
 from penstock.engines.engine import Engine
 from penstock.engines.records import (
     Control,
@@ -92,7 +93,7 @@ class Operations:
         """
         word("queue", queue)
         _check(changes)
-        queues = await self._facade.ask(lambda client: client.engine.queues())
+        queues = await self._facade.ask(lambda client: reads.queues(client.engine))
         settings: QueueSettings = replace(queues.get(queue, QueueSettings()), **changes)
         await self._facade.ask(lambda client: client.engine.set_queue(queue, settings))
         return settings
@@ -218,19 +219,19 @@ class Operations:
     async def acount(self, **which: Unpack[Which]) -> int:
         """Return how many jobs fit."""
         chosen = chosen_by(which)
-        return await self._facade.ask(lambda client: client.engine.count(chosen))
+        return await self._facade.ask(lambda client: reads.count(client.engine, chosen))
 
     async def acounts(self) -> list[Count]:
-        """Return how many jobs there are per queue, state and hold."""
-        return await self._facade.ask(lambda client: client.engine.counts())
+        """Return how many jobs there are per queue, priority, state and hold."""
+        return await self._facade.ask(lambda client: client.engine.counts(Filter()))
 
     async def anow(self) -> float:
         """Return the store's instant: the one that decides what is due."""
-        return await self._facade.ask(lambda client: client.engine.now())
+        return await self._facade.ask(lambda client: reads.now(client.engine))
 
     async def aqueues(self) -> dict[str, QueueSettings]:
         """Return every queue that has a setting or a job."""
-        return await self._facade.ask(lambda client: client.engine.queues())
+        return await self._facade.ask(lambda client: reads.queues(client.engine))
 
     async def aworkers(self) -> list[WorkerInfo]:
         """Return every worker that has a lease."""

@@ -12,16 +12,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.clock import Clock
+from penstock.config import Settings
+from penstock.core.finding import Finding
 from penstock.core.job import Draft
 from penstock.core.transactions import Effects
 from penstock.core.units import seconds
 from penstock.engines.engine import Engine
 from penstock.engines.observed import Observed
 from penstock.engines.records import Receipt
+from penstock.engines.wrapper import EngineWrapper
 from penstock.errors import (
     BadOption,
     MissingDriver,
@@ -213,9 +216,34 @@ def connect(url: str, clock: Clock) -> Engine:
     return connector(parse(url), clock)()
 
 
-def observed(connect: Callable[[], Engine], bus: Bus, outlast: float = 0.0) -> Engine:
+def observed(connect: Callable[[], Engine], bus: Bus, settings: Settings) -> Engine:
     """A new handle that repeats what may be repeated, and tells ``bus`` what happens."""
-    return Observed(connect(), bus, outlast=outlast)
+    return Observed(
+        connect(),
+        bus,
+        timeout=settings.store_timeout,
+        tries=settings.store_tries,
+        outlast=settings.wait_for_store,
+    )
+
+
+@runtime_checkable
+class Examined(Protocol):
+    """An engine that can say how the place is where its jobs live."""
+
+    async def checkup(self, *, thorough: bool = False) -> list[Finding]:
+        """Whether it can be reached, its version, room and safety. With ``thorough``, also whether
+        all of it is sound, which may take long.
+
+        Open or not: nothing is made, migrated or changed. On failure: what is wrong is a finding.
+        """
+
+
+async def checkup(engine: Engine, *, thorough: bool) -> list[Finding]:
+    """What there is to say of the place where the jobs of this handle live; for the doctor."""
+    while isinstance(engine, EngineWrapper):
+        engine = engine.inner
+    return await engine.checkup(thorough=thorough) if isinstance(engine, Examined) else []
 
 
 def connector(url: Url, clock: Clock) -> Callable[[], Engine]:

@@ -34,7 +34,16 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.handle import Handle, Origin
-from penstock.options import EnqueueOptions, Options, decided, draft, drafts, merged, word
+from penstock.options import (
+    EnqueueOptions,
+    Options,
+    answers,
+    decided,
+    draft,
+    drafts,
+    merged,
+    word,
+)
 from penstock.sync import Facade
 
 P = ParamSpec("P")
@@ -181,7 +190,7 @@ class Sender(Generic[P, R]):
             why = f"enqueue_many takes a list of tuples or dicts, one per job, not {items!r}"
             raise BadArguments(self.name, why)
         payloads: list[bytes] = []
-        jobs: list[Draft] = []
+        said: list[dict[str, Any]] = []
         has_hooks = bool(self.options.hooks)
         encode, most = self.spec.signature.encode, self._settings.max_payload
         index = 0
@@ -190,9 +199,8 @@ class Sender(Generic[P, R]):
                 args, kwargs = (item, _NO_NAMES) if type(item) is tuple else self._call(item)
                 payload = encode(args, kwargs, most)
                 if has_hooks:
-                    jobs.append(self._drafted(payload))
-                else:
-                    payloads.append(payload)
+                    said.append(answers(self.options, self.spec, payload, self._settings))
+                payloads.append(payload)
             except UsageError as error:
                 raise BadItem(self.name, index, error) from error
             except Exception as error:
@@ -202,9 +210,7 @@ class Sender(Generic[P, R]):
         if self.options.id is not None and index > 1:
             why = f"one id for {index} jobs; give a function of the arguments instead"
             raise BadOption("id", self.options.id, why)
-        if has_hooks:
-            return jobs
-        return drafts(self.spec.name, payloads, self.options, self._settings)
+        return drafts(self.spec.name, payloads, self.options, self._settings, said)
 
     def _call(self, item: Item) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         match item:

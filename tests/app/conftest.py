@@ -11,8 +11,8 @@ import pytest
 
 from penstock import Penstock
 from penstock.core.job import ErrorRecord, Job, Outcome, OutcomeKind
-from penstock.engines.memory.engine import MemoryEngine
 from penstock.engines.records import Ask, WorkerInfo
+from penstock.engines.waiting import wait_for_results
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +116,7 @@ def hand(app) -> HandWorker:
 
 
 class Calls:
-    """What was asked of ``results``: how many calls at a time, and for which ids."""
+    """What was asked of ``wait_for_results``: how many calls at a time, and for which ids."""
 
     def __init__(self) -> None:
         self.under_way = 0
@@ -155,7 +155,7 @@ class Calls:
 @pytest.fixture
 def calls(monkeypatch):
     calls = Calls()
-    monkeypatch.setattr(MemoryEngine, "results", calls.wrap(MemoryEngine.results))
+    monkeypatch.setattr("penstock.client.wait_for_results", calls.wrap(wait_for_results))
     return calls
 
 

@@ -114,7 +114,8 @@ def test_an_apps_labels_are_added_to_the_three(here):
             {"colour": "red"},
             "colour='red': no such setting; there are url, max_payload, max_result, "
             "keep_finished, remember, enqueue_timeout, wait_for_store, lease, drain, concurrency, "
-            "threads, children, priorities",
+            "threads, children, prefetch, patience, poll, grace, stall_limit, leader_ttl, "
+            "upkeep_every, upkeep_batch, store_timeout, store_tries, priorities",
         ),
     ],
 )

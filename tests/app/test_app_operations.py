@@ -22,8 +22,8 @@ def test_jobs_are_counted_by_queue_and_state(app, send):
     send.using(delay=60).enqueue()
     found = sorted(app.counts(), key=lambda count: count.state)
     assert found == [
-        Count(queue="mail", state=State.READY, hold=None, jobs=2),
-        Count(queue="mail", state=State.SCHEDULED, hold=None, jobs=1),
+        Count(queue="mail", priority=5, state=State.READY, hold=None, jobs=2),
+        Count(queue="mail", priority=5, state=State.SCHEDULED, hold=None, jobs=1),
     ]
 
 

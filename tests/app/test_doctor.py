@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from conformance.steps import settle
+from conformance.steps import depose, elect, settle
 from penstock import Penstock
 from penstock.core.job import Draft, Hold, Job
 from penstock.doctor import Expected, Finding, Level, examine
 from penstock.engines.engine import Engine
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.records import Ask, QueueSettings, WorkerInfo
+from penstock.engines.records import Ask, Cell, QueueSettings, WorkerInfo
 from penstock.errors import EngineUnavailable
 from penstock.stores import connect
 from penstock.testing import Faulty
@@ -50,7 +51,7 @@ class Store:
         facts = {"queues": ("mail",), "tasks": ("send",), "slots": 2, "lease": 15.0}
         await self.engine.join(WorkerInfo(id=id, **{**facts, **fields}))
         if leads:
-            await self.engine.lead(id, 3600)
+            await elect(self.engine, id, 3600)
         return id
 
     async def taken(self, worker: str = "w") -> Job:
@@ -143,8 +144,8 @@ async def test_a_worker_whose_beat_stands_still(store):
     await store.put()
     await store.taken()
     await store.staffed("lives", leads=False)
-    await store.engine.resign("w", 1)
-    await store.engine.lead("lives", 3600)
+    await depose(store.engine)
+    await elect(store.engine, "lives", 3600)
     found = await store.examined("lives", watch=2)
     assert bad(found) == ["leases"]
     level, text, step = told(found, "leases")
@@ -176,7 +177,7 @@ async def test_nobody_leads(store):
 
 async def test_a_leader_without_a_lease(store):
     await store.staffed(leads=False)
-    await store.engine.lead("other", 60)
+    await elect(store.engine, "other", 60)
     found = await store.examined("w")
     assert bad(found) == []
     level, text, _ = told(found, "leader")
@@ -189,7 +190,7 @@ async def test_running_jobs_without_a_lease(store, leads):
     await store.put()
     await store.taken()
     await store.engine.leave("w")
-    await store.engine.resign("w", 1)
+    await depose(store.engine)
     await store.staffed("lives", leads=leads)
     found = await store.examined("lives")
     level, text, step = told(found, "orphans")
@@ -362,7 +363,7 @@ async def test_history_that_nobody_prunes(store):
     await store.put()
     await settle(store.engine, await store.taken(), "succeeded")
     store.clock.advance(3600 * 27)
-    await store.engine.lead("w", 3600)
+    await elect(store.engine, "w", 3600)
     found = await store.examined("w")
     assert bad(found) == ["history"]
     assert told(found, "history") == (
@@ -393,7 +394,7 @@ async def test_a_clock_that_went_back_shows_by_a_job(store):
     await store.staffed()
     await store.put()
     store.clock.jump(-100)
-    await store.engine.lead("w", 3600)
+    await elect(store.engine, "w", 3600)
     found = await store.examined("w")
     assert bad(found) == ["clock"]
     level, text, step = told(found, "clock")
@@ -417,8 +418,9 @@ async def test_a_clock_that_is_behind_shows_by_a_worker(store):
 @pytest.mark.every_engine
 async def test_a_store_with_a_clock_of_its_own_that_is_ahead(store):
     class Ahead(Faulty):
-        async def now(self) -> float:
-            return await super().now() + 30
+        async def cell(self, name: str) -> Cell:
+            cell = await super().cell(name)
+            return replace(cell, now=cell.now + 30)
 
     await store.staffed()
     found = await store.examined("w", handle=lambda: Ahead(store.handle()))

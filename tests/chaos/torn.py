@@ -56,5 +56,5 @@ KINDS: dict[str, Callable[[Engine], Engine]] = {"dropping": Dropping, "forgettin
 def tear(app: Penstock, kind: str) -> None:
     """Let the app's store be a broken one, from the next handle on."""
     whole = connector(app.url, app.clock)
-    broken = partial(observed, lambda: KINDS[kind](whole()), app.bus)
+    broken = partial(observed, lambda: KINDS[kind](whole()), app.bus, app.settings)
     app._source.put(replace(app._source.opener, connect=broken))

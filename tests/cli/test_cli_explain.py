@@ -89,9 +89,9 @@ def test_a_job_that_is_not_there_ends_with_1(
     done = penstock("explain", "nobody")
     assert (done.code, done.out) == (1, "")
     assert done.err == (
-        "Error: job nobody: the store does not know this id: it was pruned, purged or never "
+        "Error: job nobody: the store does not have this job: it was pruned, purged or never "
         "enqueued here; compare the id and the store (--url, PENSTOCK_URL) with those of who "
-        "enqueued it\n"
+        "enqueued it; to keep jobs for longer after their end, raise keep_finished\n"
     )
     done = penstock("explain", "nobody", "--json")
     assert (done.code, done.err) == (1, "")

@@ -25,7 +25,8 @@ from penstock.cli.top.render import Field, Panel, ScreenState, frame, shares
 from penstock.cli.top.view import BeatAges, View
 from penstock.clock import SystemClock
 from penstock.core.job import ErrorRecord, Job, Outcome, OutcomeKind, State
-from penstock.engines.records import Ask, Count, Glance, QueueSettings, Report, WorkerInfo
+from penstock.engines.reads import Overview
+from penstock.engines.records import Ask, Count, QueueSettings, Report, WorkerInfo
 from penstock.stores import connect
 
 
@@ -363,7 +364,7 @@ def job(**fields: Any) -> Job:
 
 def test_text_from_a_store_cannot_move_the_cursor() -> None:
     evil = job(key="\x1b[2J", note="\r\n", started=True, progress=0.1)
-    view = View("sqlite:///x", Glance(now=0.0, running=(evil,)), 10.0)
+    view = View("sqlite:///x", Overview(now=0.0, running=(evil,)), 10.0)
     page = drawn(view)
     assert "\\x1b[2J" in page
     assert "\\r\\n" in page
@@ -372,14 +373,17 @@ def test_text_from_a_store_cannot_move_the_cursor() -> None:
 
 def test_jobs_that_wait_for_a_slot_come_after_those_that_run() -> None:
     jobs = (job(task="first"), job(task="second", started=True))
-    page = drawn(View("sqlite:///x", Glance(now=5.0, running=jobs), 10.0))
+    page = drawn(View("sqlite:///x", Overview(now=5.0, running=jobs), 10.0))
     assert page.index("second") < page.index("first") < page.index("waits for a slot")
 
 
 def test_a_worker_that_is_silent_is_seen_at_once() -> None:
     workers = tuple(WorkerInfo(id=id, lease=15.0) for id in ("new", "old", "dead"))
     view = View(
-        "sqlite:///x", Glance(now=5.0, workers=workers), 10.0, stillness={"old": 2.0, "dead": 40.0}
+        "sqlite:///x",
+        Overview(now=5.0, workers=workers),
+        10.0,
+        stillness={"old": 2.0, "dead": 40.0},
     )
     beats = {
         line.split()[0]: line.split()[-2:] for line in drawn(view).splitlines() if line.strip()
@@ -392,7 +396,7 @@ def test_a_worker_that_is_silent_is_seen_at_once() -> None:
 @pytest.mark.parametrize("width", [40, 50, 59, 60, 68, 79, 80, 200])
 def test_a_paused_queue_is_seen_to_be_however_long_its_name(width: int) -> None:
     settings = {"payments": QueueSettings(paused=True), "q" * 200: QueueSettings(paused=True)}
-    page = drawn(View("sqlite:///x", Glance(now=0.0, settings=settings), 10.0), width=width)
+    page = drawn(View("sqlite:///x", Overview(now=0.0, settings=settings), 10.0), width=width)
     rows = [line for line in page.splitlines() if line.startswith(("payments", "qqqq"))]
     assert "payments  paused" in rows[0]
     assert "  paused" in rows[1] or width < 50
@@ -400,9 +404,10 @@ def test_a_paused_queue_is_seen_to_be_however_long_its_name(width: int) -> None:
 
 def test_many_rows_are_counted_instead_of_shown() -> None:
     counts = tuple(
-        Count(queue=f"q{number:02}", state=State.READY, hold=None, jobs=1) for number in range(50)
+        Count(queue=f"q{number:02}", priority=5, state=State.READY, hold=None, jobs=1)
+        for number in range(50)
     )
-    page = drawn(View("sqlite:///x", Glance(now=0.0, counts=counts), 10.0))
+    page = drawn(View("sqlite:///x", Overview(now=0.0, counts=counts), 10.0))
     assert "q00" in page
     assert "q49" not in page
     assert re.search(r"^… \d\d more", page, re.M)
@@ -413,7 +418,7 @@ def test_many_rows_are_counted_instead_of_shown() -> None:
 def test_no_frame_is_larger_than_its_terminal(width: int, height: int) -> None:
     jobs = tuple(job(id=f"j{number}", note="n" * 200) for number in range(80))
     trouble = "the store is away, and this takes many words to tell " * 9
-    view = View("sqlite:///" + "x" * 300, Glance(now=0.0, running=jobs, failed=jobs), 10.0)
+    view = View("sqlite:///" + "x" * 300, Overview(now=0.0, running=jobs, failed=jobs), 10.0)
     for said in (None, trouble):
         page = drawn(view, width=width, height=height, trouble=said).splitlines()
         assert max(map(len, page)) <= width

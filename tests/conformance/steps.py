@@ -13,6 +13,7 @@ from penstock.core.job import Draft, Job, Outcome, OutcomeKind, Verdict
 from penstock.engines.engine import Engine
 from penstock.engines.records import Ask, Exchange, Filter, Receipt, Sighting, WorkerInfo
 from penstock.errors import EngineBusy, ItemContested
+from penstock.leader.election import CELL, Election
 
 Answer = TypeVar("Answer")
 
@@ -176,3 +177,16 @@ def standing_still(job: Job) -> Sighting:
 def ids(jobs: Sequence[Job]) -> list[str]:
     """The ids of these jobs, in order."""
     return [job.id for job in jobs]
+
+
+async def elect(engine: Engine, candidate: str, ttl: float) -> bool:
+    """Let a candidate stand for election; say whether it leads."""
+    election = Election(candidate, engine.clock, ttl)
+    await election.stand(engine)
+    return election.epoch is not None
+
+
+async def depose(engine: Engine) -> None:
+    """Let there be no leader, as after a resignation."""
+    cell = await engine.cell(CELL)
+    assert await engine.set_cell(CELL, None, cell.version)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from conformance.steps import ask, draft, everything, outcome
 from penstock.core.job import Draft, Hold, Job, Outcome, OutcomeKind, State
 from penstock.engines.engine import Engine
@@ -73,10 +75,8 @@ class Story:
         )
         answer = await self.engine.exchange(turn)
         claimed = [(job.id, job.attempt, job.started) for job in answer.jobs]
-        urgent = self.dice.choice([None, 0])
-        due_in = await self.engine.look(ask(worker, *QUEUES, least_urgent=urgent))
         ended = answer.overruled, answer.abandoned
-        return claimed, answer.verdicts, sorted(answer.cancels), ended, answer.due_in, due_in
+        return claimed, answer.verdicts, sorted(answer.cancels), ended, answer.due_in
 
     def _ending(self, job: Job) -> Outcome:
         kind = self.dice.choice(list(OutcomeKind))
@@ -121,4 +121,6 @@ class Story:
         if self.dice.random() < 0.7:
             return mended
         purged = await self.engine.purge(Filter(states=(State.SUCCEEDED,)), ALL)
-        return mended, purged, await self.engine.prune(200, ALL)
+        pruned = await self.engine.prune(200, ALL)
+        # When a store wants it again is its own business.
+        return mended, purged, replace(pruned, again_in=None)

@@ -7,12 +7,10 @@ from math import inf, nan
 import pytest
 
 from conformance.steps import joined, put, running, stored
-from penstock.engines.records import Ask, Filter, QueueSettings, Report, Sighting, WorkerInfo
+from penstock.engines.records import Filter, QueueSettings, Report, Sighting, WorkerInfo
 from penstock.errors import ItemRefused
 
 BAD = "a\ud800b"
-SEEN = Ask(worker="w", queues=(BAD,), want=1, slots=1, avoid=frozenset({BAD}))
-
 CALLS = {
     "get": lambda engine: engine.get([BAD]),
     "cancel": lambda engine: engine.cancel([BAD], "why"),
@@ -23,11 +21,9 @@ CALLS = {
     "leave": lambda engine: engine.leave(BAD),
     "beat": lambda engine: engine.beat(BAD),
     "held": lambda engine: engine.held(BAD),
-    "look": lambda engine: engine.look(SEEN),
-    "lead": lambda engine: engine.lead(BAD, 10.0),
-    "resign": lambda engine: engine.resign(BAD, 1),
     "cell": lambda engine: engine.cell(BAD),
     "set_cell": lambda engine: engine.set_cell(BAD, b"", 0),
+    "cells": lambda engine: engine.cells(BAD, None, 1),
     "set_queue": lambda engine: engine.set_queue(BAD, QueueSettings()),
     "set_queue for": lambda engine: engine.set_queue("mail", QueueSettings(note=BAD)),
     "find": lambda engine: engine.find(Filter(queues=(BAD,)), None, 5),

@@ -6,6 +6,7 @@ import pytest
 
 from conformance.steps import about, claim, draft, enqueue_jobs, everything, ids, put, stored
 from penstock.core.job import State
+from penstock.engines import reads
 from penstock.engines.records import Receipt
 
 
@@ -20,7 +21,7 @@ async def test_a_due_job_is_ready(engine):
 
 
 async def test_a_draft_says_everything_about_the_job(engine):
-    now = await engine.now()
+    now = await reads.now(engine)
     described = draft(
         "order-1",
         task="mail.send",

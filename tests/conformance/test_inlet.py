@@ -9,6 +9,7 @@ import pytest
 
 from conformance.steps import claim, draft, everything, put
 from penstock.core.job import Draft, Hold, State
+from penstock.engines import reads
 from penstock.engines.engine import Engine
 from penstock.engines.records import QueueSettings, Receipt
 from penstock.errors import ItemRefused
@@ -45,7 +46,7 @@ async def test_what_is_stored_there_is_what_enqueue_stores(store):
         correlation_id="c",
     )
     for job in (plain, rich):
-        before = await engine.now()
+        before = await reads.now(engine)
         receipt = await now(engine, job)
         assert receipt == Receipt(job.id, True)
         (stored,) = await engine.get([job.id])

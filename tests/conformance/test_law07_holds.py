@@ -16,7 +16,9 @@ from conformance.steps import (
     settle,
     stored,
 )
+from conformance.waiting import gives_in
 from penstock.core.job import Hold, State, Verdict
+from penstock.engines import reads
 from penstock.engines.records import QueueSettings
 
 WITH_AN_INSTANT = [Hold.LIMIT, Hold.RATE, Hold.BREAKER, Hold.DEPENDENCY, Hold.OVERLAP]
@@ -32,7 +34,7 @@ async def held_back(engine, hold=Hold.RATE, delay=60.0, **fields):
 
 @pytest.mark.parametrize("hold", WITH_AN_INSTANT)
 async def test_a_held_job_waits_with_its_cause(engine, hold):
-    now = await engine.now()
+    now = await reads.now(engine)
     job = await held_back(engine, hold)
     assert (job.state, job.hold, job.hold_cause) == (State.READY, hold, "why")
     assert job.hold_until == about(now + 60)
@@ -72,7 +74,7 @@ async def test_a_hold_with_an_instant_says_when_it_falls_due(engine):
     job = await held_back(engine)
     worker = await joined(engine)
     assert 50 < (await engine.exchange(ask(worker, job.queue))).due_in <= 60
-    assert 50 < await engine.look(ask(worker, job.queue)) <= 60
+    assert 50 < await gives_in(engine, ask(worker, job.queue)) <= 60
 
 
 async def test_a_hold_without_an_instant_waits_for_its_cause_only(engine, store):

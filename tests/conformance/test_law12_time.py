@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from conformance.steps import about, ask, claim, claim_one, joined, put, running, settle, stored
-from conformance.waiting import LONG, asleep, awake_after, sleeps_through
+from conformance.waiting import LONG, asleep, awake_after, sleeps_through, work
 from penstock.core.job import ErrorRecord, State
+from penstock.engines import reads
+from penstock.engines.records import News
+from penstock.engines.waiting import wait_for_results
 
 
 async def test_the_stores_instant_moves_with_the_clock(engine, store):
-    before = await engine.now()
+    before = await reads.now(engine)
     store.clock.advance(3600)
-    assert await engine.now() == about(before + 3600)
+    assert await reads.now(engine) == about(before + 3600)
     store.clock.jump(86400)
-    assert await engine.now() == about(before + 3600 + 86400)
+    assert await reads.now(engine) == about(before + 3600 + 86400)
 
 
 async def test_all_handles_agree_on_the_time(store):
     first, second = await store.open(), await store.open()
     store.clock.advance(3600)
-    assert await first.now() == about(await second.now())
+    assert await reads.now(first) == about(await reads.now(second))
 
 
 async def test_every_instant_of_a_job_is_the_stores(engine, store):
-    start = await engine.now()
+    start = await reads.now(engine)
     id = await put(engine, delay=60, expires_in=86400)
     store.clock.advance(100)
     job = await claim_one(engine)
@@ -58,15 +61,22 @@ async def test_a_clock_that_jumps_back_does_not_change_the_order(engine, store):
 
 
 async def test_a_clock_that_jumps_does_not_end_a_sleep(engine, store):
-    async with asleep(engine.wait(ask(await joined(engine)), 60)) as nap:
+    async with asleep(work(engine, ask(await joined(engine)), 60)) as nap:
         store.clock.jump(LONG)
         await sleeps_through(engine, nap, put(engine, queue="elsewhere"))
         await awake_after(store, nap, 60)
 
 
+async def test_a_clock_that_jumps_back_makes_no_sleep_longer(engine, store):
+    seen = await engine.version(News.WORK)
+    async with asleep(engine.listen(News.WORK, seen, 60)) as nap:
+        store.clock.jump(-LONG)
+        await awake_after(store, nap, 60)
+
+
 async def test_a_clock_that_jumps_does_not_end_a_wait_for_results(engine, store):
     job = await running(engine)
-    async with asleep(engine.results([job.id], 60)) as nap:
+    async with asleep(wait_for_results(engine, [job.id], 60)) as nap:
         store.clock.jump(LONG)
         await sleeps_through(engine, nap, put(engine))
         await awake_after(store, nap, 60)

@@ -18,8 +18,8 @@ from conformance.steps import (
     soon,
     stored,
 )
-from conformance.test_look import nothing_to_do
-from conformance.waiting import LONG, asleep, awake_after, sleeps_through
+from conformance.test_nothing_to_do import nothing_to_do
+from conformance.waiting import LONG, asleep, awake_after, gives_in, sleeps_through, work
 from penstock.core.job import Hold, State
 from penstock.engines.records import QueueSettings
 
@@ -56,7 +56,6 @@ async def test_a_numberless_crowd_of_low_jobs_hides_no_high_one(engine):
     await enqueue_jobs(engine, 300, priority=LOW)
     high = await put(engine, priority=HIGH)
     turn = await urgent_turn(engine, want=9)
-    assert await engine.look(turn) == 0
     assert ids((await engine.exchange(turn)).jobs) == [high]
 
 
@@ -83,14 +82,14 @@ async def test_a_low_job_whose_hold_is_over_cannot_be_given(engine, store):
 async def test_a_high_job_that_falls_due_is_foretold(engine):
     await put(engine, priority=LOW, delay=600)
     await put(engine, priority=HIGH, delay=60)
-    assert 50 < await engine.look(await urgent_turn(engine)) <= 60
+    assert 50 < await gives_in(engine, await urgent_turn(engine)) <= 60
 
 
 async def test_a_low_job_that_falls_due_ends_no_wait(engine, store):
     """Time goes on past it; the high one behind it is not missed."""
     await put(engine, priority=LOW, delay=30)
     await put(engine, priority=HIGH, delay=60)
-    async with asleep(engine.wait(await urgent_turn(engine), LONG)) as nap:
+    async with asleep(work(engine, await urgent_turn(engine), LONG)) as nap:
         store.clock.advance(31)
         await sleeps_through(engine, nap, put(await store.open(), queue="elsewhere"))
         await awake_after(store, nap, 30)
@@ -98,14 +97,14 @@ async def test_a_low_job_that_falls_due_ends_no_wait(engine, store):
 
 async def test_a_high_job_wakes_a_sleeper_that_wants_only_high_ones(store):
     sleeper, caller = await store.open(), await store.open()
-    async with asleep(sleeper.wait(await urgent_turn(sleeper), LONG)) as nap:
+    async with asleep(work(sleeper, await urgent_turn(sleeper), LONG)) as nap:
         await put(caller, priority=HIGH)
         await soon(nap)
 
 
 async def test_a_low_job_does_not_wake_a_sleeper_that_wants_only_high_ones(store):
     sleeper, caller = await store.open(), await store.open()
-    async with asleep(sleeper.wait(await urgent_turn(sleeper), LONG)) as nap:
+    async with asleep(work(sleeper, await urgent_turn(sleeper), LONG)) as nap:
         await sleeps_through(sleeper, nap, put(caller, priority=LOW))
 
 
@@ -113,7 +112,7 @@ async def test_a_low_job_does_not_wake_a_sleeper_that_wants_only_high_ones(store
 async def test_a_low_job_that_is_given_back_does_not_wake_it_either(store, kind):
     sleeper, other = await store.open(), await store.open()
     job = await running(other, priority=LOW)
-    async with asleep(sleeper.wait(await urgent_turn(sleeper, job.queue), LONG)) as nap:
+    async with asleep(work(sleeper, await urgent_turn(sleeper, job.queue), LONG)) as nap:
         back = bury(other, job.worker) if kind == "rescued" else settle(other, job, kind)
         await sleeps_through(sleeper, nap, back)
 
@@ -122,7 +121,6 @@ async def test_a_cancellation_reaches_a_worker_whatever_it_wants(engine):
     job = await running(engine, priority=LOW)
     await engine.cancel([job.id], "enough")
     turn = ask(job.worker, least_urgent=HIGH)
-    assert await engine.look(turn) == 0
     assert (await engine.exchange(turn)).cancels == (job.id,)
 
 
@@ -150,7 +148,6 @@ async def test_in_a_fair_queue_the_places_of_each_priority_stand(engine):
     await enqueue_jobs(engine, 2, key="a", priority=LOW)
     high = await enqueue_jobs(engine, 2, key="a", priority=HIGH)
     other = await put(engine, key="b", priority=HIGH)
-    assert await engine.look(await urgent_turn(engine)) == 0
     expected = [high[0], other, high[1]]
     assert ids(await claim(engine, want=9, least_urgent=HIGH)) == expected
 

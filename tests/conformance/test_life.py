@@ -7,9 +7,11 @@ import asyncio
 import pytest
 
 from conformance.steps import ask, draft, joined, put, soon, stored
-from conformance.waiting import LONG
+from conformance.waiting import LONG, work
 from penstock.core.job import State
-from penstock.engines.records import Filter, QueueSettings, WorkerInfo
+from penstock.engines import reads
+from penstock.engines.records import Filter, News, QueueSettings, WorkerInfo
+from penstock.engines.waiting import wait_for_results
 from penstock.errors import EngineClosed
 
 VERBS = {
@@ -20,8 +22,6 @@ VERBS = {
     "exchange": lambda engine: engine.exchange(ask("w")),
     "held": lambda engine: engine.held("w"),
     "progress": lambda engine: engine.progress("w", []),
-    "look": lambda engine: engine.look(ask("w")),
-    "wait": lambda engine: engine.wait(ask("w"), 60),
     "cancel": lambda engine: engine.cancel(["a"], "enough"),
     "retry": lambda engine: engine.retry(["a"]),
     "purge": lambda engine: engine.purge(Filter(), 1),
@@ -31,20 +31,17 @@ VERBS = {
     "rescue": lambda engine: engine.rescue([], 1),
     "prune": lambda engine: engine.prune(1, 1),
     "mend": lambda engine: engine.mend(),
-    "lead": lambda engine: engine.lead("w", 10),
-    "resign": lambda engine: engine.resign("w", 1),
-    "leader": lambda engine: engine.leader(),
+    "cells": lambda engine: engine.cells("", None, 1),
     "cell": lambda engine: engine.cell("c"),
     "set_cell": lambda engine: engine.set_cell("c", b"", 0),
     "get": lambda engine: engine.get(["a"]),
     "find": lambda engine: engine.find(Filter(), None, 1),
-    "counts": lambda engine: engine.counts(),
+    "counts": lambda engine: engine.counts(Filter()),
     "workers": lambda engine: engine.workers(),
-    "hands": lambda engine: engine.hands(),
-    "line": lambda engine: engine.line("a"),
-    "results": lambda engine: engine.results(["a"], 60),
-    "version": lambda engine: engine.version(),
-    "listen": lambda engine: engine.listen(0, 60),
+    "hands": lambda engine: engine.running(),
+    "line": lambda engine: reads.standing(engine, "a"),
+    "version": lambda engine: engine.version(News.CHANGED),
+    "listen": lambda engine: engine.listen(News.CHANGED, 0, 60),
 }
 
 
@@ -96,11 +93,11 @@ async def test_closing_one_handle_leaves_the_others_open(store):
 async def test_what_a_handle_still_awaited_ends_when_it_is_closed(engine, store, verb):
     worker, id = await joined(engine), await put(engine, queue="elsewhere")
     sleeps = {
-        "wait": lambda: engine.wait(ask(worker), LONG),
-        "results": lambda: engine.results([id], LONG),
+        "wait": lambda: work(engine, ask(worker), LONG),
+        "results": lambda: wait_for_results(engine, [id], LONG),
     }
-    seen = await engine.version()
-    sleep = sleeps.get(verb, lambda: engine.listen(seen, LONG))
+    seen = await engine.version(News.CHANGED)
+    sleep = sleeps.get(verb, lambda: engine.listen(News.CHANGED, seen, LONG))
     nap = asyncio.create_task(sleep())
     await store.clock.settle()
     assert not nap.done()
@@ -114,25 +111,26 @@ async def test_what_a_handle_still_awaited_ends_when_it_is_closed(engine, store,
 
 async def test_migrating_again_changes_nothing(engine):
     id = await put(engine)
-    version = await engine.migrate()
-    assert await engine.migrate() == version
-    assert version >= 1
+    schema = await engine.migrate()
+    assert await engine.migrate() == schema
+    assert schema.found == schema.newest >= 1
     assert (await stored(engine, id)).id == id
 
 
 async def test_the_schema_is_the_newest_once_the_store_is_open(engine):
-    schema = await engine.schema()
-    assert schema.found == schema.newest == await engine.migrate()
+    schema = await engine.migrate(check=True)
+    assert schema.found == schema.newest
+    assert await engine.migrate() == schema
 
 
 async def test_asking_for_the_schema_opens_and_makes_nothing(store):
     """A store that lives in memory needs none."""
     handle = store.handle()
-    first, second = await handle.schema(), await handle.schema()
+    first, second = await handle.migrate(check=True), await handle.migrate(check=True)
     assert first == second
     assert first.found in (0, first.newest)
     with pytest.raises(EngineClosed):
-        await handle.counts()
+        await handle.counts(Filter())
 
 
 async def test_any_number_of_handles_may_migrate_at_once(store):
@@ -181,6 +179,6 @@ async def test_a_handle_that_two_open_at_once_is_open_for_both(store):
 
     async def use():
         await engine.open()
-        await engine.version()
+        await engine.version(News.CHANGED)
 
     await asyncio.gather(use(), use())

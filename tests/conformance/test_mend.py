@@ -18,7 +18,7 @@ from conformance.steps import (
     settle,
     stored,
 )
-from penstock.core.job import Hold, Verdict
+from penstock.core.job import Hold
 from penstock.engines.records import Filter, Mended, QueueSettings
 
 HEALTHY = Mended()
@@ -107,14 +107,3 @@ async def test_what_was_placed_by_a_mend_is_in_order(engine):
     b = await enqueue_jobs(engine, 1, key="b")
     await engine.mend()
     assert ids(await claim(engine, want=9)) == [a[0], b[0], a[1], a[2]]
-
-
-async def test_who_tidies_up_changes_nothing_and_says_when_to_come_again(engine):
-    await finished(engine, "succeeded")
-    job = await running(engine)
-    await put(engine)
-    before = await everything(engine)
-    assert await engine.tidy() > 0
-    assert await engine.tidy() > 0
-    assert await everything(engine) == before
-    assert await settle(engine, job, "succeeded") is Verdict.DONE

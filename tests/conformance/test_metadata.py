@@ -6,6 +6,7 @@ from typing import Any
 
 from conformance.steps import about, bury, claim_one, put, settle, stored
 from penstock.core.job import State
+from penstock.engines import reads
 
 FACTS: dict[str, Any] = {
     "name": "welcome mail",
@@ -21,7 +22,7 @@ def facts(job):
 
 
 async def test_a_job_remembers_what_its_caller_said(engine):
-    now = await engine.now()
+    now = await reads.now(engine)
     job = await stored(engine, await put(engine, **FACTS))
     assert facts(job) == FACTS
     assert job.enqueued_at == about(now)

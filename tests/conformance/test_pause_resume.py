@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from conformance.steps import bury, claim, claim_one, ids, put, settle, stored
 from penstock.core.job import State, Verdict
+from penstock.engines import reads
 from penstock.engines.records import QueueSettings
 
 PAUSED = QueueSettings(paused=True, note="deploy of 12:00")
@@ -69,15 +70,22 @@ async def test_setting_a_queue_twice_changes_nothing(engine):
 
 
 async def test_every_queue_with_a_setting_or_a_job_is_listed(engine):
-    assert await engine.queues() == {}
+    assert await reads.queues(engine) == {}
     await put(engine, queue="jobs")
     await engine.set_queue("settings", PAUSED)
-    assert await engine.queues() == {"jobs": QueueSettings(), "settings": PAUSED}
+    assert await reads.queues(engine) == {"jobs": QueueSettings(), "settings": PAUSED}
+
+
+async def test_an_engine_lists_only_queues_about_which_something_was_decided(engine):
+    await put(engine, queue="jobs")
+    for name in ("z", "a"):
+        await engine.set_queue(name, PAUSED)
+    assert list(await engine.queues()) == ["a", "z"]
 
 
 async def test_a_queue_whose_jobs_have_all_ended_is_listed(engine):
     await engine.cancel([await put(engine, queue="old")], "enough")
-    assert list(await engine.queues()) == ["old"]
+    assert list(await reads.queues(engine)) == ["old"]
 
 
 async def test_another_handle_sees_the_pause(store):

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from conformance.steps import everything
 from conformance.stores import reference
 from conformance.story import Story
+from penstock.engines.records import Filter
 from penstock.testing.clock import FakeClock
 
 
@@ -15,7 +16,7 @@ async def picture(engine):
     """All that can be seen of a store; tickets by their order, the numbers are the engine's own."""
     jobs = await everything(engine)
     line = {job.id: number for number, job in enumerate(sorted(jobs, key=lambda job: job.order))}
-    counts = await engine.counts()
+    counts = await engine.counts(Filter())
     return {
         "jobs": [replace(job, seq=line[job.id]) for job in jobs],
         "counts": sorted(counts, key=str),

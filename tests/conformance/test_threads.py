@@ -19,9 +19,10 @@ from conformance.steps import (
     soon,
 )
 from conformance.stores import Store
-from conformance.waiting import LONG, asleep
+from conformance.waiting import LONG, asleep, work
 from penstock.engines.engine import Engine
 from penstock.engines.records import QueueSettings
+from penstock.engines.waiting import wait_for_results
 
 Act = Callable[[Engine], Awaitable[Any]]
 
@@ -73,7 +74,7 @@ async def test_the_same_id_enqueued_in_threads_is_one_job(store):
 
 async def test_a_sleeper_is_woken_from_another_thread(store):
     engine = await store.open()
-    async with asleep(engine.wait(ask(await joined(engine)), LONG)) as nap:
+    async with asleep(work(engine, ask(await joined(engine)), LONG)) as nap:
         await in_a_thread(store, put)
         await soon(nap)
 
@@ -85,6 +86,6 @@ async def test_a_result_comes_from_another_thread(store):
     async def work(handle):
         await settle(handle, await claim_one(handle), "succeeded", result=b"42")
 
-    async with asleep(engine.results([id], LONG)) as nap:
+    async with asleep(wait_for_results(engine, [id], LONG)) as nap:
         await in_a_thread(store, work)
         assert (await soon(nap))[id].result == b"42"

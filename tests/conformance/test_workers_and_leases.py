@@ -6,6 +6,7 @@ import pytest
 
 from conformance.steps import about, ask, bury, claim, joined, put, rejoined, running, stored
 from penstock.core.job import State
+from penstock.engines import reads
 from penstock.engines.records import WorkerInfo
 from penstock.errors import LeaseLost
 
@@ -22,7 +23,7 @@ async def test_a_worker_that_joined_is_known_with_all_it_said(engine):
     info = await known(engine)
     same = ("id", "queues", "tasks", "host", "pid", "slots")
     assert [getattr(info, name) for name in same] == [getattr(INFO, name) for name in same]
-    assert info.joined_at == about(await engine.now())
+    assert info.joined_at == about(await reads.now(engine))
 
 
 async def test_nobody_has_a_lease_at_first(engine):

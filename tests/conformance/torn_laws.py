@@ -15,6 +15,7 @@ from penstock.engines.records import (
     Control,
     Exchange,
     Filter,
+    News,
     Page,
     Receipt,
     Sighting,
@@ -273,8 +274,8 @@ class SettlesOneByOne(Torn):
 class WaitsForTheNextChange(Torn):
     """Sleeps until something changes, and does not ask what changed since it looked."""
 
-    async def listen(self, seen: int, timeout: float) -> int:
-        return await super().listen(await self.version(), timeout)
+    async def listen(self, kind: News, seen: int, timeout: float) -> int:
+        return await super().listen(kind, await self.version(kind), timeout)
 
 
 class HearsOnlyItself(Torn):
@@ -284,31 +285,29 @@ class HearsOnlyItself(Torn):
         super().__init__(*args, **more)  # type: ignore[arg-type]
         self._silence = asyncio.Event()
 
-    async def listen(self, seen: int, timeout: float) -> int:
+    async def listen(self, kind: News, seen: int, timeout: float) -> int:
         await self.clock.wait(self._silence, timeout)
-        return await self.version()
+        return await self.version(kind)
 
 
 class SpinsOnWhatItCannotHave(Torn):
-    """Looks whether anything is ready, instead of whether it could be given."""
+    """Tells a worker to come back at once for anything that is ready, given or not."""
 
-    async def look(self, ask: Ask) -> float | None:
+    async def exchange(self, ask: Ask) -> Exchange:
+        answer = await super().exchange(ask)
         if any(job.state is State.READY for job in self.store.jobs.values()):
-            return 0.0
-        return await super().look(replace(ask, told=frozenset()))
+            return replace(answer, due_in=0.0)
+        return answer
 
 
 class SleepsOnTheWallClock(Torn):
     """Measures how long by asking what time it is."""
 
-    async def wait(self, ask: Ask, timeout: float) -> None:
-        deadline = self.clock.now() + timeout
-        while (left := deadline - self.clock.now()) > 0:
-            seen = await self.version()
-            due_in = await self.look(ask)
-            if due_in is not None and due_in <= 0:
-                return
-            await self.listen(seen, left if due_in is None else min(left, due_in))
+    async def listen(self, kind: News, seen: int, timeout: float) -> int:
+        deadline, found = self.clock.now() + timeout, seen
+        while found == seen and (left := deadline - self.clock.now()) > 0:
+            found = await super().listen(kind, seen, left)
+        return found
 
 
 class WaitsAgainWithoutItsKey(Torn):
@@ -347,14 +346,6 @@ class RunsAgainWhatMayHaveRun(Torn):
         once = [job for job in self.store.jobs.values() if job.at_most_once]
         self.rewrite(*(replace(job, at_most_once=False) for job in once))
         return await super().rescue(dead, limit)
-
-
-class ForgetsTheFinished(Torn):
-    """Looks for awaited jobs among the live ones only."""
-
-    async def results(self, ids: Sequence[str], timeout: float) -> dict[str, Job | None]:
-        found = await super().results(ids, timeout)
-        return dict.fromkeys(found)
 
 
 class ServesInOrderOfArrival(Torn):

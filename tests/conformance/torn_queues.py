@@ -20,13 +20,6 @@ class GivesWhatIsNotUrgent(Torn):
         return await super().exchange(replace(ask, least_urgent=None))
 
 
-class WakesForWhatIsNotUrgent(Torn):
-    """Looks whether there is anything, and claims what is urgent enough."""
-
-    async def look(self, ask: Ask) -> float | None:
-        return await super().look(replace(ask, least_urgent=None))
-
-
 class FiltersUrgentJobsAfterTheClaim(Torn):
     """Takes the first in line, and gives back at once what was not wanted."""
 
@@ -89,10 +82,8 @@ class PassesOverInAnOrderedQueue(Torn):
 class SleepsThroughTheRetry(Torn):
     """Looks for what falls due among the jobs that never ran."""
 
-    async def look(self, ask: Ask) -> float | None:
-        due_in = await super().look(ask)
+    async def exchange(self, ask: Ask) -> Exchange:
+        answer = await super().exchange(ask)
         scheduled = [job for job in self.store.jobs.values() if job.state is State.SCHEDULED]
-        if due_in == 0 or not any(job.is_open for job in scheduled):
-            return due_in
         instants = [job.run_at or 0.0 for job in scheduled if not job.is_open]
-        return min(instants) - self.clock.now() if instants else None
+        return replace(answer, due_in=min(instants) - self.clock.now() if instants else None)

@@ -15,13 +15,11 @@ from penstock.engines.records import (
     Control,
     Exchange,
     Filter,
-    Leadership,
     Promoted,
     Pruned,
     QueueSettings,
     Receipt,
     Sighting,
-    Term,
 )
 
 
@@ -226,28 +224,16 @@ class PlacesInTwoSteps(Torn):
         return await super().exchange(ask)
 
 
-class ElectsInTwoSteps(Torn):
-    """Looks whether anybody leads, and takes the leadership later."""
-
-    async def lead(self, candidate: str, ttl: float) -> Leadership:
-        term = await self.leader()
-        if term is not None and term.holder != candidate:
-            return Leadership(None)
-        await others_act()
-        epoch = self.store.term[1] + 1
-        self.store.term = (candidate, epoch, self.clock.now() + ttl, ttl)
-        return Leadership(Term(holder=candidate, epoch=epoch, left=ttl))
-
-
 class WritesCellsInTwoSteps(Torn):
     """Compares the version, and sets the value later."""
 
-    async def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
+    async def set_cell(
+        self, name: str, value: bytes | None, version: int, ttl: float | None = None
+    ) -> Cell | None:
         if (await self.cell(name)).version != version:
             return None
         await others_act()
-        self.store.cells[name] = Cell(value, version + 1)
-        return self.store.cells[name]
+        return await super().set_cell(name, value, (await self.cell(name)).version, ttl)
 
 
 class GivesTicketsInTwoSteps(Torn):

@@ -10,9 +10,31 @@ from typing import Any
 from conformance.steps import soon
 from conformance.stores import Store
 from penstock.engines.engine import Engine
+from penstock.engines.records import Ask, Exchange, News
+from penstock.engines.waiting import WorkWaiter
 
 LONG = 1e6
 """A timeout that no test lives to see."""
+
+
+async def gives_in(engine: Engine, turn: Ask) -> Any:
+    """In how many seconds an exchange gives something: 0 if this one did; None: it is unknown."""
+    reply = await engine.exchange(turn)
+    return 0 if reply.jobs or reply.cancels else reply.due_in
+
+
+async def work(engine: Engine, turn: Ask, timeout: float) -> Exchange | None:
+    """Sleep as a worker does until an exchange gives something, at most ``timeout`` seconds."""
+    waiter = WorkWaiter(engine)
+    deadline = engine.clock.monotonic() + timeout
+    while (left := deadline - engine.clock.monotonic()) > 0:
+        seen = await waiter.before(turn, runs_dry=True)
+        reply = await engine.exchange(turn)
+        if reply.jobs or reply.cancels:
+            return reply
+        waiter.after(turn, seen, reply)
+        await waiter.sleep(left)
+    return None
 
 
 async def breathe(turns: int = 50) -> None:
@@ -36,12 +58,12 @@ async def asleep(sleeping: Coroutine[Any, Any, Any]) -> AsyncIterator[asyncio.Ta
 
 async def sleeps_through(engine: Engine, nap: asyncio.Task[Any], commit: Awaitable[Any]) -> None:
     """Whoever listens on this handle hears the commit, but this sleeper lies down again."""
-    seen = await engine.version()
+    seen = await engine.version(News.CHANGED)
     await commit
-    await soon(engine.listen(seen, LONG))
+    await soon(engine.listen(News.CHANGED, seen, LONG))
     for _ in range(3):
         # A call of the same handle comes back after what the sleeper asked before it.
-        await engine.version()
+        await engine.version(News.CHANGED)
         await breathe()
     assert not nap.done(), "it woke for nothing"
 

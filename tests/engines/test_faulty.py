@@ -199,13 +199,13 @@ async def test_an_exchange_with_a_refused_outcome_is_refused_whole(faulty):
 
 async def test_a_store_that_is_down_fails_every_call_until_it_is_up(faulty):
     faulty.down()
-    for call in (faulty.now, faulty.open, faulty.version, faulty.counts):
+    for call in (faulty.workers, faulty.open, faulty.queues, faulty.running):
         with pytest.raises(EngineUnavailable):
             await call()
 
     faulty.up()
 
-    assert await faulty.counts() == []
+    assert await faulty.running() == []
 
 
 async def test_a_call_under_way_when_the_store_goes_down_loses_its_reply(faulty):

@@ -18,12 +18,14 @@ from penstock.engines.publisher import ENDINGS
 from penstock.engines.records import (
     Ask,
     Filter,
+    News,
     QueueSettings,
     Receipt,
     Report,
     Sighting,
     WorkerInfo,
 )
+from penstock.engines.waiting import wait_for_results
 from penstock.errors import (
     EngineBusy,
     EngineClosed,
@@ -42,7 +44,6 @@ from penstock.events import (
     Event,
     Failed,
     Faulted,
-    LeaderElected,
     LeaseWasLost,
     Released,
     Rescued,
@@ -125,7 +126,6 @@ def settling(kind: OutcomeKind, job: str = "a", attempt: int = 1, **fields: Any)
 CALLS: dict[str, Callable[[Observed], Awaitable[Any]]] = {
     "open": lambda engine: engine.open(),
     "migrate": lambda engine: engine.migrate(),
-    "now": lambda engine: engine.now(),
     "enqueue": lambda engine: engine.enqueue([draft("new")]),
     "join": lambda engine: engine.join(WorkerInfo(id="w")),
     "leave": lambda engine: engine.leave("w"),
@@ -133,8 +133,6 @@ CALLS: dict[str, Callable[[Observed], Awaitable[Any]]] = {
     "exchange": lambda engine: engine.exchange(Ask(worker="w")),
     "held": lambda engine: engine.held("w"),
     "progress": lambda engine: engine.progress("w", [Report(job="a", attempt=1)]),
-    "look": lambda engine: engine.look(wanting()),
-    "wait": lambda engine: engine.wait(wanting(), 1),
     "cancel": lambda engine: engine.cancel(["a"], "enough"),
     "set_queue": lambda engine: engine.set_queue("default", QueueSettings(paused=True)),
     "queues": lambda engine: engine.queues(),
@@ -142,28 +140,19 @@ CALLS: dict[str, Callable[[Observed], Awaitable[Any]]] = {
     "rescue": lambda engine: engine.rescue([Sighting("w", 0)], 10),
     "prune": lambda engine: engine.prune(0, 10),
     "mend": lambda engine: engine.mend(),
-    "lead": lambda engine: engine.lead("w", 10),
-    "resign": lambda engine: engine.resign("w", 1),
-    "leader": lambda engine: engine.leader(),
+    "cells": lambda engine: engine.cells("", None, 1),
     "cell": lambda engine: engine.cell("breaker"),
     "get": lambda engine: engine.get(["a"]),
     "find": lambda engine: engine.find(Filter(), None, 10),
-    "schema": lambda engine: engine.schema(),
-    "count": lambda engine: engine.count(Filter()),
-    "counts": lambda engine: engine.counts(),
-    "glance": lambda engine: engine.glance(10, 10),
+    "running": lambda engine: engine.running(),
+    "counts": lambda engine: engine.counts(Filter()),
     "workers": lambda engine: engine.workers(),
-    "hands": lambda engine: engine.hands(),
-    "line": lambda engine: engine.line("a"),
-    "results": lambda engine: engine.results(["a"], 1),
-    "version": lambda engine: engine.version(),
-    "listen": lambda engine: engine.listen(0, 1),
+    "version": lambda engine: engine.version(News.CHANGED),
+    "listen": lambda engine: engine.listen(News.CHANGED, 0, 1),
 }
 
 ONCE: dict[str, Callable[[Observed], Awaitable[Any]]] = {
     "close": lambda engine: engine.close(),
-    "checkup": lambda engine: engine.checkup(),
-    "tidy": lambda engine: engine.tidy(),
     "exchange": lambda engine: engine.exchange(wanting()),
     "retry": lambda engine: engine.retry(["a"]),
     "purge": lambda engine: engine.purge(Filter(), 10),
@@ -244,7 +233,7 @@ async def test_a_sleeping_verb_is_repeated_only_for_the_time_that_is_left(faulty
     faulty.calls.clear()
     faulty.fail("listen", when="before")
 
-    await patiently(clock, engine.listen(await engine.version(), 30))
+    await patiently(clock, engine.listen(News.CHANGED, await engine.version(News.CHANGED), 30))
 
     first, second = (call.args[-1] for call in faulty.calls if call.verb == "listen")
     assert first == 30
@@ -351,11 +340,10 @@ async def test_a_leap_of_the_clock_ends_no_call(engine, faulty, clock):
 async def test_a_leap_of_the_clock_ends_no_sleeping_call_in_error(engine, clock):
     await engine.enqueue([draft("a", delay=7200.0)])
     waiting = [
-        asyncio.create_task(engine.wait(wanting(), 60)),
-        asyncio.create_task(engine.listen(await engine.version(), 60)),
-        asyncio.create_task(engine.results(["a"], 60)),
+        asyncio.create_task(engine.listen(News.CHANGED, await engine.version(News.CHANGED), 60)),
+        asyncio.create_task(wait_for_results(engine, ["a"], 60)),
     ]
-    await clock.asleep(4)  # and the watch over time limits
+    await clock.asleep(3)  # and the watch over time limits
 
     clock.advance(3600)
 
@@ -366,7 +354,7 @@ async def test_a_sleeping_verb_may_sleep_beyond_the_time_limit_of_others(engine,
     await engine.enqueue([draft("a", delay=3600)])
     start = clock.monotonic()
 
-    assert await patiently(clock, engine.results(["a"], 300)) == {}
+    assert await patiently(clock, wait_for_results(engine, ["a"], 300)) == {}
 
     assert 300 <= clock.monotonic() - start <= 302
 
@@ -377,7 +365,7 @@ async def test_a_sleeping_verb_that_never_wakes_is_ended(faulty, bus, clock):
     start = clock.monotonic()
 
     with pytest.raises(EngineTimeout):
-        await patiently(clock, engine.listen(0, 20))
+        await patiently(clock, engine.listen(News.CHANGED, 0, 20))
 
     assert 28 <= clock.monotonic() - start <= 32
     await engine.close()
@@ -729,19 +717,6 @@ async def test_a_lost_lease_is_told_and_is_still_an_error(engine, bus, clock, ve
     assert bus.take() == [LeaseWasLost(at=clock.now(), worker="w", verb=verb)]
 
 
-async def test_a_leader_is_told_once_per_term(engine, bus, clock):
-    await engine.lead("w", 10)
-    await engine.lead("w", 10)
-    assert (await engine.lead("other", 10)).term is None
-    clock.advance(11)
-    await engine.lead("other", 10)
-
-    assert bus.take() == [
-        LeaderElected(at=clock.now() - 11, leader="w", epoch=1),
-        LeaderElected(at=clock.now(), leader="other", epoch=2),
-    ]
-
-
 async def test_a_listener_that_fails_does_not_fail_the_call(engine, bus, caplog):
     def broken(event: Event) -> None:
         raise ValueError("broken")
@@ -770,7 +745,6 @@ async def test_no_event_is_built_that_nobody_wants(clock):
     await engine.cancel(["b"], "enough")
     await engine.rescue([Sighting("w", 0)], 10)
     await engine.retry(["b"])
-    await engine.lead("w", 10)
     await engine.leave("w")
     with pytest.raises(LeaseLost):
         await engine.beat("w")
@@ -781,24 +755,6 @@ async def test_no_event_is_built_that_nobody_wants(clock):
 
 
 # --- a faithful engine --------------------------------------------------------------------------
-
-
-async def test_the_engines_own_wait_and_results_are_used(clock, bus):
-    class Own(MemoryEngine):
-        async def wait(self, ask: Ask, timeout: float) -> None:
-            used.append("wait")
-
-        async def results(self, ids: Any, timeout: float) -> dict[str, Job | None]:
-            used.append("results")
-            return {}
-
-    used: list[str] = []
-    engine = Observed(Own(MemoryStore(), clock), bus)
-    await engine.wait(wanting(), 1)
-    await engine.results([], 1)
-
-    assert used == ["wait", "results"]
-    await engine.close()
 
 
 async def test_traits_and_clock_are_those_of_the_engine_inside(engine, faulty):

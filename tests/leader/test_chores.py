@@ -10,9 +10,8 @@ from penstock.core.ids import new_id
 from penstock.core.job import Draft, State
 from penstock.engines.memory.engine import MemoryEngine
 from penstock.engines.memory.store import MemoryStore
-from penstock.engines.records import Ask, Sighting, WorkerInfo
-from penstock.leader import chores
-from penstock.leader.chores import Rescue, all_chores, mend, promote, prune, tidy
+from penstock.engines.records import Ask, Pruned, Sighting, WorkerInfo
+from penstock.leader.chores import Rescue, all_chores, mend, promote, prune
 from penstock.testing import Faulty
 
 
@@ -51,13 +50,12 @@ async def test_promote_makes_due_jobs_ready_and_sleeps_until_the_next(engine, cl
     assert await states(engine, [soon]) == [State.READY]
 
 
-async def test_promote_goes_on_at_once_after_a_full_batch(engine, clock, monkeypatch):
-    monkeypatch.setattr(chores, "BATCH", 2)
+async def test_promote_goes_on_at_once_after_a_full_batch(engine, clock):
     ids = await put(engine, 3, delay=1.0)
     clock.advance(1)
 
-    assert await promote(engine) == 0.0
-    assert await promote(engine) == inf
+    assert await promote(engine, 2) == 0.0
+    assert await promote(engine, 2) == inf
     assert await states(engine, ids) == [State.READY] * 3
 
 
@@ -86,7 +84,7 @@ async def test_a_dead_workers_jobs_are_ready_again_within_a_lease_and_a_look(eng
     ids = await put(engine, 3)
     await claim(engine, "dead", want=2)
     await claim(engine, "alive")
-    rescue = Rescue(15.0, clock)
+    rescue = Rescue(15.0, clock, clock.monotonic)
 
     await live(rescue, engine, clock, 14, "alive")
     assert await states(engine, ids) == [State.RUNNING] * 3
@@ -98,7 +96,7 @@ async def test_a_dead_workers_jobs_are_ready_again_within_a_lease_and_a_look(eng
 async def test_jobs_of_a_worker_that_left_are_rescued_at_the_next_look(engine, clock):
     (id,) = await put(engine)
     await claim(engine, "gone")
-    rescue = Rescue(15.0, clock)
+    rescue = Rescue(15.0, clock, clock.monotonic)
     await live(rescue, engine, clock, 3)
     await engine.leave("gone")
     await live(rescue, engine, clock, 3)
@@ -110,7 +108,7 @@ async def test_what_a_former_leader_left_half_done_is_rescued_at_the_first_look(
     (id,) = await put(engine)
     await claim(engine, "gone")
     await engine.leave("gone")
-    rescue = Rescue(15.0, clock)
+    rescue = Rescue(15.0, clock, clock.monotonic)
     await look(rescue, engine, clock)
     await rescue.run(engine)
 
@@ -120,7 +118,7 @@ async def test_what_a_former_leader_left_half_done_is_rescued_at_the_first_look(
 async def test_an_outage_gives_everybody_a_fresh_lease(engine, clock):
     (id,) = await put(engine)
     await claim(engine, "w")
-    rescue = Rescue(15.0, clock)
+    rescue = Rescue(15.0, clock, clock.monotonic)
     await live(rescue, engine, clock, 12)
     rescue.missed()
     clock.advance(3)
@@ -131,7 +129,7 @@ async def test_an_outage_gives_everybody_a_fresh_lease(engine, clock):
 
 async def test_without_a_reason_nobody_is_asked_to_rescue(engine, clock):
     await engine.join(WorkerInfo(id="w"))
-    rescue = Rescue(15.0, clock)
+    rescue = Rescue(15.0, clock, clock.monotonic)
     await live(rescue, engine, clock, 12, "w")
 
     assert engine.verbs.count("rescue") == 1
@@ -140,7 +138,7 @@ async def test_without_a_reason_nobody_is_asked_to_rescue(engine, clock):
 async def test_two_observers_rescue_a_job_once(engine, clock):
     (id,) = await put(engine)
     await claim(engine, "dead")
-    first, second = Rescue(15.0, clock), Rescue(15.0, clock)
+    first, second = Rescue(15.0, clock, clock.monotonic), Rescue(15.0, clock, clock.monotonic)
     for _ in range(8):
         for rescue in (first, second):
             await look(rescue, engine, clock)
@@ -152,12 +150,11 @@ async def test_two_observers_rescue_a_job_once(engine, clock):
     assert (job.state, job.crashes, job.rescues) == (State.READY, 1, 1)
 
 
-async def test_many_orphans_are_rescued_batch_by_batch(engine, clock, monkeypatch):
-    monkeypatch.setattr(chores, "BATCH", 2)
+async def test_many_orphans_are_rescued_batch_by_batch(engine, clock):
     ids = await put(engine, 5)
     await claim(engine, "gone", want=5)
     await engine.leave("gone")
-    rescue = Rescue(15.0, clock)
+    rescue = Rescue(15.0, clock, clock.monotonic, 2)
     await look(rescue, engine, clock)
     while await rescue.run(engine) == 0.0:
         pass
@@ -165,19 +162,118 @@ async def test_many_orphans_are_rescued_batch_by_batch(engine, clock, monkeypatc
     assert await states(engine, ids) == [State.READY] * 5
 
 
+# --- what a rescue writes to the log ------------------------------------------------------------
+
+
+def lines(caplog) -> list[tuple[str, str]]:
+    return [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+async def test_each_worker_found_dead_is_a_warning_that_says_what_it_had(engine, clock, caplog):
+    await put(engine, 3)
+    for worker, want in (("idle", 0), ("busy", 2)):
+        await engine.join(WorkerInfo(id=worker, host="web1", pid=4711))
+        await engine.exchange(Ask(worker=worker, queues=("default",), want=want, slots=want))
+    await claim(engine, "alive")
+    await live(Rescue(15.0, clock, clock.monotonic), engine, clock, 30, "alive")
+
+    assert sorted(lines(caplog)) == [
+        ("WARNING", "worker found dead worker=busy host=web1 pid=4711 jobs=2 silent=15.0"),
+        ("WARNING", "worker found dead worker=idle host=web1 pid=4711 jobs=0 silent=15.0"),
+    ]
+    fields = caplog.records[0].__dict__["fields"]
+    assert {name: type(value) for name, value in fields.items()} == {
+        "worker": str,
+        "host": str,
+        "pid": int,
+        "jobs": int,
+        "silent": float,
+    }
+
+
+async def test_a_dead_worker_with_many_jobs_is_told_once_with_all_of_them(
+    engine, clock, caplog, monkeypatch
+):
+    await put(engine, 5)
+    await claim(engine, "dead", want=5)
+    await live(Rescue(15.0, clock, clock.monotonic, 2), engine, clock, 40)
+
+    (line,) = lines(caplog)
+    assert line == ("WARNING", 'worker found dead worker=dead host="" pid=0 jobs=5 silent=15.0')
+
+
+async def test_a_worker_that_beats_at_last_is_not_told_dead(engine, clock, caplog):
+    await put(engine)
+    await claim(engine, "late")
+    rescue = Rescue(15.0, clock, clock.monotonic)
+    for _ in range(6):
+        await look(rescue, engine, clock)
+        clock.advance(3.0)
+    await engine.beat("late")
+    await rescue.run(engine)
+
+    assert lines(caplog) == []
+    assert [info.id for info in await engine.workers()] == ["late"]
+
+
+async def test_a_job_that_has_crashed_too_often_is_an_error(engine, clock, caplog):
+    (id,) = await put(engine, correlation_id="order-7")
+    rescue = Rescue(15.0, clock, clock.monotonic)
+    for attempt in (1, 2, 3):
+        worker = f"victim-{attempt}"
+        await claim(engine, worker)
+        await engine.exchange(Ask(worker=worker, begun=((id, attempt),)))
+        await look(rescue, engine, clock)
+        await rescue.run(engine)
+        await engine.leave(worker)
+        await look(rescue, engine, clock)
+        await rescue.run(engine)
+
+    (job,) = await engine.get([id])
+    assert job.state is State.FAILED
+    assert lines(caplog) == [
+        (
+            "ERROR",
+            f"job given up job={id} task=work queue=default attempt=3 crashes=3 "
+            'correlation_id=order-7 reason="crashed its worker 3 times"',
+        )
+    ]
+
+
+async def test_a_job_that_may_have_run_is_an_error_and_one_to_be_cancelled_is_none(
+    engine, clock, caplog
+):
+    (once,) = await put(engine, at_most_once=True)
+    (unwanted,) = await put(engine)
+    await claim(engine, "gone", want=2)
+    await engine.cancel([unwanted], "no more")
+    await engine.leave("gone")
+    rescue = Rescue(15.0, clock, clock.monotonic)
+    await look(rescue, engine, clock)
+    await rescue.run(engine)
+
+    assert await states(engine, [once, unwanted]) == [State.FAILED, State.CANCELLED]
+    assert lines(caplog) == [
+        (
+            "ERROR",
+            f"job given up job={once} task=work queue=default attempt=1 crashes=1 "
+            'reason="may have run"',
+        )
+    ]
+
+
 # --- prune and mend -----------------------------------------------------------------------------
 
 
-async def test_prune_deletes_what_ended_long_ago_batch_by_batch(engine, clock, monkeypatch):
-    monkeypatch.setattr(chores, "BATCH", 2)
+async def test_prune_deletes_what_ended_long_ago_batch_by_batch(engine, clock):
     ids = await put(engine, 3)
     await engine.cancel(ids, "no")
     clock.advance(100)
     (fresh,) = await put(engine)
     await engine.cancel([fresh], "no")
 
-    assert await prune(engine, 50.0) < 1.0
-    assert await prune(engine, 50.0) == inf
+    assert await prune(engine, 50.0, 2) < 1.0
+    assert await prune(engine, 50.0, 2) == inf
     assert await engine.get(ids) == [None] * 3
     assert await states(engine, [fresh]) == [State.CANCELLED]
 
@@ -187,19 +283,19 @@ async def test_mend_asks_the_engine_to_repair(engine):
     assert engine.verbs[-1] == "mend"
 
 
-async def test_tidy_comes_again_when_the_store_says(engine, monkeypatch):
-    async def soon() -> float:
-        return 7.0
+async def test_prune_comes_again_when_the_store_says(engine, monkeypatch):
+    async def soon(keep, limit):
+        return Pruned(again_in=7.0)
 
-    assert await tidy(engine) == inf
-    monkeypatch.setattr(engine.inner, "tidy", soon)
-    assert await tidy(engine) == 7.0
+    assert await prune(engine, 10.0) == inf
+    monkeypatch.setattr(engine.inner, "prune", soon)
+    assert await prune(engine, 10.0) == 7.0
 
 
 def test_a_leader_has_all_chores_each_with_a_name_and_a_time_limit():
     found = all_chores(60.0)
 
-    assert {chore.name for chore in found} == {"promote", "prune", "mend", "tidy"}
+    assert {chore.name for chore in found} == {"promote", "prune", "mend"}
     assert all(chore.timeout > 0 and chore.period > 0 for chore in found)
 
 
@@ -207,7 +303,7 @@ async def test_what_a_candidate_watched_is_proven_when_it_is_elected(engine, clo
     """A leader dies with a job; the next one watched it all along and need not begin anew."""
     (id,) = await put(engine)
     await claim(engine, "old leader")
-    rescue = Rescue(15.0, clock)
+    rescue = Rescue(15.0, clock, clock.monotonic)
     for _ in range(6):
         await look(rescue, engine, clock)
         clock.advance(3)
@@ -220,7 +316,7 @@ async def test_what_a_candidate_watched_is_proven_when_it_is_elected(engine, clo
 async def test_a_candidate_that_missed_a_look_proves_nothing(engine, clock):
     (id,) = await put(engine)
     await claim(engine, "old leader")
-    rescue = Rescue(15.0, clock)
+    rescue = Rescue(15.0, clock, clock.monotonic)
     await look(rescue, engine, clock)
     clock.advance(60)
     await look(rescue, engine, clock)

@@ -23,7 +23,7 @@ def watch(observer: Observer, *looks: Look) -> list[Sighting]:
     """What the last of these looks proves."""
     dead: list[Sighting] = []
     for each in looks:
-        dead = observer.saw(*each)
+        dead = observer.saw(*each, wrote_at=each[0])
     return dead
 
 
@@ -54,6 +54,18 @@ def test_a_gap_between_two_looks_gives_everybody_a_fresh_lease():
 
     assert watch(Observer(LEASE), *before, *after) == []
     assert watch(Observer(LEASE), *before, *after, look(33, w=7)) == [Sighting("w", 7)]
+
+
+def test_a_store_that_takes_no_beat_of_our_own_proves_nothing():
+    """It can be read, but whatever refuses our beat refuses the beats of the others as well."""
+    observer = Observer(LEASE)
+    for at in (0, 3):
+        observer.saw(*look(at, w=7), wrote_at=at)
+    for at in (6, 9, 12, 15, 18, 21):
+        assert observer.saw(*look(at, w=7), wrote_at=3) == []
+    for at in (24, 27, 30, 33, 36):
+        assert observer.saw(*look(at, w=7), wrote_at=at) == []
+    assert observer.saw(*look(39, w=7), wrote_at=39) == [Sighting("w", 7)]
 
 
 def test_a_look_that_failed_gives_everybody_a_fresh_lease():
@@ -87,22 +99,22 @@ def test_the_first_look_proves_nothing_however_old_the_beat():
 def test_a_worker_that_came_later_has_its_own_lease():
     observer = Observer(LEASE)
     for at in (0, 3, 6):
-        observer.saw(*look(at, old=1))
+        observer.saw(*look(at, old=1), wrote_at=at)
     for at in (9, 12):
-        observer.saw(*look(at, old=1, new=1))
+        observer.saw(*look(at, old=1, new=1), wrote_at=at)
 
-    assert observer.saw(*look(15, old=1, new=1)) == [Sighting("old", 1)]
+    assert observer.saw(*look(15, old=1, new=1), wrote_at=15) == [Sighting("old", 1)]
     assert observer.living == {"old", "new"}
 
 
 def test_a_worker_that_left_is_forgotten_and_begins_anew_if_it_returns():
     observer = Observer(LEASE)
     for at in (0, 3, 6):
-        observer.saw(*look(at, w=1))
-    observer.saw(*look(9))
+        observer.saw(*look(at, w=1), wrote_at=at)
+    observer.saw(*look(9), wrote_at=9)
     assert observer.living == frozenset()
     for at in (12, 15, 18):
-        assert observer.saw(*look(at, w=1)) == []
+        assert observer.saw(*look(at, w=1), wrote_at=at) == []
 
 
 @pytest.mark.parametrize("lease", [0.1, 1.0, 6.0, LEASE, 60.0])

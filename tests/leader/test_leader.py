@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from conformance.steps import elect
 from penstock.core.job import Draft, State
 from penstock.engines.memory.engine import MemoryEngine
 from penstock.engines.memory.store import MemoryStore
-from penstock.engines.records import Ask, Sighting, WorkerInfo
-from penstock.errors import EngineBusy
+from penstock.engines.records import Ask, WorkerInfo
 from penstock.leader.chores import Chore, Rescue, all_chores
-from penstock.leader.election import Election
+from penstock.leader.election import Election, present_term
 from penstock.leader.leader import Leader
 from penstock.testing import Faulty
 
@@ -48,6 +48,7 @@ class House:
         self.store = MemoryStore()
         self.engine = MemoryEngine(self.store, clock)
         self.handles: dict[str, Faulty] = {}
+        self.wrote_at = clock.monotonic
 
     def connect(self, name: str) -> Faulty:
         self.handles[name] = Faulty(MemoryEngine(self.store, self.clock))
@@ -59,7 +60,12 @@ class House:
         handle = self.connect(name)
         await handle.open()
         chores = [each.chore for each in counted]
-        leader = Leader(Election(name, self.clock), Rescue(LEASE, self.clock), chores, self.clock)
+        leader = Leader(
+            Election(name, self.clock),
+            Rescue(LEASE, self.clock, lambda: self.wrote_at()),
+            chores,
+            self.clock,
+        )
         task = asyncio.create_task(leader.run(handle))
         await self.clock.settle()
         try:
@@ -70,7 +76,7 @@ class House:
             await handle.close()
 
     async def holder(self) -> str | None:
-        term = await self.engine.leader()
+        term = await present_term(self.engine)
         return term.holder if term else None
 
 
@@ -117,7 +123,7 @@ async def test_a_shutdown_lets_the_next_one_lead_within_a_third_of_the_ttl(house
 
 
 async def test_a_leader_that_dies_is_replaced_within_its_ttl_and_a_try(house, clock):
-    await house.engine.lead("dead", 10.0)
+    await elect(house.engine, "dead", 10.0)
     chore = Counted("chore")
     async with house.candidate("a", chore):
         await clock.elapse(9.9)
@@ -158,9 +164,9 @@ async def test_a_leader_that_was_stopped_does_nothing_before_it_is_elected_again
         runs = chore.runs
         handle = house.handles["a"]
         # Stopped for a minute; meanwhile another one leads. On waking, the chore is due.
-        gate = handle.block("lead")
+        gate = handle.block("set_cell")
         clock.advance(60)
-        await house.engine.lead("b", 1000.0)
+        await elect(house.engine, "b", 1000.0)
         await clock.settle()
         assert chore.runs == runs
         gate.open()
@@ -185,14 +191,14 @@ async def test_a_store_that_is_away_ends_the_trust_and_a_return_restores_it(hous
 
 async def test_a_resignation_that_hangs_does_not_keep_the_process(house, clock):
     async with house.candidate("a") as task:
-        house.handles["a"].block("resign")
+        house.handles["a"].block("set_cell")
         task.cancel()
         await clock.asleep()
         await clock.elapse(2.1)
         await asyncio.wait([task])
 
 
-async def test_two_leaders_by_accident_do_no_harm(house, clock):
+async def test_two_leaders_by_accident_do_no_harm(house, clock, monkeypatch):
     """Both believe that they lead; every job still has exactly one life."""
     engine = house.engine
     ids = [f"job-{n}" for n in range(6)]
@@ -203,14 +209,14 @@ async def test_two_leaders_by_accident_do_no_harm(house, clock):
     for election in elections:
         election._trusted_until = clock.monotonic() + 1000
     leaders = [
-        Leader(election, Rescue(LEASE, clock), all_chores(1e6), clock) for election in elections
+        Leader(election, Rescue(LEASE, clock, clock.monotonic), all_chores(1e6), clock)
+        for election in elections
     ]
 
-    async def standing(engine) -> tuple[Sighting, ...]:
-        return tuple(Sighting(each.id, each.beat) for each in await engine.workers())
+    async def stand(engine) -> None: ...
 
     for election in elections:
-        election.stand = standing  # type: ignore[method-assign]
+        monkeypatch.setattr(election, "stand", stand)
     tasks = [asyncio.create_task(leader.run(engine)) for leader in leaders]
     await clock.elapse(60)
     for task in tasks:
@@ -243,13 +249,13 @@ async def test_a_leader_that_dies_with_a_worker_costs_one_lease_not_a_lease_and_
     house, clock
 ):
     """The next leader has looked at the workers while it was a candidate."""
-    await house.engine.lead("w", 10.0)
+    await elect(house.engine, "w", 10.0)
     id = await started(house, "w")
     async with house.candidate("next"):
         for _ in range(4):
             await clock.elapse(3.0)
             await house.engine.beat("w")
-            await house.engine.lead("w", 10.0)
+            await elect(house.engine, "w", 10.0)
         # It dies here, as a worker and as the leader.
         await clock.elapse(LEASE - 0.1)
         assert await state_of(house, id) is State.RUNNING
@@ -258,23 +264,23 @@ async def test_a_leader_that_dies_with_a_worker_costs_one_lease_not_a_lease_and_
         assert await state_of(house, id) is State.READY
 
 
-async def test_a_candidate_makes_one_call_for_the_term_and_the_beats(house, clock):
-    await house.engine.lead("other", 1000.0)
+async def test_a_candidate_reads_the_term_and_the_beats_and_nothing_else(house, clock):
+    await elect(house.engine, "other", 1000.0)
     async with house.candidate("a", Counted("chore")):
         handle = house.handles["a"]
         before = len(handle.verbs)
         await clock.elapse(10.0)
         asked = handle.verbs[before:]
-    assert asked == ["lead"] * 3
+    assert asked == ["cell", "workers"] * 3
 
 
 async def test_a_store_that_can_only_be_read_looks_like_no_death(house, clock):
     """Beats cannot be written for two leases while reads go on answering: nobody is dead."""
     id = await started(house, "blocked")
     async with house.candidate("a"):
-        handle = house.handles["a"]
         await clock.elapse(10)
-        handle.fail("lead", EngineBusy("the store", "locked"), times=9)
+        wrote_at = clock.monotonic()
+        house.wrote_at = lambda: wrote_at
         await clock.elapse(35)
         assert await state_of(house, id) is State.RUNNING
         await house.engine.beat("blocked")
@@ -284,7 +290,7 @@ async def test_a_call_for_the_term_that_hangs_proves_no_death(house, clock):
     id = await started(house, "w")
     async with house.candidate("a"):
         await clock.elapse(10)
-        house.handles["a"].block("lead")
+        house.handles["a"].block("set_cell")
         await clock.elapse(4 * LEASE)
         assert await state_of(house, id) is State.RUNNING
 
@@ -294,8 +300,21 @@ async def test_a_leader_says_once_that_it_leads_and_once_that_it_lost(house, clo
     async with house.candidate("a", Counted("chore")):
         house.handles["a"].down()
         await clock.elapse(12.0)
-        await house.engine.lead("b", 1000.0)
+        await elect(house.engine, "b", 1000.0)
         house.handles["a"].up()
         await clock.elapse(12.0)
     said = [record.getMessage().partition(" leader")[0] for record in caplog.records]
     assert said == ["elected", "leadership lost"]
+
+
+async def test_a_row_that_cannot_be_read_ends_no_candidate(house, clock, caplog):
+    """One row that no version of ours wrote must not end every worker process at once."""
+    async with house.candidate("a", chore := Counted("chore")) as task:
+        house.handles["a"].fail("workers", ValueError("no worker"))
+        await clock.elapse(4)
+        house.handles["a"].fail("set_cell", ValueError("no cell"))
+        await clock.elapse(15)
+        assert not task.done()
+        assert await house.holder() == "a"
+        assert chore.runs
+    assert "election failed" in caplog.text

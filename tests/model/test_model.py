@@ -37,9 +37,11 @@ from penstock.core.job import (
     Job,
     State,
 )
+from penstock.engines import reads
 from penstock.engines.engine import Engine
 from penstock.engines.records import (
     Ask,
+    Count,
     Filter,
     Pruned,
     QueueSettings,
@@ -164,12 +166,9 @@ class TwoEngines(RuleBasedStateMachine):
             least_urgent=least_urgent,
         )
         settings = self.both(lambda engine: engine.queues())
-        could = self.both(lambda engine: engine.look(ask), handle)
         answer = self.both(lambda engine: engine.exchange(ask), handle)
         if answer is LeaseLost:
             return multiple()
-        if could is None or could > 0:
-            assert not answer.jobs
         for job in answer.jobs:
             assert (job.id, job.attempt) not in self.given
             assert least_urgent is None or job.priority <= least_urgent
@@ -309,15 +308,6 @@ class TwoEngines(RuleBasedStateMachine):
     def wall_clock_jumps(self, seconds: float) -> None:
         self.clock.jump(seconds)
 
-    @rule(who=st.sampled_from(("leader-1", "leader-2")), handle=st.integers(0, 1))
-    def lead(self, who: str, handle: int) -> None:
-        self.both(lambda engine: engine.lead(who, 10.0), handle)
-        self.both(lambda engine: engine.leader())
-
-    @rule(who=st.sampled_from(("leader-1", "leader-2")), epoch=st.integers(1, 4))
-    def resign(self, who: str, epoch: int) -> None:
-        self.both(lambda engine: engine.resign(who, epoch))
-
     @rule(limit=st.sampled_from((1, 100)))
     def promote(self, limit: int) -> None:
         self.both(lambda engine: engine.promote(limit))
@@ -329,7 +319,7 @@ class TwoEngines(RuleBasedStateMachine):
 
         async def prune(engine: Engine) -> tuple[int, int, int]:
             jobs = ids = keys = 0
-            while (pruned := await engine.prune(keep, limit)) != Pruned():
+            while (pruned := await _pruned(engine, keep, limit)) != Pruned():
                 jobs, ids, keys = jobs + pruned.jobs, ids + pruned.ids, keys + pruned.keys
             return jobs, ids, keys
 
@@ -343,10 +333,15 @@ class TwoEngines(RuleBasedStateMachine):
     def line(self, number: int, handle: int) -> None:
         self.both(lambda engine: _line(engine, f"job-{number}"), handle)
 
-    @rule(value=st.binary(max_size=3), version=st.integers(0, 3))
-    def set_cell(self, value: bytes, version: int) -> None:
-        self.both(lambda engine: engine.set_cell("breaker", value, version))
-        self.both(lambda engine: engine.cell("breaker"), 1)
+    @rule(
+        name=st.sampled_from(("breaker-1", "breaker-2")),
+        value=st.one_of(st.none(), st.binary(max_size=3)),
+        is_stale=st.booleans(),
+        ttl=st.sampled_from((None, None, 10.0)),
+    )
+    def set_cell(self, name: str, value: bytes | None, is_stale: bool, ttl: float | None) -> None:
+        self.both(lambda engine: _set_cell(engine, name, value, is_stale, ttl))
+        self.both(lambda engine: _cells(engine), 1)
 
     # --- after every step ----------------------------------------------------------------------
 
@@ -417,26 +412,51 @@ async def _all_jobs(engine: Engine) -> list[Job]:
 
 async def _hands(engine: Engine) -> list[Any]:
     """What workers have; which of several jobs was claimed first is not decided."""
-    return [replace(hand, first="") for hand in await engine.hands()]
+    return [replace(hand, first="") for hand in await engine.running()]
+
+
+async def _set_cell(
+    engine: Engine, name: str, value: bytes | None, is_stale: bool, ttl: float | None
+) -> Any:
+    """Versions are each engine's own; all else must be the same."""
+    before = await engine.cell(name)
+    written = await engine.set_cell(name, value, before.version + is_stale, ttl)
+    assert written is None or written.version > before.version
+    return written is not None, before.value, before.left, written and (written.value, written.left)
+
+
+async def _cells(engine: Engine) -> Any:
+    page = await engine.cells("breaker", None, 5)
+    return [(name, cell.value, cell.left) for name, cell in page.cells]
+
+
+async def _pruned(engine: Engine, keep: float, limit: int) -> Pruned:
+    """When a store wants it again is its own business."""
+    return replace(await engine.prune(keep, limit), again_in=None)
 
 
 async def _line(engine: Engine, id: str) -> list[Any]:
-    standing = await engine.line(id)
+    standing = await reads.standing(engine, id)
     return [standing.job, replace(standing, job=None)]
+
+
+def _count_key(count: Count) -> tuple[str, int, str, str]:
+    return count.queue, count.priority, count.state, count.hold or ""
 
 
 async def _sorted_counts(engine: Engine) -> list[Any]:
     return sorted(
-        await engine.counts(), key=lambda count: (count.queue, count.state, count.hold or "")
+        await engine.counts(Filter()),
+        key=_count_key,
     )
 
 
 async def _glance(engine: Engine) -> list[Any]:
     """What is not told of every job anyway; and it counts as ``counts`` does."""
-    glance = await engine.glance(60, 5)
+    glance = await reads.overview(engine, 60, 5)
     over = (State.SUCCEEDED, State.CANCELLED)
     counts = [count for count in await _sorted_counts(engine) if count.state not in over]
-    seen = sorted(glance.counts, key=lambda count: (count.queue, count.state, count.hold or ""))
+    seen = sorted(glance.counts, key=_count_key)
     assert seen == counts
     picked = [sorted(job.id for job in jobs) for jobs in (glance.running, glance.failed)]
     return [glance.traffic, dict(glance.busy), picked if len(counts) < 5 else None]

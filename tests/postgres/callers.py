@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 
 from penstock.core.job import Draft
+from penstock.engines import reads
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import Receipt
 from servers.emptied import emptied
@@ -55,7 +56,7 @@ async def abandoned_backends_have_ended(engine: PostgresEngine, left: int = 1) -
         await psycopg.AsyncConnection.connect(emptied().url, autocommit=True) as watcher,
     ):
         while len(await (await watcher.execute(pids)).fetchall()) > left:
-            await engine.now()
+            await reads.now(engine)
 
 
 def begins(message: Message) -> bool:

@@ -20,7 +20,7 @@ from conformance.steps import (
 )
 from penstock.core.job import Job, State, Verdict
 from penstock.engines.engine import Engine
-from penstock.engines.records import Cell, Filter, QueueSettings, Report, WorkerInfo
+from penstock.engines.records import Filter, QueueSettings, Report, WorkerInfo
 from penstock.testing.clock import FakeClock
 from servers.messages import Message, runs
 
@@ -57,7 +57,7 @@ class Deed:
 
 
 class Enqueue(Deed):
-    sql = "put_plain"
+    sql = "penstock.put("
     fields: ClassVar[dict[str, Any]] = {}
 
     async def act(self, engine: Engine) -> None:
@@ -242,7 +242,8 @@ class Purge(Deed):
 
     async def check(self, engine: Engine) -> None:
         assert await everything(engine) == ()
-        assert (await engine.line("a")).remembered_until is not None
+        (receipt,) = await engine.enqueue([draft("a", remember=60.0)])
+        assert not receipt.created
 
 
 class SetQueue(Deed):
@@ -295,45 +296,22 @@ class Prune(Deed):
         assert ids(await everything(engine)) == ["young"]
 
 
-class Lead(Deed):
-    sql = "penstock.lead"
-
-    async def act(self, engine: Engine) -> None:
-        term = (await engine.lead("me", 10.0)).term
-        assert term is not None
-        assert term.epoch == 1
-
-    async def check(self, engine: Engine) -> None:
-        await self.act(engine)
-        assert (await engine.lead("another", 10.0)).term is None
-
-
-class Resign(Deed):
-    async def prepare(self, engine: Engine, clock: FakeClock) -> None:
-        await engine.lead("me", 10.0)
-
-    async def act(self, engine: Engine) -> None:
-        await engine.resign("me", 1)
-
-    async def check(self, engine: Engine) -> None:
-        assert await engine.leader() is None
-
-
 class SetCell(Deed):
     """Who got no answer finds out by reading who was faster."""
 
+    sql = "INTO penstock.cell"
     is_repeated = False
 
     async def act(self, engine: Engine) -> None:
         await engine.set_cell("breaker", b"open", 0)
 
     async def check(self, engine: Engine) -> None:
-        assert await engine.cell("breaker") == Cell(b"open", 1)
+        assert (await engine.cell("breaker")).value == b"open"
 
 
 DEEDS: tuple[type[Deed], ...] = (
     *(Enqueue, EnqueueNamed, EnqueueUnique),
     *(Join, Leave, Beat, Exchange, ExchangeSlowly, Settle, SettleSlowly, Progress),
     *(Cancel, Retry, Purge, SetQueue),
-    *(Promote, Rescue, Prune, Lead, Resign, SetCell),
+    *(Promote, Rescue, Prune, SetCell),
 )

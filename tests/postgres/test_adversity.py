@@ -121,7 +121,7 @@ async def test_statements_that_the_server_cuts_short_cost_no_job(
             await others.enqueued(10)
             await others.until_ended(10)
             with closing(psycopg.connect(postgres_url)) as other:
-                other.execute("LOCK TABLE penstock.live, penstock.worker, penstock.term")
+                other.execute("LOCK TABLE penstock.live, penstock.worker, penstock.cell")
                 coming = asyncio.create_task(others.enqueued(20))
                 await others.until(lambda: _timed_out(others.faults))
             await coming

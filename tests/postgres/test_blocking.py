@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from types import FrameType
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from conformance.steps import claim, claim_one, draft, settle
 from penstock import Penstock
 from penstock.core.ids import new_id
 from penstock.core.job import Draft, State, Verdict
+from penstock.engines import reads
 from penstock.engines.postgres import blocking
 from penstock.engines.postgres.blocking import BlockingConnection, PostgresInlet
 from penstock.engines.postgres.connection import Statement, Texts
@@ -71,7 +76,7 @@ async def test_a_caller_that_finds_it_in_use_stores_nothing_and_does_not_wait(
     clock: FakeClock,
 ) -> None:
     async with proxied(clock) as (engine, proxy):
-        late = proxy.hold_before(runs("put_plain"))
+        late = proxy.hold_before(runs("penstock.put("))
         first, second = new_job(clock), new_job(clock)
         storing = asyncio.create_task(put_blocking(engine, [first]))
         await asyncio.to_thread(late.wait)
@@ -89,7 +94,7 @@ async def test_one_that_interrupts_its_own_thread_in_the_middle_does_not_wait(
         run, inlet = BlockingConnection.run, inlet_of(engine)
         met: list[object] = []
 
-        def interrupted(self: BlockingConnection, *order: object) -> bytes | None:
+        def interrupted(self: BlockingConnection, *order: object) -> object:
             met.append(inlet.put([new_job(clock)], None))
             return run(self, *order)  # type: ignore[arg-type]
 
@@ -99,17 +104,35 @@ async def test_one_that_interrupts_its_own_thread_in_the_middle_does_not_wait(
         assert met == [None]
 
 
-async def test_jobs_that_are_large_or_mixed_or_special_are_left_to_enqueue(
+async def test_jobs_that_are_large_or_known_or_contradict_each_other_are_left_to_enqueue(
     clock: FakeClock,
 ) -> None:
     async with proxied(clock) as (engine, _):
         text = b'"%s"' % (b"x" * blocking.MOST_BYTES)
         large = [new_job(clock, payload=text), new_job(clock)]
-        mixed = [new_job(clock), new_job(clock, queue="other")]
-        special = [new_job(clock, unique="one"), new_job(clock, unique="two")]
-        for some in (large, mixed, special):
+        job = new_job(clock, unique="one")
+        twice = [job, replace(job, unique="two")]
+        known = [new_job(clock), new_job(clock)]
+        await engine.enqueue(known[:1])
+        for some in (large, twice, known):
             assert await put_blocking(engine, some) is None
-            assert await engine.get([job.id for job in some]) == [None, None]
+            assert await engine.get([some[1].id]) == [None]
+
+
+async def test_jobs_of_every_kind_are_stored_together(clock: FakeClock) -> None:
+    async with proxied(clock) as (engine, _):
+        first = new_job(clock, unique="one", key="k", tags=("a", "b"))
+        second = new_job(clock, queue="other", delay=5.0, payload=b"\xff\0")
+        third = new_job(clock, unique="one")
+        receipts = await put_blocking(engine, [first, second, third])
+        assert receipts == [
+            Receipt(first.id, True),
+            Receipt(second.id, True),
+            Receipt(first.id, False, "unique"),
+        ]
+        one, two = [job for job in await engine.get([first.id, second.id]) if job is not None]
+        assert (one.key, one.tags, one.unique) == ("k", ("a", "b"), "one")
+        assert (two.queue, two.state, two.payload) == ("other", State.SCHEDULED, b"\xff\0")
 
 
 async def test_what_no_store_takes_is_refused_and_the_connection_stays(clock: FakeClock) -> None:
@@ -149,7 +172,7 @@ async def test_a_job_that_arrives_late_is_not_run_again(clock: FakeClock) -> Non
     """Its caller sends it by the other way meanwhile, and it ends."""
     async with proxied(clock) as (engine, proxy):
         mine = new_job(clock)
-        late = proxy.hold_before(runs("put_plain"))
+        late = proxy.hold_before(runs("penstock.put("))
         with pytest.raises(EngineTimeout, match=r"enqueue took longer than 0\.1 s"):
             await put_blocking(engine, [mine], 0.1)
         await is_run_once(engine, mine, late)
@@ -158,7 +181,7 @@ async def test_a_job_that_arrives_late_is_not_run_again(clock: FakeClock) -> Non
 async def test_a_job_that_was_stored_and_given_up_is_not_stored_again(clock: FakeClock) -> None:
     async with proxied(clock) as (engine, proxy):
         mine = new_job(clock)
-        late = proxy.hold_after(runs("put_plain"))
+        late = proxy.hold_after(runs("penstock.put("))
         with pytest.raises(EngineTimeout):
             await put_blocking(engine, [mine], 0.5)
         (receipt,) = await engine.enqueue([mine])
@@ -168,7 +191,7 @@ async def test_a_job_that_was_stored_and_given_up_is_not_stored_again(clock: Fak
 
 async def test_several_jobs_that_take_too_long_say_so(clock: FakeClock) -> None:
     async with proxied(clock) as (engine, proxy):
-        late = proxy.hold_before(runs("put_plain"))
+        late = proxy.hold_before(runs("penstock.put("))
         some = [new_job(clock) for _ in range(3)]
         with pytest.raises(EngineTimeout, match=r"3 jobs took longer than 0\.2 s"):
             await put_blocking(engine, some, 0.2)
@@ -220,7 +243,7 @@ async def test_a_clock_that_was_set_back_forgets_no_doubt(clock: FakeClock) -> N
         clock.advance(100.0)
         mine = new_job(clock)
         clock.jump(-50.0)
-        proxy.cut_after(runs("put_plain"))
+        proxy.cut_after(runs("penstock.put("))
         with pytest.raises(EngineUnavailable):
             await engine.enqueue([mine])
         assert await settle(engine, await claim_one(engine), "succeeded") is Verdict.DONE
@@ -239,14 +262,14 @@ async def test_nothing_is_lost_or_stored_twice_when_the_connection_breaks(
     async with proxied(clock) as (engine, proxy):
         for number in range(5):
             cut = proxy.cut_after if after else proxy.cut_before
-            fault = cut(runs("put_plain"))
+            fault = cut(runs("penstock.put("))
             some = [new_job(clock) for _ in range(1 + number % 2)]
             assert await put_blocking(engine, some) is None
             assert fault.has_happened
             receipts = await engine.enqueue(some)
             assert [receipt.created for receipt in receipts] == [not after] * len(some)
             assert await put_blocking(engine, [new_job(clock)]) is not None
-        assert await engine.count(WAITING) == 1 + 5 + 7
+        assert await reads.count(engine, WAITING) == 1 + 5 + 7
 
 
 async def test_an_id_that_is_there_already_goes_to_enqueue(clock: FakeClock) -> None:
@@ -272,7 +295,7 @@ async def test_an_interrupted_caller_leaves_nothing_half_done(
 ) -> None:
     """A signal handler may raise anywhere; later callers are served."""
     async with proxied(clock) as (engine, proxy):
-        late = proxy.hold_before(runs("put_plain"))
+        late = proxy.hold_before(runs("penstock.put("))
 
         def interrupted(
             self: BlockingConnection, statement: Statement, values: Texts, until: float
@@ -298,7 +321,7 @@ def test_a_job_that_was_stored_though_its_reply_was_lost_is_the_callers_own(seve
         app = Penstock(proxy.url(database.url))
         work = app.task(name="work")(_nothing)
         work.enqueue()
-        fault = proxy.cut_after(runs("put_plain"))
+        fault = proxy.cut_after(runs("penstock.put("))
         created = (
             [handle.created for handle in work.enqueue_many([() for _ in range(5)])]
             if several
@@ -338,7 +361,7 @@ async def test_a_fork_while_another_thread_stores_leaves_the_child_no_lock(
     async with proxied(clock) as (engine, proxy):
         inlet = inlet_of(engine)
         mine = inlet._connection
-        late = proxy.hold_before(runs("put_plain"))
+        late = proxy.hold_before(runs("penstock.put("))
         storing = asyncio.create_task(put_blocking(engine, [new_job(clock)]))
         await asyncio.to_thread(late.wait)
         child = os.fork()
@@ -360,12 +383,11 @@ async def test_a_fork_while_another_thread_stores_leaves_the_child_no_lock(
 # --- the wake-up and the end ----------------------------------------------------------------------
 
 
-async def test_each_commit_wakes_idle_workers_for_its_queue(clock: FakeClock) -> None:
+async def test_each_commit_wakes_idle_workers(clock: FakeClock) -> None:
     async with proxied(clock) as (engine, _), listener() as idle:
-        queues = [str(number) for number in range(20)]
-        for queue in queues:
-            assert await put_blocking(engine, [new_job(clock, queue=queue)]) is not None
-        await heard(idle, *(f"work {queue}" for queue in queues))
+        for _ in range(20):
+            assert await put_blocking(engine, [new_job(clock)]) is not None
+            await heard(idle, "work")
 
 
 async def test_the_last_wake_up_is_heard_though_the_handle_closes_at_once(
@@ -375,13 +397,13 @@ async def test_the_last_wake_up_is_heard_though_the_handle_closes_at_once(
         async with proxied(clock) as (engine, _), listener() as idle:
             assert await put_blocking(engine, [new_job(clock, queue="last")]) is not None
             await engine.close()
-            await heard(idle, "work last")
+            await heard(idle, "work")
 
 
 async def test_a_caller_that_stores_while_the_handle_closes_is_served(clock: FakeClock) -> None:
     async with proxied(clock) as (engine, proxy):
         inlet = inlet_of(engine)
-        late = proxy.hold_before(runs("put_plain"))
+        late = proxy.hold_before(runs("penstock.put("))
         mine = new_job(clock)
         storing = asyncio.create_task(put_blocking(engine, [mine]))
         await asyncio.to_thread(late.wait)
@@ -414,3 +436,28 @@ async def test_many_threads_store_each_job_once(engine: PostgresEngine, clock: F
 
 
 def _nothing() -> None: ...
+
+
+async def test_an_interrupt_right_after_the_lock_was_taken_leaves_it_free(engine, clock):
+    """The interpreter runs signal handlers after each call, before its value is stored."""
+    inlet = engine.inlet
+    assert isinstance(inlet, PostgresInlet)
+    assert await put_blocking(engine, [new_job(clock)]) is not None
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code is not PostgresInlet.put.__code__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and inlet._lock.locked():
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            inlet.put([new_job(clock)], None)
+    finally:
+        sys.settrace(None)
+
+    assert not inlet._lock.locked()
+    assert inlet.put([new_job(clock)], None) is not None

@@ -16,7 +16,7 @@ from penstock import Penstock
 from penstock.core.job import Verdict
 from penstock.engines.engine import Engine
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.records import QueueSettings, Sighting
+from penstock.engines.records import News, QueueSettings, Sighting
 from penstock.errors import EngineBusy, ItemContested
 from servers.emptied import emptied
 
@@ -123,7 +123,7 @@ async def test_what_is_enqueued_first_and_committed_last_is_claimed(app, engine,
 
     async with asyncio.timeout(PATIENCE):
         while not (jobs := await claim(engine, worker=worker)):
-            await engine.listen(await engine.version(), 1.0)
+            await engine.listen(News.CHANGED, await engine.version(News.CHANGED), 1.0)
     assert [job.id for job in jobs] == [late.id]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
+from msgspec.structs import replace
 
 from penstock.core.job import Job, State
 from penstock.engines.postgres import bounds
-from penstock.engines.postgres.bounds import FEW, SWEEP, Bounds, whole
+from penstock.engines.postgres.bounds import FEW, SWEEP, Bounds, Ranges
 from penstock.testing.clock import FakeClock
 from postgres.real import Real
 
@@ -20,6 +23,11 @@ def real(monkeypatch: pytest.MonkeyPatch) -> Real:
     made = Real()
     monkeypatch.setattr(bounds, "SystemClock", made)
     return made
+
+
+def whole(queues: Sequence[str]) -> Ranges:
+    """All of every line, as a claimer that has claimed nothing sees it."""
+    return Bounds(FakeClock()).ranges(queues)
 
 
 def jobs(count: int, priority: int = 5, first: int = 1) -> list[Job]:
@@ -42,8 +50,8 @@ def jobs(count: int, priority: int = 5, first: int = 1) -> list[Job]:
 def claimed(clock: FakeClock, count: int) -> Bounds:
     """The bounds of somebody who has claimed so many."""
     made = Bounds(clock)
-    made.learn((), 1, is_fair=False, swept=None)
-    made.learn(jobs(count), 1, is_fair=False, swept=None)
+    made.ranges(QUEUES)
+    made.learn(jobs(count), {"default": 0})
     return made
 
 
@@ -68,10 +76,13 @@ def test_the_whole_line_is_looked_at_each_second(clock: FakeClock) -> None:
     assert made.ranges(QUEUES).is_whole
 
 
-def test_a_job_with_an_old_ticket_ends_all_bounds(clock: FakeClock) -> None:
+def test_a_job_with_an_old_ticket_ends_the_bounds_of_its_queue_alone(clock: FakeClock) -> None:
     made = claimed(clock, 10)
-    made.learn((), 2, is_fair=False, swept=None)
-    assert made.ranges(QUEUES).is_whole
+    made.learn([replace(job, queue="other") for job in jobs(10)], {"other": 0})
+    made.learn((), {"default": 2, "other": 0})
+    assert made.ranges(QUEUES).arrays == whole(QUEUES).arrays
+    assert made.ranges(QUEUES).lowered == "{2}"
+    assert made.ranges(["other"]).arrays != whole(["other"]).arrays
 
 
 def test_a_dear_sweep_is_followed_by_a_rest(clock: FakeClock, real: Real) -> None:
@@ -81,9 +92,9 @@ def test_a_dear_sweep_is_followed_by_a_rest(clock: FakeClock, real: Real) -> Non
     ranges = made.ranges(QUEUES)
     assert not ranges.is_whole
     assert not ranges.sweeps
-    assert made.narrow(QUEUES) is not None
+    assert made.rests_for > 0
     real.now += 0.5 * bounds.SHARE
-    assert made.narrow(QUEUES) is None
+    assert made.rests_for == 0
     assert made.ranges(QUEUES).is_whole
 
 
@@ -123,11 +134,13 @@ def test_who_has_claimed_little_never_rests(clock: FakeClock, real: Real) -> Non
 def test_an_old_ticket_is_looked_for_during_a_rest_too(clock: FakeClock, real: Real) -> None:
     made = claimed(clock, FEW + 1)
     made.swept(0.5)
-    made.learn((), 2, is_fair=False, swept=None)
+    made.learn((), {"default": 2})
     assert made.ranges(QUEUES).is_whole
 
 
-def test_in_a_fair_queue_there_are_no_bounds(clock: FakeClock) -> None:
+def test_in_a_fair_queue_there_are_no_bounds_and_those_of_others_stay(clock: FakeClock) -> None:
     made = claimed(clock, 10)
-    made.learn(jobs(1, first=11), 1, is_fair=True, swept=None)
-    assert made.ranges(QUEUES).is_whole
+    fair = [replace(job, queue="fair") for job in jobs(10)]
+    made.learn(fair, {"default": 0, "fair": 0}, fair=["fair"])
+    assert made.ranges(["fair"]).arrays == whole(["fair"]).arrays
+    assert made.ranges(QUEUES).arrays != whole(QUEUES).arrays

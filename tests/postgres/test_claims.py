@@ -1,4 +1,4 @@
-"""How the store finds what runs: every running job is within a claim, and no index was written."""
+"""How the store finds what runs and what is next, whatever others do meanwhile."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from conformance.steps import (
     put,
     send,
     settle,
-    soon,
 )
 from conformance.waiting import breathe
 from penstock.core.job import Job, Verdict
-from penstock.engines.postgres.bounds import whole
+from penstock.engines import reads
+from penstock.engines.postgres.bounds import Bounds
 from penstock.engines.postgres.claim import NOTHING, exchange_statement, to_exchange
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import QueueSettings, WorkerInfo
@@ -35,21 +35,14 @@ from penstock.testing.clock import FakeClock
 from servers.emptied import emptied
 
 RUNNING = "SELECT id FROM penstock.live WHERE state = 'running' ORDER BY id"
-FOUND = "SELECT id FROM penstock.running() ORDER BY id"
-SHORT = """
-SELECT claim.number FROM penstock.claim WHERE jobs < (
-  SELECT count(*) FROM penstock.live AS job
-   WHERE job.claim = claim.number AND job.queue = claim.queue AND job.priority = claim.priority)
-"""
-LOOSE = """
-SELECT id FROM penstock.live
- WHERE (claim IS NOT NULL) <> (state = 'running') OR in_line <> (state <> 'scheduled')
+FOUND = """
+SELECT job.id FROM (SELECT DISTINCT worker FROM penstock.pairs()) AS mine
+ CROSS JOIN LATERAL penstock.running_of(mine.worker) AS job ORDER BY job.id
 """
 WALKS = """
 SELECT FROM pg_locks
  WHERE relation = 'penstock.live'::regclass AND mode = 'RowShareLock' AND granted
 """
-CLAIMS = "SELECT sum(jobs)::bigint, count(*) FROM penstock.claim"
 
 
 class Eye:
@@ -64,35 +57,14 @@ class Eye:
     async def check(self) -> None:
         """Nothing that runs can get lost."""
         assert await self.rows(FOUND) == await self.rows(RUNNING)
-        assert await self.rows(SHORT) == []
-        assert await self.rows(LOOSE) == []
 
 
 @pytest.fixture
 async def eye(engine: PostgresEngine) -> AsyncIterator[Eye]:
     url = emptied().url
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-        await connection.execute(f"SET penstock_clock.now = '{await engine.now()!r}'")
+        await connection.execute(f"SET penstock_clock.now = '{await reads.now(engine)!r}'")
         yield Eye(connection)
-
-
-async def test_a_claim_writes_to_no_index_of_the_jobs(engine: PostgresEngine, eye: Eye) -> None:
-    """Every row stays on its page, and all that the indexes know of it is the same."""
-    await enqueue_jobs(engine, 300)
-    pages = "SELECT id, (ctid::text::point)[0], xmin::text FROM penstock.live ORDER BY id"
-    before = await eye.rows(pages)
-    assert len(await claim(engine, want=300)) == 300
-    after = await eye.rows(pages)
-    assert [row[:2] for row in before] == [row[:2] for row in after]
-    assert not {row[2] for row in before} & {row[2] for row in after}
-    known = await eye.rows(
-        "SELECT DISTINCT attname::text FROM pg_index JOIN pg_depend ON objid = indexrelid"
-        " JOIN pg_attribute ON attrelid = indrelid AND attnum = refobjsubid"
-        " WHERE indrelid = 'penstock.live'::regclass AND refobjid = indrelid AND refobjsubid > 0"
-    )
-    written = {"state", "attempt", "worker", "claim", "claimed_at", "progress", "note", "started"}
-    assert known
-    assert not written & {name for (name,) in known}
 
 
 async def test_where_nothing_is_due_no_turn_waits_for_another(
@@ -100,7 +72,9 @@ async def test_where_nothing_is_due_no_turn_waits_for_another(
 ) -> None:
     """What a turn locks until its commit, any number of others can lock as well."""
     await enqueue_jobs(engine, 2)
-    values = to_exchange(ask(await joined(engine), want=2), NOTHING, whole(["default"]))
+    values = to_exchange(
+        ask(await joined(engine), want=2), NOTHING, Bounds(engine.clock).ranges(["default"])
+    )
     turn = [value and value.decode() for value in values]
     async with eye.connection.transaction():
         cursor = psycopg.AsyncRawCursor(eye.connection)
@@ -109,18 +83,6 @@ async def test_where_nothing_is_due_no_turn_waits_for_another(
         locks = "SELECT mode FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'"
         assert len(found) == 3
         assert await eye.rows(locks) == [("ShareLock",)]
-
-
-async def test_a_claim_goes_with_its_last_job(engine: PostgresEngine, eye: Eye) -> None:
-    await enqueue_jobs(engine, 5)
-    worker = await joined(engine)
-    jobs = await claim(engine, worker=worker, want=5)
-    assert await eye.rows(CLAIMS) == [(5, 1)]
-    await send(engine, worker, *(outcome(job, "succeeded") for job in jobs[:3]))
-    await eye.check()
-    assert await eye.rows(CLAIMS) == [(2, 1)]
-    await send(engine, worker, outcome(jobs[3], "failed"), outcome(jobs[4], "released"))
-    assert await eye.rows(CLAIMS) == [(None, 0)]
 
 
 async def test_every_queue_and_priority_of_a_claim_is_found(
@@ -133,9 +95,9 @@ async def test_every_queue_and_priority_of_a_claim_is_found(
     assert len(jobs) == 30
     await eye.check()
     assert ids(await engine.held(worker)) == [
-        job.id for job in sorted(jobs, key=lambda job: (job.priority, job.place, job.seq))
+        job.id for job in sorted(jobs, key=lambda job: job.order)
     ]
-    assert {hand.queue: hand.jobs for hand in await engine.hands() if hand.priority == 0} == {
+    assert {hand.queue: hand.jobs for hand in await engine.running() if hand.priority == 0} == {
         "queue-0": 3,
         "queue-1": 3,
         "queue-2": 2,
@@ -164,37 +126,6 @@ async def test_what_runs_is_found_when_a_fair_queue_becomes_a_plain_one(
     assert len(await bury(engine, worker)) == 7
 
 
-async def test_who_has_a_claim_locked_keeps_nobody_from_ending(
-    engine: PostgresEngine, eye: Eye
-) -> None:
-    await enqueue_jobs(engine, 4)
-    worker = await joined(engine)
-    jobs = await claim(engine, worker=worker, want=4)
-    async with eye.connection.transaction():
-        await eye.rows("SELECT FROM penstock.claim FOR UPDATE")
-        done = send(engine, worker, *(outcome(job, "succeeded") for job in jobs[:2]))
-        assert set((await soon(done)).verdicts) == {Verdict.DONE}
-        assert await soon(settle(engine, jobs[2], "failed")) is Verdict.DONE
-    await eye.check()
-    assert await settle(engine, jobs[3], "succeeded") is Verdict.DONE
-    # It counts some that are gone, until somebody looks.
-    assert await eye.rows(CLAIMS) == [(3, 1)]
-    await engine.mend()
-    assert await eye.rows(CLAIMS) == [(None, 0)]
-
-
-async def test_mending_leaves_a_claim_alone_of_which_something_runs(
-    engine: PostgresEngine, eye: Eye
-) -> None:
-    await enqueue_jobs(engine, 2)
-    worker = await joined(engine)
-    jobs = await claim(engine, worker=worker, want=2)
-    await settle(engine, jobs[0], "succeeded")
-    await engine.mend()
-    await eye.check()
-    assert ids(await engine.held(worker)) == [jobs[1].id]
-
-
 async def test_a_row_that_has_grown_and_moved_is_found(engine: PostgresEngine, eye: Eye) -> None:
     """Then its page was full, and it is another row for every index."""
     await enqueue_jobs(engine, 200)
@@ -205,7 +136,7 @@ async def test_a_row_that_has_grown_and_moved_is_found(engine: PostgresEngine, e
     assert len(await engine.held(worker)) == 200
     given = await send(engine, worker, *(outcome(job, "succeeded") for job in jobs))
     assert set(given.verdicts) == {Verdict.DONE}
-    assert await eye.rows(CLAIMS) == [(None, 0)]
+    assert await eye.rows(RUNNING) == []
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -265,7 +196,7 @@ async def test_nothing_that_runs_gets_lost_whatever_happens(
                 workers.append(await joined(engine))
                 held[workers[-1]] = []
         await eye.check()
-        limited = [hand for hand in await engine.hands() if hand.queue in ("limited", "ordered")]
+        limited = [hand for hand in await engine.running() if hand.queue in ("limited", "ordered")]
         for queue, most in (("limited", 3), ("ordered", 1)):
             assert sum(hand.jobs for hand in limited if hand.queue == queue) <= most
     for worker in workers:
@@ -320,7 +251,7 @@ async def test_a_job_that_got_another_ticket_while_it_was_claimed_is_found(
 async def test_a_transactional_job_ends_though_its_neighbour_did_meanwhile(
     engine: PostgresEngine, eye: Eye, level: str
 ) -> None:
-    """Both are counted in one claim, which a transaction that sees the past may not change."""
+    """A transaction that sees the past may not change what others have changed since."""
     await enqueue_jobs(engine, 2)
     worker = await joined(engine)
     one, two = await claim(engine, worker=worker, want=2)
@@ -328,42 +259,39 @@ async def test_a_transactional_job_ends_though_its_neighbour_did_meanwhile(
         theirs.execute(f"SET TRANSACTION ISOLATION LEVEL {level}".encode())
         theirs.execute("SET LOCAL plpgsql.extra_errors = 'all'")
         theirs.execute("SET LOCAL penstock_effect.mark = 'mark'")
-        theirs.execute(f"SET LOCAL penstock_clock.now = '{await engine.now()!r}'".encode())
+        theirs.execute(f"SET LOCAL penstock_clock.now = '{await reads.now(engine)!r}'".encode())
         theirs.execute("SELECT count(*) FROM penstock.worker")
         assert await settle(engine, two, "succeeded") is Verdict.DONE
         ends = "SELECT penstock.succeed(%s, %s, %s, NULL, 'mark')"
         assert theirs.execute(ends, (one.id, one.attempt, worker)).fetchall() == [(True,)]
     await eye.check()
     assert await engine.held(worker) == []
-    await engine.mend()
-    assert await eye.rows(CLAIMS) == [(None, 0)]
 
 
-async def test_a_fair_queue_that_becomes_a_plain_one_is_not_walked_from_end_to_end(
-    engine: PostgresEngine, eye: Eye
-) -> None:
-    worker, jobs = await fair_ones(engine)
-    await engine.set_queue("fair", QueueSettings(max_running=8))
-    ranges = "SELECT from_place, to_place, to_seq - from_seq, jobs FROM penstock.claim"
-    assert await eye.rows(ranges) == [(0.0, 0.0, 0, 1)] * 7
-    given = await send(engine, worker, *(outcome(job, "succeeded") for job in jobs))
-    assert set(given.verdicts) == {Verdict.DONE}
-    assert await eye.rows(CLAIMS) == [(None, 0)]
-
-
-async def test_what_runs_costs_nobody_who_looks_for_what_expires_or_is_cancelled(
-    engine: PostgresEngine, eye: Eye, clock: FakeClock
-) -> None:
-    id = await put(engine, expires_in=5)
+async def test_what_runs_is_in_no_index_of_what_waits(engine: PostgresEngine, eye: Eye) -> None:
+    """A claim takes a job out of the claim index and the one of what expires; only the indexes of
+    ids and of what runs have it.
+    """
+    await engine.enqueue([draft(expires_in=5, key=f"{n}") for n in range(300)])
+    waiting = await rows_in(eye, "live_claim"), await rows_in(eye, "live_expiry")
+    assert waiting == (300, 300)
     worker = await joined(engine)
-    (job,) = await claim(engine, worker=worker)
-    known = "SELECT waits_until IS NOT NULL, cancels IS NOT NULL FROM penstock.live"
-    assert await eye.rows(known) == [(False, False)]
-    await engine.cancel([id], "enough")
-    assert await eye.rows(known) == [(False, True)]
-    assert (await engine.exchange(ask(worker, "nothing"))).cancels == (id,)
-    await settle(engine, job, "released")
-    assert await eye.rows(known) == []
+    jobs = await claim(engine, worker=worker, want=300)
+    names = ("live_claim", "live_expiry", "live_running", "live_cancels")
+    assert [await rows_in(eye, name) for name in names] == [0, 0, 300, 0]
+    await engine.cancel([jobs[0].id], "enough")
+    assert await rows_in(eye, "live_cancels") == 1
+    assert (await engine.exchange(ask(worker, "nothing"))).cancels == (jobs[0].id,)
+
+
+async def rows_in(eye: Eye, index: str) -> int:
+    """How many jobs an index has."""
+    ((where,),) = await eye.rows(
+        "SELECT pg_get_expr(indpred, indrelid) FROM pg_index"
+        f" WHERE indexrelid = 'penstock.{index}'::regclass"
+    )
+    ((found,),) = await eye.rows(f"SELECT count(*) FROM penstock.live WHERE {where}")
+    return int(found)
 
 
 @pytest.mark.parametrize("name", ["w\0x", "w\ud800"])

@@ -26,7 +26,7 @@ from servers.proxy import Fault, Proxy
 
 TABLES = (
     *("live", "history", "ledger", "unique_key", "queue"),
-    *("lane", "spot", "worker", "term", "cell"),
+    *("lane", "spot", "worker", "cell"),
 )
 
 Cut = Callable[..., Fault]
@@ -138,7 +138,7 @@ async def test_a_job_that_a_thread_stores_by_itself_is_stored_once_though_it_is_
     """A caller that could not goes on to ``enqueue``, with the same id."""
     first = await put_blocking(frail, [draft("a")])
     assert first is not None
-    fault = cut(proxy, runs("put_plain"))
+    fault = cut(proxy, runs("penstock.put("))
     assert await put_blocking(frail, [draft("b")]) is None
     assert fault.has_happened
     (receipt,) = await frail.enqueue([draft("b")])
@@ -151,7 +151,7 @@ async def test_jobs_that_a_thread_stores_with_one_call_are_stored_once_though_it
     cut: Cut, proxy: Proxy, direct: Engine, frail: PostgresEngine
 ) -> None:
     assert await put_blocking(frail, [draft("a")]) is not None
-    fault = cut(proxy, runs("put_plain"))
+    fault = cut(proxy, runs("penstock.put("))
     some = [draft("b"), draft("c")]
     assert await put_blocking(frail, some) is None
     assert fault.has_happened
@@ -168,7 +168,7 @@ def test_whoever_enqueues_many_does_not_notice_that_it_was_cut_off(
     with Penstock(proxy.url(url)) as app:
         task = app.task(name="task")(_nothing)
         task.enqueue_many([(), ()])
-        fault = cut(proxy, runs("put_plain"))
+        fault = cut(proxy, runs("penstock.put("))
         handles = task.enqueue_many([() for _ in range(10)])
         assert fault.has_happened
         assert all(handle.created for handle in handles)

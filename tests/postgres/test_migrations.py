@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from conformance.steps import claim, put, stored
+from conformance.steps import claim, elect, put, stored
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.postgres.schema import check_server, newest, printed, scripts
 from penstock.errors import (
@@ -67,10 +67,10 @@ def things(connection: psycopg.Connection[Any], schema: str = "penstock") -> set
     return set(
         connection.execute(
             """
-            SELECT relname, relkind::text, coalesce(relacl::text, '') FROM pg_class
+            SELECT relname::text, relkind::text, coalesce(relacl::text, '') FROM pg_class
              WHERE relnamespace = to_regnamespace(%(schema)s)
             UNION ALL
-            SELECT proname || pg_get_function_arguments(oid), 'f', coalesce(proacl::text, '')
+            SELECT proname::text || pg_get_function_arguments(oid), 'f', coalesce(proacl::text, '')
               FROM pg_proc WHERE pronamespace = to_regnamespace(%(schema)s)
             """,
             {"schema": schema},
@@ -97,7 +97,7 @@ async def test_every_version_is_brought_up_to_date(
         engine = await opened(postgres_url)
         try:
             assert versions(admin) == list(range(1, newest() + 1))
-            assert (await engine.schema()).found == newest()
+            assert (await engine.migrate(check=True)).found == newest()
             id = await put(engine)
             assert [job.id for job in await claim(engine)] == [id]
         finally:
@@ -138,7 +138,7 @@ async def test_a_migration_of_what_is_up_to_date_only_makes_days(
             "SELECT max(relname) FROM pg_class WHERE relname ~ '^history_[0-9]+$'"
         ).fetchall()
         admin.execute(f"DROP TABLE penstock.{name}".encode())
-        assert await engine.migrate() == newest()
+        assert (await engine.migrate()).newest == newest()
         assert things(admin) == before
     await engine.close()
 
@@ -357,8 +357,8 @@ async def test_two_schemas_do_not_disturb_each_other(
         assert (await stored(here, "same")).cancel_reason is None
         assert len(await here.workers()) == 1
         assert await there.workers() == []
-        assert await here.lead("a", 10.0) is not None
-        assert await there.lead("b", 10.0) is not None
+        assert await elect(here, "a", 10.0)
+        assert await elect(there, "b", 10.0)
     finally:
         await here.close()
         await there.close()

@@ -17,12 +17,14 @@ import psycopg
 import pytest
 
 from conformance.steps import ask, claim, draft, joined, outcome, put, running, send, soon, stored
+from conformance.waiting import work
 from penstock import Penstock, State
 from penstock.core.job import Verdict
 from penstock.engines.observed import Observed
 from penstock.engines.postgres.connection import Connection
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.postgres.pool import ConnectionPool
+from penstock.engines.records import Filter
 from penstock.errors import (
     EngineBusy,
     EngineCrowded,
@@ -178,8 +180,8 @@ async def test_a_handle_whose_connections_are_all_in_use_says_so(url: str) -> No
     async with opened(url, connections=1, connect_timeout=0.2) as engine:
         async with engine._store().pool.use():
             with pytest.raises(EngineCrowded, match="all 1 of this handle are in use for 0.2 s"):
-                await engine.counts()
-        assert await engine.counts() == []
+                await engine.counts(Filter())
+        assert await engine.counts(Filter()) == []
 
 
 async def test_a_crowd_that_waits_for_a_connection_makes_one_attempt() -> None:
@@ -303,7 +305,7 @@ async def test_a_call_fails_while_the_server_is_away_and_the_next_one_finds_it_b
 ) -> None:
     """Also where all connections of a handle are dead, without a try for each of them."""
     async with opened(url) as engine:
-        await asyncio.gather(*(engine.counts() for _ in range(4)))
+        await asyncio.gather(*(engine.counts(Filter()) for _ in range(4)))
         end(server)
         with pytest.raises(EngineUnavailable, match="nothing is lost, try again"):
             await put(engine)
@@ -318,7 +320,7 @@ async def test_connections_that_ended_while_nobody_looked_cost_no_call(
     async with opened(url) as engine:
         with server.connect() as admin:
             for _ in range(10):
-                await asyncio.gather(*(engine.counts() for _ in range(4)))
+                await asyncio.gather(*(engine.counts(Filter()) for _ in range(4)))
                 ended = [Path(f"/proc/{pid}") for (pid,) in admin.execute(PIDS).fetchall()]
                 assert ended
                 admin.execute(TERMINATE, (1.0,))
@@ -333,8 +335,8 @@ async def test_nothing_leaks_however_often_connections_break(server: Postgres, u
             one_turn = ask(await joined(engine))
             before = len(os.listdir("/proc/self/fd"))
             for number in range(100):
-                calls: list[asyncio.Task[Any]] = [asyncio.create_task(engine.wait(one_turn, 0.02))]
-                calls += [asyncio.create_task(engine.counts()) for _ in range(3)]
+                calls: list[asyncio.Task[Any]] = [asyncio.create_task(work(engine, one_turn, 0.02))]
+                calls += [asyncio.create_task(engine.counts(Filter())) for _ in range(3)]
                 await asyncio.sleep(0.002)
                 if number % 20:
                     await asyncio.to_thread(proxy.cut)
@@ -343,7 +345,7 @@ async def test_nothing_leaks_however_often_connections_break(server: Postgres, u
                 await asyncio.gather(*calls, return_exceptions=True)
             while True:
                 try:
-                    await engine.counts()
+                    await engine.counts(Filter())
                     break
                 except EngineUnavailable:
                     continue
@@ -362,7 +364,7 @@ async def test_a_server_that_answers_no_more_is_left_behind(server: Postgres, ur
         engine = Observed(PostgresEngine(proxy.url(url)), Bus(), timeout=1.0, tries=1)
         await engine.open()
         try:
-            fault = proxy.hold_before(runs("put_plain"))
+            fault = proxy.hold_before(runs("penstock.put("))
             with pytest.raises(EngineTimeout, match="enqueue took more than 1 s"):
                 await engine.enqueue([draft()])
             assert fault.has_happened
@@ -379,7 +381,7 @@ async def test_an_enqueue_that_was_cut_is_stored_once(
         engine = Observed(PostgresEngine(proxy.url(url)), Bus())
         await engine.open()
         try:
-            cut(proxy, runs("put_plain"))
+            cut(proxy, runs("penstock.put("))
             (receipt,) = await engine.enqueue([draft()])
             assert receipt.created
             assert len(await claim(engine, want=10)) == 1

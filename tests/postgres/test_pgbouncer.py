@@ -23,11 +23,12 @@ from conformance.test_law03_held import *  # noqa: F403
 from conformance.test_law11_wake_up import *  # noqa: F403
 from conformance.test_law15_results import *  # noqa: F403
 from conformance.test_max_running import *  # noqa: F403
-from conformance.waiting import LONG, asleep
+from conformance.waiting import LONG, asleep, work
 from penstock import Penstock
 from penstock.engines.engine import Engine
 from penstock.engines.observed import Observed
 from penstock.engines.postgres.engine import PostgresEngine
+from penstock.engines.waiting import wait_for_results
 from penstock.errors import EngineRefused, EngineUnavailable
 from penstock.events import Bus, Polling
 from penstock.testing.clock import FakeClock
@@ -153,10 +154,9 @@ async def test_a_pooler_is_noticed_and_said_once(
     caller = await open_handle(database.direct)
     one_turn = ask(await joined(sleeper))
     for _ in range(3):
-        async with asleep(sleeper.wait(one_turn, LONG)) as nap:
+        async with asleep(work(sleeper, one_turn, LONG)) as nap:
             await put(caller)
-            await soon(nap)
-        assert (await sleeper.exchange(one_turn)).jobs
+            assert (await soon(nap)).jobs
     (event,) = events
     assert event.why == "a pooler lends its connections for one transaction each"
     assert len([each for each in caplog.records if each.name == "penstock.postgres"]) == 1
@@ -172,9 +172,9 @@ async def test_nothing_is_left_on_a_connection_that_others_will_have(
         await engine.open()
         one_turn = ask(await joined(engine))
         id = await put(engine)
-        assert await engine.results([id], 0.1) == {}
+        assert await wait_for_results(engine, [id], 0.1) == {}
         assert (await engine.exchange(one_turn)).jobs
-        await engine.wait(one_turn, 0.2)
+        await work(engine, one_turn, 0.2)
         with psycopg.connect(url, autocommit=True, prepare_threshold=None) as other:
             found = other.execute(
                 "SELECT name FROM pg_prepared_statements UNION ALL"

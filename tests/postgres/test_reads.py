@@ -7,17 +7,18 @@ queue only. The server itself counts which rows it has touched.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import psycopg
 import pytest
 
 from conformance.steps import put
 from penstock.core.job import State
+from penstock.engines import reads as shared
 from penstock.engines.postgres import reads
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.postgres.transaction import SQL
-from penstock.engines.records import Ask, Filter, QueueSettings
+from penstock.engines.records import Filter
 from penstock.testing.clock import FakeClock
 from servers.emptied import Emptied
 
@@ -28,13 +29,11 @@ BUSY = "the-queue-that-has-all-the-jobs-but-those-that-are-looked-for"
 
 CROWD = """
 INSERT INTO penstock.live (entry, seq, priority, enqueued_at, run_at, expires_at, hold, hold_until,
-                           claimed_at, id, task, queue, state, payload, in_line, was_claimed,
-                           waits_until)
+                           claimed_at, id, task, queue, state, payload)
 SELECT 1000 + n, 1000 + n, 5, %(now)s, %(now)s + n, CASE WHEN n %% 7 = 0 THEN %(now)s + 2 * n END,
        CASE n %% 4 WHEN 2 THEN 'unplaced' WHEN 3 THEN 'rate' END,
        CASE n %% 4 WHEN 3 THEN %(now)s + n END, CASE WHEN n %% 3 = 0 THEN %(now)s END,
-       'crowd-' || n, 'work', %(queue)s, CASE n %% 4 WHEN 0 THEN 'scheduled' ELSE 'ready' END, '',
-       n %% 4 <> 0, n %% 3 = 0, CASE WHEN n %% 7 = 0 THEN %(now)s + 2 * n END
+       'crowd-' || n, 'work', %(queue)s, CASE n %% 4 WHEN 0 THEN 'scheduled' ELSE 'ready' END, ''
   FROM generate_series(1, %(many)s) AS n
 """
 ENDED = """
@@ -106,7 +105,7 @@ async def engine(database: Emptied, clock: FakeClock) -> AsyncIterator[PostgresE
 
 @pytest.fixture
 async def peek(database: Emptied, engine: PostgresEngine) -> AsyncIterator[Peek]:
-    now = await engine.now()
+    now = await shared.now(engine)
     async with await psycopg.AsyncConnection.connect(database.url) as connection:
         await connection.execute(f"SET penstock_clock.now = '{now!r}'")
         yield Peek(database.url, connection, now)
@@ -115,39 +114,6 @@ async def peek(database: Emptied, engine: PostgresEngine) -> AsyncIterator[Peek]
 def run(url: str, sql: str, **values: object) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(sql.encode(), values or None)
-
-
-SETTINGS = {
-    "plain": None,
-    "limited": QueueSettings(max_running=3),
-    "ordered": QueueSettings(ordered=True),
-    "fair": QueueSettings(fair=True),
-    "ordered and fair": QueueSettings(ordered=True, fair=True),
-}
-
-
-@pytest.mark.parametrize("kind", SETTINGS)
-async def test_an_idle_worker_reads_nothing_of_other_queues(
-    engine: PostgresEngine, peek: Peek, kind: str
-) -> None:
-    settings = SETTINGS[kind]
-    if settings is not None:
-        await engine.set_queue("mine", settings)
-    peek.run(CROWD, now=peek.now, queue=BUSY, many=MANY)
-    peek.run("ANALYZE penstock.live")
-    await put(engine, queue="mine", delay=60)
-    ask = Ask(worker="w", queues=("mine", "nobody's"), want=1, slots=1)
-    assert await reads.look(peek, ask) == pytest.approx(60)
-    assert await peek.touched() <= 1
-
-
-async def test_a_worker_that_wants_what_is_urgent_reads_nothing_of_the_rest(
-    engine: PostgresEngine, peek: Peek
-) -> None:
-    peek.run(CROWD, now=peek.now, queue="mine", many=MANY)
-    ask = Ask(worker="w", queues=("mine",), want=1, slots=1, least_urgent=0)
-    assert await reads.look(peek, ask) == pytest.approx(3)
-    assert await peek.touched() <= 2
 
 
 async def test_finished_jobs_are_got_by_their_ids_in_every_day(
@@ -185,31 +151,20 @@ async def test_a_state_that_a_table_cannot_have_is_not_looked_for_there(
     engine: PostgresEngine, peek: Peek
 ) -> None:
     peek.end_many(peek.now, first=0)
-    assert await reads.count(peek, Filter(states=(State.READY, State.RUNNING))) == 1
+    (count,) = await reads.counts(peek, Filter(states=(State.READY, State.RUNNING)))
+    assert count.jobs == 1
     assert await peek.touched() == 1
-    assert await reads.count(peek, Filter(states=(State.READY, State.SUCCEEDED))) == 1 + MANY
+    found = await reads.counts(peek, Filter(states=(State.READY, State.SUCCEEDED)))
+    assert sum(each.jobs for each in found) == 1 + MANY
 
 
-async def test_a_glance_reads_nothing_of_what_ended_well_long_ago(
+async def test_counts_read_nothing_of_what_ended_before_they_ask(
     engine: PostgresEngine, peek: Peek
 ) -> None:
     peek.end_many(peek.now - DAY, first=-MANY)
-    found = await reads.glance(cast(Any, peek), 60.0, 10)
-    assert [each.queue for each in found.traffic] == [BUSY]
-    assert found.traffic[0].entered == 1
-    # The one job that waits, as often as it is counted, and where the window begins in each day.
+    states = (State.READY, State.SCHEDULED, State.RUNNING, State.FAILED)
+    assert sum(each.jobs for each in await reads.counts(peek, Filter(states=states))) == 1
+    since = Filter(states=(State.SUCCEEDED, State.FAILED), finished_since=peek.now - 60)
+    assert await reads.counts(peek, since) == []
+    assert await reads.queues(peek) == {}
     assert await peek.touched() <= 10
-
-
-async def test_who_is_ahead_is_counted_without_those_behind(
-    engine: PostgresEngine, peek: Peek
-) -> None:
-    peek.run(CROWD, now=peek.now, queue=BUSY, many=10 * MANY)
-    sql = SQL["ahead"]
-    line = {"queue": BUSY, "now": peek.now, "most": 10_001, "some": 5}
-    ticket = {"priority": 5, "place": 0.0, "seq": 1002}
-    ((plan,),) = await peek.rows(
-        f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", {**line, **ticket}
-    )
-    pages = plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]
-    assert (plan[0]["Plan"]["Actual Rows"], pages) == (1, pytest.approx(0, abs=40))

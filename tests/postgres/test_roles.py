@@ -15,8 +15,9 @@ from psycopg.errors import InsufficientPrivilege
 from conformance.steps import claim_one, joined, put, settle, stored
 from penstock import Penstock
 from penstock.core.job import OutcomeKind, State, Verdict
+from penstock.engines import reads
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.records import Filter, QueueSettings
+from penstock.engines.records import Filter, News, QueueSettings
 from penstock.errors import EngineForbidden, JobFailed
 from servers.postgres import quick
 
@@ -140,7 +141,7 @@ def test_an_enqueuer_can_read_and_write_no_table(house: House) -> None:
 
 def test_an_enqueuer_can_call_nothing_but_the_way_in(house: House) -> None:
     found = {name for (name,) in house.run(house.owner, FUNCTIONS, house.enqueuer)}
-    assert found == {"put", "put_plain", "wake", "now", "shifted_now", *HARMLESS}
+    assert found == {"put", "put_json", "contested", "wake", "now", "shifted_now", *HARMLESS}
 
 
 async def test_an_enqueuer_can_neither_claim_nor_settle_nor_decide(house: House) -> None:
@@ -159,7 +160,6 @@ async def test_an_enqueuer_can_neither_claim_nor_settle_nor_decide(house: House)
             lambda: engine.find(Filter(), None, 10),
             lambda: engine.promote(10),
             lambda: engine.prune(0.0, 10),
-            lambda: engine.lead("me", 10.0),
         ):
             with pytest.raises(EngineForbidden, match="permission denied") as caught:
                 await forbidden()
@@ -172,7 +172,7 @@ def test_an_enqueuer_cannot_move_the_clock(house: House) -> None:
     with house.session(house.enqueuer) as session:
         session.execute("SET penstock_clock.now = '1000'")
         session.execute("INSERT INTO penstock.job (id, task) VALUES ('early', 't')")
-        session.execute("SELECT penstock.put_plain('e2', '{}', 't', 'default', 5, 'me', 0)")
+        session.execute("""SELECT penstock.put_json('{"ids": "e2", "tasks": "t"}')""")
     rows = house.run(house.owner, "SELECT now() - enqueued_at < '1 hour' FROM penstock.job")
     assert rows == [(True,), (True,)]
     # The owner can: that is what tests are made of.
@@ -199,8 +199,10 @@ def test_functions_of_an_enqueuer_are_never_called_with_the_owners_rights(house:
         session.execute("SET search_path = evil, pg_temp, pg_catalog")
         session.execute("INSERT INTO penstock.job (id, task, unique_key) VALUES ('v', 't', 'k')")
         session.execute("INSERT INTO penstock.job (id, task, payload) VALUES ('w', 't', '[')")
-        session.execute("SELECT penstock.put_plain('x', '{}', 't', 'default', 5, 'me', 0)")
-        session.execute("""SELECT penstock.put('[{"id": "y", "task": "t", "unique": "l"}]')""")
+        session.execute("""SELECT penstock.put_json('{"ids": "x", "tasks": "t"}')""")
+        given = '{"ids": "y", "tasks": "t", "uniques": "l", "remember": "60", "tags": "[]"}'
+        session.execute(f"SELECT penstock.put_json('{given}')".encode())
+        session.execute("SELECT penstock.contested('y', 'l', '')")
         session.execute("SELECT penstock.wake('work')")
     rows = house.run(house.owner, "SELECT id, state FROM penstock.job ORDER BY id")
     assert rows == [("v", "ready"), ("w", "failed"), ("x", "ready"), ("y", "ready")]
@@ -212,7 +214,7 @@ def test_what_runs_with_the_owners_rights_has_its_own_search_path(house: House) 
         "SELECT proname, proconfig FROM pg_proc"
         " WHERE pronamespace = 'penstock'::regnamespace AND prosecdef",
     )
-    ways_in = {"put", "put_plain", "wake", "insert_job"}
+    ways_in = {"put", "put_json", "contested", "wake", "insert_job"}
     assert ways_in | {"make_day", "doze"} <= dict(rows).keys()
     for name, settings in rows:
         assert "search_path=pg_catalog, pg_temp" in (settings or ()), name
@@ -255,12 +257,11 @@ async def test_a_worker_may_do_all_that_the_contract_has(house: House) -> None:
         await engine.promote(10)
         await engine.rescue([], 10)
         await engine.mend()
-        assert await engine.lead("me", 10.0) is not None
         assert await engine.set_cell("x", b"1", 0) is not None
-        await engine.glance(60.0, 5)
+        await reads.overview(engine, 60.0, 5)
         await engine.purge(Filter(), 10)
         await engine.prune(0.0, 10)
-        assert await engine.migrate() == (await engine.schema()).newest
+        assert (await engine.migrate()).newest == (await engine.migrate(check=True)).newest
     finally:
         await engine.close()
 
@@ -292,11 +293,11 @@ async def test_a_reader_sees_everything_and_changes_nothing(house: House) -> Non
     try:
         assert (await stored(engine, "seen")).task == "t"
         assert [job.id for job in (await engine.find(Filter(), None, 10)).jobs] == ["seen"]
-        assert len(await engine.counts()) == 1
-        assert (await engine.glance(60.0, 5)).counts
+        assert len(await engine.counts(Filter())) == 1
+        assert (await reads.overview(engine, 60.0, 5)).counts
         assert await engine.workers() == []
-        await engine.line("seen")
-        await engine.version()
+        await reads.standing(engine, "seen")
+        await engine.version(News.CHANGED)
         for forbidden in (
             lambda: put(engine),
             lambda: engine.cancel(["seen"], "no"),
@@ -311,7 +312,7 @@ async def test_a_reader_sees_everything_and_changes_nothing(house: House) -> Non
         "INSERT INTO penstock.job (task) VALUES ('t')",
         "DELETE FROM penstock.live",
         "SELECT nextval('penstock.ticket')",
-        "SELECT penstock.put('[]')",
+        """SELECT penstock.put_json('{"ids": "z", "tasks": "t"}')""",
         "SELECT penstock.make_day(0)",
     ):
         with pytest.raises(InsufficientPrivilege):

@@ -15,13 +15,12 @@ from conformance.steps import ask, draft, enqueue_jobs, ids, joined, outcome, pu
 from penstock.core.job import Draft, Hold, Job
 from penstock.engines.postgres import bounds
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.postgres.enqueue import to_json
 from penstock.errors import EngineUnavailable
 from penstock.testing.clock import FakeClock
+from postgres.puts import PUT, columns
 from servers.emptied import emptied
 
-PUT = "SELECT penstock.put(%s)"
-LATE = (to_json([draft("late")]),)
+LATE = columns(draft("late"))
 LAST = "SELECT last_value FROM penstock.ticket"
 
 
@@ -89,7 +88,6 @@ async def test_who_is_about_to_sleep_finds_it_too(
     await put(engine)
     assert len(await turn(engine, worker)) == 1
     await other.commit()
-    assert await engine._claiming().look_before_sleep(ask(worker)) == 0
     assert ids(await turn(engine, worker, want=1)) == ["late"]
 
 
@@ -128,12 +126,11 @@ async def test_who_is_about_to_sleep_is_told_of_an_old_ticket(
     old = await put(engine)
     (job,) = await turn(engine, another)
     worker = await warmed(engine)
-    assert await engine._claiming().look_before_sleep(ask(worker)) != 0
+    assert await turn(engine, worker, want=1) == []
     twin = PostgresEngine(emptied().url, clock, follows_clock=True)
     await twin.open()
     await send(twin, another, outcome(job, "released"))
     await twin.close()
-    assert await engine._claiming().look_before_sleep(ask(worker)) == 0
     assert ids(await turn(engine, worker, want=1)) == [old]
 
 
@@ -199,7 +196,7 @@ async def test_whatever_is_committed_when_nothing_stays_behind(
         match random.randrange(5):
             case 0 if number not in pending:
                 drafts = [some() for _ in range(random.randrange(1, 4))]
-                await connection.execute(PUT, (to_json(drafts),))
+                await connection.execute(PUT, columns(*drafts))
                 pending[number] = [each.id for each in drafts]
             case 1 if number not in pending:
                 await connection.execute(

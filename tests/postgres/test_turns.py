@@ -22,11 +22,12 @@ from conformance.steps import (
     stored,
 )
 from penstock.core.job import Draft, State, Verdict
+from penstock.engines import reads
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.postgres.enqueue import to_json
 from penstock.engines.records import QueueSettings
 from penstock.errors import EngineBusy
 from penstock.testing.clock import FakeClock
+from postgres.puts import PUT, columns
 from servers.emptied import emptied
 
 LEAST = -(1 << 63)
@@ -38,7 +39,7 @@ PATIENCE = 60.0
 async def connection(engine: PostgresEngine) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
     """Somebody else's, whose clock is the engine's."""
     async with await psycopg.AsyncConnection.connect(emptied().url) as connection:
-        await connection.execute(f"SET penstock_clock.now = '{await engine.now()!r}'")
+        await connection.execute(f"SET penstock_clock.now = '{await reads.now(engine)!r}'")
         await connection.commit()
         yield connection
 
@@ -123,16 +124,14 @@ async def test_an_id_sent_twice_at_once_leaves_the_key_with_its_job(
 ) -> None:
     """The first one commits while the second one waits for its key."""
     mine = draft(unique="k")
-    await connection.execute("SELECT * FROM penstock.put(%s)", (to_json([mine]),))
+    await connection.execute(PUT, columns(mine))
     async with await psycopg.AsyncConnection.connect(emptied().url) as second:
-        await second.execute(f"SET penstock_clock.now = '{await engine.now()!r}'")
-        sent = asyncio.create_task(
-            second.execute("SELECT * FROM penstock.put(%s, true)", (to_json([mine]),))
-        )
+        await second.execute(f"SET penstock_clock.now = '{await reads.now(engine)!r}'")
+        sent = asyncio.create_task(second.execute(PUT, columns(mine)))
         pid = second.info.backend_pid
         await until("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid = %s", pid)
         await connection.commit()
-        assert await (await sent).fetchall() == [(mine.id, False, "id")]
+        assert await (await sent).fetchall() == [(1, mine.id, "id")]
         await second.commit()
     (other,) = await engine.enqueue([draft(unique="k")])
     assert (other.id, other.because) == (mine.id, "unique")
@@ -148,11 +147,9 @@ async def test_who_takes_a_key_that_is_free_again_keeps_nobody_from_ending(
     beside = await claim_one(engine, worker=worker)
     clock.advance(100.0)
     taking = draft(unique="k")
-    await connection.execute(f"SET penstock_clock.now = '{await engine.now()!r}'")
-    cursor = await connection.execute(
-        "SELECT created FROM penstock.put(%s, true)", (to_json([taking]),)
-    )
-    assert await cursor.fetchall() == [(True,)]
+    await connection.execute(f"SET penstock_clock.now = '{await reads.now(engine)!r}'")
+    cursor = await connection.execute(PUT, columns(taking))
+    assert await cursor.fetchall() == []
     told = await send(engine, worker, outcome(job, "succeeded"), outcome(beside, "succeeded"))
     assert told.verdicts == (Verdict.DONE, Verdict.DONE)
     await connection.commit()
@@ -190,20 +187,44 @@ async def test_many_are_locked_in_one_order(
         pass  # this machine was too slow to let go in time
 
 
-async def test_what_was_decided_before_the_lock_was_given_counts(
-    engine: PostgresEngine, connection: psycopg.AsyncConnection[Any]
+LOCK = "SELECT pg_advisory_xact_lock(hashtext('penstock.queue'), hashtext(%s))"
+
+
+@pytest.mark.parametrize("settings", [{"max_running": 5}, {"ordered": True}, {"fair": True}])
+async def test_a_queue_that_another_claimer_has_locked_is_skipped_and_not_waited_for(
+    engine: PostgresEngine, connection: psycopg.AsyncConnection[Any], settings: dict[str, Any]
 ) -> None:
-    await engine.set_queue("q", QueueSettings(max_running=5))
+    """The turn has outcomes that are committed at once, and jobs of its other queues."""
+    await engine.set_queue("q", QueueSettings(**settings))
     await enqueue_jobs(engine, 5, queue="q")
+    await enqueue_jobs(engine, 2)
     worker = await joined(engine)
-    await connection.execute(
-        "SELECT pg_advisory_xact_lock(hashtext('penstock.queue'), hashtext('q'))"
-    )
-    await connection.execute("UPDATE penstock.queue SET most = 1 WHERE name = 'q'")
-    turn = asyncio.create_task(engine.exchange(ask(worker, "q", want=5)))
-    await until("SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
-    await connection.commit()
-    assert len((await turn).jobs) <= 1
+    done = await claim_one(engine, worker=worker)
+    await connection.execute(LOCK, ("q",))
+    turn = ask(worker, "q", "default", want=5, outcomes=(outcome(done, "succeeded"),))
+    given = await engine.exchange(turn)
+    assert [job.queue for job in given.jobs] == ["default"]
+    assert given.verdicts == (Verdict.DONE,)
+    assert given.due_in is not None
+    assert 0 < given.due_in < 0.1
+    await connection.rollback()
+    assert (await engine.exchange(ask(worker, "q", want=5))).jobs
+
+
+async def test_what_is_promoted_by_another_claimer_is_not_waited_for(
+    engine: PostgresEngine, clock: FakeClock, connection: psycopg.AsyncConnection[Any]
+) -> None:
+    await put(engine, delay=5)
+    mine = await put(engine)
+    worker = await joined(engine)
+    clock.advance(6.0)
+    await connection.execute(LOCK, ("",))
+    given = await engine.exchange(ask(worker, want=5))
+    assert [job.id for job in given.jobs] == [mine]
+    assert given.due_in is not None
+    assert 0 < given.due_in < 0.1
+    await connection.rollback()
+    assert len((await engine.exchange(ask(worker, want=5))).jobs) == 1
 
 
 async def test_what_has_begun_and_is_locked_keeps_no_outcome_waiting(

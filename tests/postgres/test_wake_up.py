@@ -13,14 +13,15 @@ import psycopg
 import pytest
 
 from conformance.steps import ask, draft, joined, outcome, put, running, send, soon
-from conformance.waiting import LONG, asleep, breathe
+from conformance.waiting import LONG, asleep, breathe, work
 from penstock.core.ids import new_id
 from penstock.engines.engine import Engine
 from penstock.engines.observed import Observed
 from penstock.engines.postgres import listener, wakeup
 from penstock.engines.postgres.connection import Connection
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.records import QueueSettings
+from penstock.engines.records import News, QueueSettings
+from penstock.engines.waiting import wait_for_results
 from penstock.events import Bus, Event, Listening, Polling
 from penstock.testing.clock import FakeClock
 from postgres.callers import put_blocking
@@ -137,12 +138,12 @@ async def test_nobody_is_notified_while_nobody_sleeps(open_handle: Open, channel
 
 async def test_a_new_job_is_told_to_idle_workers(open_handle: Open, channel: Channel) -> None:
     sleeper, engine = await open_handle(), await open_handle()
-    async with asleep(sleeper.wait(ask(await joined(sleeper)), LONG)) as nap:
+    async with asleep(work(sleeper, ask(await joined(sleeper)), LONG)) as nap:
         await until_known(channel, wakeup.WORK)
         channel.heard()
         await engine.get([await put(engine)])
         await soon(nap)
-    assert channel.heard() == ["work default"]
+    assert channel.heard() == ["work"]
 
 
 async def test_a_job_that_ends_is_told_to_those_who_wait_for_it_and_to_no_worker(
@@ -150,12 +151,12 @@ async def test_a_job_that_ends_is_told_to_those_who_wait_for_it_and_to_no_worker
 ) -> None:
     worker, caller, engine = await open_handle(), await open_handle(), await open_handle()
     first, second = await running(engine), await running(engine)
-    async with asleep(worker.wait(ask(await joined(worker)), LONG)) as nap:
+    async with asleep(work(worker, ask(await joined(worker)), LONG)) as nap:
         await until_known(channel, wakeup.WORK)
         channel.heard()
         await settle(engine, first)
         assert channel.heard() == []
-        async with asleep(caller.results([second.id], LONG)) as waiting:
+        async with asleep(wait_for_results(caller, [second.id], LONG)) as waiting:
             await until_known(channel, wakeup.DONE)
             await settle(engine, second)
             assert (await soon(waiting)).keys() == {second.id}
@@ -171,7 +172,7 @@ async def test_a_job_that_makes_room_for_another_is_told_to_workers(
     await engine.set_queue("narrow", QueueSettings(**settings))
     job = await running(engine, queue="narrow")
     await put(engine, queue="narrow")
-    async with asleep(sleeper.wait(ask(await joined(sleeper), "narrow"), LONG)) as nap:
+    async with asleep(work(sleeper, ask(await joined(sleeper), "narrow"), LONG)) as nap:
         await until_known(channel, wakeup.WORK)
         await send(engine, job.worker, outcome(job, "succeeded"))
         await soon(nap)
@@ -182,8 +183,8 @@ async def test_a_worker_without_room_hears_of_cancellations_and_of_no_job(
 ) -> None:
     worker, engine = await open_handle(), await open_handle()
     job = await running(worker)
-    async with asleep(worker.wait(ask(job.worker, want=0), LONG)) as nap:
-        await until_known(channel, wakeup.ORDERS)
+    async with asleep(work(worker, ask(job.worker, want=0), LONG)) as nap:
+        await until_known(channel, News.CONTROL)
         channel.heard()
         await engine.get([await put(engine)])
         assert channel.heard() == []
@@ -206,7 +207,7 @@ async def test_sleep_is_measured_by_the_clock_of_the_server(
 ) -> None:
     """Whatever a test says the time is, where the sleeper lives or where the writer does."""
     sleeper, engine = await open_handle(FakeClock(), follows_clock=True), await open_handle()
-    async with asleep(sleeper.wait(ask(await joined(sleeper)), LONG)) as nap:
+    async with asleep(work(sleeper, ask(await joined(sleeper)), LONG)) as nap:
         await until_known(channel, wakeup.WORK)
         await put(engine)
         await soon(nap)
@@ -221,11 +222,10 @@ async def test_no_wake_up_is_lost_however_close_sleep_and_commit_are(
     for _ in range(200):
         sleeper._store().wakeups._known_until.clear()
         channel.connection.execute("DELETE FROM penstock.sleeper")
-        nap = asyncio.create_task(sleeper.wait(one_turn, LONG))
+        nap: asyncio.Task[Any] = asyncio.create_task(work(sleeper, one_turn, LONG))
         await asyncio.sleep(random.random() * 0.004)
         await put(engine)
-        await soon(nap)
-        assert (await sleeper.exchange(one_turn)).jobs
+        assert (await soon(nap)).jobs
 
 
 # --- connections --------------------------------------------------------------------------------
@@ -240,10 +240,10 @@ async def test_one_connection_listens_for_all_who_sleep_on_a_handle(
     assert channel.connection.execute(LISTENERS).fetchall() == []
     one_turn = ask(await joined(engine))
     async with (
-        asleep(engine.wait(one_turn, LONG)),
-        asleep(engine.listen(await engine.version(), LONG)),
+        asleep(work(engine, one_turn, LONG)),
+        asleep(engine.listen(News.CHANGED, await engine.version(News.CHANGED), LONG)),
     ):
-        await until_known(channel, wakeup.WORK, wakeup.ANY)
+        await until_known(channel, wakeup.WORK, wakeup.CHANGED)
         assert len(channel.connection.execute(LISTENERS).fetchall()) == 1
 
 
@@ -273,10 +273,10 @@ async def test_an_idle_worker_looks_about_once_a_second(
     """However the worker's own poll and that of the engine fall together."""
     engine = await open_handle()
     one_turn = ask(await joined(engine))
-    await engine.wait(one_turn, 0.01)
+    await work(engine, one_turn, 0.01)
     statements.clear()
     for nap in naps:
-        await engine.wait(one_turn, nap)
+        await work(engine, one_turn, nap)
     assert 1 <= len(statements) <= 3
 
 
@@ -287,26 +287,24 @@ async def test_what_an_idle_process_asks_again_and_again_is_one_statement_each(
     worker = await joined(engine)
     for call in (
         partial(engine.beat, worker),
-        partial(engine.lead, "me", 10.0),
-        partial(engine.lead, "me", 10.0),
-        partial(engine.lead, "other", 10.0),
+        partial(engine.cell, "leader"),
+        partial(engine.set_cell, "leader", b"me", 0, 10.0),
         engine.workers,
         partial(engine.rescue, [], 100),
         partial(engine.promote, 100),
-        engine.tidy,
         partial(engine.get, ["nobody"]),
     ):
         statements.clear()
         await call()
         assert len(statements) == 1, call
-        assert engine._store().wakeups._news is None, call
+        assert engine._store().wakeups._waking_others is None, call
 
 
 async def test_who_sleeps_hears_again_after_the_connection_was_ended(
     open_handle: Open, channel: Channel
 ) -> None:
     sleeper, engine = await open_handle(), await open_handle()
-    async with asleep(sleeper.wait(ask(await joined(sleeper)), LONG)) as nap:
+    async with asleep(work(sleeper, ask(await joined(sleeper)), LONG)) as nap:
         await until_known(channel, wakeup.WORK)
         ((before,),) = channel.connection.execute(LISTENERS).fetchall()
         channel.connection.execute("DELETE FROM penstock.sleeper")
@@ -317,7 +315,7 @@ async def test_who_sleeps_hears_again_after_the_connection_was_ended(
         channel.heard()
         await engine.get([await put(engine)])
         await soon(nap)
-    assert channel.heard() == ["work default"]
+    assert channel.heard() == ["work"]
 
 
 # --- the deaf -----------------------------------------------------------------------------------
@@ -333,13 +331,13 @@ async def test_a_connection_that_died_without_a_word_is_found_out(
         polling, listening = told(bus, Polling), told(bus, Listening)
         sleeper, engine = await open_handle(at=proxy.url(url), bus=bus), await open_handle()
         one_turn = ask(await joined(sleeper))
-        async with asleep(sleeper.wait(one_turn, LONG)) as nap:
+        async with asleep(work(sleeper, one_turn, LONG)) as nap:
             event = await soon(polling)
             assert event.why == "a notification of our own did not come for 1 s"
             await put(engine)
             await soon(nap)
         await sleeper.exchange(one_turn)
-        async with asleep(sleeper.wait(one_turn, LONG)) as nap:
+        async with asleep(work(sleeper, one_turn, LONG)) as nap:
             await soon(listening)
             await put(engine)
             await soon(nap)
@@ -363,7 +361,7 @@ async def test_who_gets_no_connection_to_listen_polls_and_says_so(
         engine = await open_handle()
         sleeper = await open_handle(at=narrow, bus=bus, connections=1)
         try:
-            async with asleep(sleeper.wait(ask(await joined(sleeper)), LONG)) as nap:
+            async with asleep(work(sleeper, ask(await joined(sleeper)), LONG)) as nap:
                 assert 'too many connections for role "narrow"' in (await soon(polling)).why
                 await put(engine)
                 await soon(nap)
@@ -379,7 +377,7 @@ async def test_a_handle_that_does_not_listen_polls_without_a_word(
     open_handle: Open, channel: Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
     sleeper, engine = await open_handle(listens=False), await open_handle()
-    async with asleep(sleeper.wait(ask(await joined(sleeper)), LONG)) as nap:
+    async with asleep(work(sleeper, ask(await joined(sleeper)), LONG)) as nap:
         await breathe()
         await put(engine)
         await soon(nap)
@@ -439,23 +437,22 @@ async def test_who_falls_asleep_while_a_job_is_stored_is_woken_after_the_commit(
             sleeper.execute("SELECT pg_advisory_unlock(77)")
             assert await soon(stored) is not None
             (note,) = sleeper.notifies(timeout=30, stop_after=1)
-            assert note.payload == "work default"
+            assert note.payload == "work"
         finally:
             sleeper.execute("SELECT pg_advisory_unlock_all()")
             sleeper.execute("DROP FUNCTION pg_temp_wait CASCADE")
 
 
-async def test_news_are_told_a_moment_later_and_together(
+async def test_what_no_worker_waits_for_is_told_a_moment_later_and_together(
     open_handle: Open, channel: Channel
 ) -> None:
     engine = await open_handle()
-    worker = await joined(engine)
-    channel.connection.execute("SELECT penstock.doze('me', 'news', 60)")
+    channel.connection.execute("SELECT penstock.doze('me', 'changed', 60)")
     channel.heard()
-    for _ in range(3):
-        await engine.exchange(ask(worker, "nothing"))
+    for number in range(3):
+        await engine.set_cell(f"cell-{number}", b"", 0)
     heard: list[str] = []
     while not heard:
         await breathe()
         heard = channel.heard()
-    assert set(heard) == {"news"}
+    assert set(heard) == {"other"}

@@ -14,7 +14,7 @@ from penstock.stores import parse
 
 LOCK = (
     "SET lock_timeout = '{timeout:.0f}ms';"
-    "LOCK TABLE penstock.live, penstock.worker, penstock.ledger, penstock.term IN EXCLUSIVE MODE"
+    "LOCK TABLE penstock.live, penstock.worker, penstock.ledger, penstock.cell IN EXCLUSIVE MODE"
 )
 
 

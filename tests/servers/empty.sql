@@ -9,17 +9,16 @@ DECLARE
 BEGIN
   PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend';
-  IF to_regclass('penstock.term') IS NULL THEN
+  IF to_regclass('penstock.cell') IS NULL THEN
     RETURN;
   END IF;
   FOR each IN
     SELECT oid FROM pg_class
      WHERE relnamespace = 'penstock'::regnamespace AND relkind = 'r'
-       AND relname NOT IN ('migration', 'term') AND pg_relation_size(oid) > 0
+       AND relname <> 'migration' AND pg_relation_size(oid) > 0
   LOOP
     EXECUTE format('DELETE FROM %s', each);
   END LOOP;
   PERFORM setval(oid, 1, false) FROM pg_class
     WHERE relnamespace = 'penstock'::regnamespace AND relkind = 'S';
-  UPDATE penstock.term SET holder = '', epoch = 0, until = 0, ttl = 0;
 END $$

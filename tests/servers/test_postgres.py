@@ -205,16 +205,14 @@ def test_a_store_is_emptied_and_who_stayed_connected_is_told() -> None:
                 "CREATE TABLE penstock.job AS SELECT nextval('penstock.ticket') AS seq"
             )
             connection.execute("CREATE TABLE penstock.migration AS SELECT 1 AS version")
-            connection.execute(
-                "CREATE TABLE penstock.term AS SELECT 'w' holder, 7 epoch, 5 until, 10 ttl"
-            )
+            connection.execute("CREATE TABLE penstock.cell AS SELECT 'c' AS name")
         database.empty()
         with psycopg.connect(database.url, application_name="penstock-test") as connection:
-            tables = ("job", "migration", "term")
+            tables = ("job", "migration", "cell")
             rows = [
                 connection.execute(f"SELECT * FROM penstock.{each}").fetchall() for each in tables
             ]
-            assert rows == [[], [(1,)], [("", 0, 0, 0)]]
+            assert rows == [[], [(1,)], []]
             assert connection.execute("SELECT nextval('penstock.ticket')").fetchone() == (1,)
             (told,) = database.left_open(0)
             assert told.startswith("connection penstock-test")

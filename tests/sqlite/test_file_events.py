@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conformance.steps import put, soon
+from penstock.engines.records import News
 from penstock.engines.sqlite.engine import SqliteEngine
 from penstock.engines.sqlite.wakeup import FileEvents
 
@@ -87,8 +88,8 @@ async def test_where_the_system_does_not_tell_a_commit_is_seen_all_the_same(
     here, there = (SqliteEngine(str(tmp_path / "jobs.db")) for _ in range(2))
     await here.open()
     await there.open()
-    seen = await here.version()
-    nap = asyncio.create_task(here.listen(seen, 60.0))
+    seen = await here.version(News.CHANGED)
+    nap = asyncio.create_task(here.listen(News.CHANGED, seen, 60.0))
     await put(there)
     assert await soon(nap) != seen
     await here.close()

@@ -19,7 +19,7 @@ import pytest
 
 from conformance.steps import ask, bury, claim, draft, everything, outcome, put, send
 from penstock.core.ids import new_id
-from penstock.engines.records import QueueSettings, WorkerInfo
+from penstock.engines.records import Filter, News, QueueSettings, WorkerInfo
 from penstock.engines.sqlite.engine import SqliteEngine
 from penstock.errors import EngineBusy, EngineClosed
 
@@ -224,10 +224,10 @@ async def races_to_claim(path: str, parent: Connection) -> None:
     while True:
         jobs = (await engine.exchange(ask(worker, want=3))).jobs
         claimed += [job.id for job in jobs]
-        running = await engine.counts()
+        running = await engine.counts(Filter())
         most = max(most, sum(count.jobs for count in running if count.state == "running"))
         await send(engine, worker, *(outcome(job, "succeeded") for job in jobs))
-        if not jobs and not any(count.state == "ready" for count in await engine.counts()):
+        if not jobs and not any(count.state == "ready" for count in await engine.counts(Filter())):
             break
     parent.send((claimed, most))
     await engine.close()
@@ -284,7 +284,7 @@ async def forks(path: str, parent: Connection) -> None:
         with pytest.raises(EngineClosed):
             await engine.get(["before"])
         with pytest.raises(EngineClosed):
-            await engine.version()
+            await engine.version(News.CHANGED)
         await engine.close()
         await engine.open()
         await put(engine, "child")

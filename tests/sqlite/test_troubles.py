@@ -17,6 +17,7 @@ import pytest
 
 from conformance.steps import claim_one, draft, everything, put, settle, stored
 from penstock.core.job import State
+from penstock.engines.records import Filter, News
 from penstock.engines.sql_files import migrations
 from penstock.engines.sqlite import schema
 from penstock.engines.sqlite.engine import SqliteEngine
@@ -184,7 +185,7 @@ async def test_damage_inside_the_file_is_named_when_it_is_met(path: str) -> None
     again = SqliteEngine(path)
     with pytest.raises(EngineCorrupt):
         await again.open()
-        await again.counts()
+        await again.counts(Filter())
         await again.get(["x"])
     await again.close()
 
@@ -229,7 +230,7 @@ async def test_an_older_schema_is_brought_up_to_date_on_open(
     later = (*migrations("sqlite"), "CREATE TABLE added_later (x);")
     monkeypatch.setattr(schema, "migrations", lambda folder: later)
     await engine.open()
-    assert await engine.migrate() == len(later)
+    assert (await engine.migrate()).newest == len(later)
     assert (await stored(engine, "a")).id == "a"
     await engine.close()
     raw = sqlite3.connect(path)
@@ -249,7 +250,7 @@ async def test_a_migration_that_fails_leaves_the_store_as_it_was(
         with pytest.raises(EngineUnavailable, match="already exists"):
             await engine.open()
     await engine.open()
-    assert await engine.migrate() == len(migrations("sqlite"))
+    assert (await engine.migrate()).newest == len(migrations("sqlite"))
     await engine.close()
 
 
@@ -258,7 +259,7 @@ async def test_a_handle_that_is_not_open_says_so(path: str) -> None:
     with pytest.raises(EngineClosed, match="is not open"):
         await engine.enqueue([draft()])
     with pytest.raises(EngineClosed):
-        await engine.version()
+        await engine.version(News.CHANGED)
 
 
 async def test_a_handle_can_be_opened_again_after_close(path: str) -> None:

@@ -20,8 +20,9 @@ from penstock.core.signature import Signature
 from penstock.core.spec import Spec
 from penstock.engines.memory.engine import MemoryEngine
 from penstock.engines.memory.store import MemoryStore
-from penstock.engines.records import Ask, Sighting, WorkerInfo
+from penstock.engines.records import Ask, News, Sighting, WorkerInfo
 from penstock.errors import EngineUnavailable
+from penstock.events import Bus
 from penstock.hosting import upkeep
 from penstock.testing import FakeClock, Faulty
 from penstock.worker.settings import WorkerSettings
@@ -143,11 +144,11 @@ class Rig:
 
         async def wait() -> None:
             while True:
-                seen = await self.engine.version()
+                seen = await self.engine.version(News.CHANGED)
                 if await condition():
                     return
                 event = asyncio.Event()
-                self.store.listen(event, seen)
+                self.store.listen(event, News.CHANGED, seen)
                 await event.wait()
 
         await soon(wait())
@@ -180,7 +181,7 @@ class Rig:
         """A worker that stands for no election unless told."""
         settings.setdefault("leads", False)
         chosen = WorkerSettings(**settings)
-        duties = upkeep(chosen, self.clock)
+        duties = upkeep(chosen, self.clock, Bus())
         return Worker(self.connect, tasks, chosen, clock=self.clock, upkeep=duties)
 
     def claim_ahead(self, worker: Worker, jobs: int = 1) -> None:

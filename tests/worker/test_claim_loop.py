@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from conformance.steps import elect
 from penstock.core.job import State, Verdict
 from penstock.engines.records import Ask, Exchange, WorkerInfo
+from penstock.leader.election import present_term
 from penstock.worker import prefetch
 from worker.rig import Handle, soon, specs
 
@@ -68,12 +70,12 @@ async def test_a_store_that_calls_for_nothing_is_no_hot_loop(rig):
         assert len(rig.main.asks) - before < 20
 
 
-async def test_an_idle_worker_only_looks(rig):
+async def test_an_idle_worker_asks_once_per_poll(rig):
     async with rig.working(specs(work)):
         await rig.clock.asleep(3)
         before = len(rig.main.asks)
         await rig.pass_time(30)
-        assert len(rig.main.asks) == before
+        assert 28 <= len(rig.main.asks) - before <= 33
 
 
 async def test_a_worker_whose_slots_are_full_does_not_ask_for_more(rig):
@@ -128,34 +130,41 @@ async def test_a_worker_that_is_elected_rescues_the_jobs_of_a_dead_one(rig):
     await rig.engine.join(WorkerInfo(id="dead"))
     id = await rig.put("work")
     await rig.engine.exchange(Ask(worker="dead", queues=("default",), want=1, slots=0))
-    # The claim loop, the beats and the watchdog; the renewals and the four chores.
-    everybody = 3 + 1 + 4
+    # The claim loop, the beats and the watchdog; the renewals and the three chores.
+    everybody = 3 + 1 + 3
     async with rig.working(specs(work), leads=True) as worker:
         await soon(rig.clock.asleep(everybody))
-        term = await rig.engine.leader()
+        term = await present_term(rig.engine)
         assert term is not None
         assert term.holder == worker.id
         (job,) = await rig.meanwhile(rig.ended(id), sleepers=everybody)
 
     assert (job.state, job.attempt, job.crashes) == (State.SUCCEEDED, 2, 0)
-    assert await rig.engine.leader() is None
+    assert await present_term(rig.engine) is None
 
 
 @pytest.mark.parametrize("is_leader", [True, False])
-async def test_an_idle_worker_makes_at_most_two_store_calls_per_second_in_all(rig, is_leader):
+async def test_an_idle_worker_makes_about_two_store_calls_per_second_in_all(rig, is_leader):
+    def sent() -> list[str]:
+        """Verbs that ask the store; a sleep and the version before it are no calls of their own."""
+        asked = (verb for handle in rig.handles for verb in handle.verbs)
+        return [verb for verb in asked if verb not in ("version", "listen")]
+
     if not is_leader:
-        await rig.engine.lead("another", 1e6)
-    everybody = 3 + 1 + (4 if is_leader else 0)
+        await elect(rig.engine, "another", 1e6)
+    everybody = 3 + 1 + (3 if is_leader else 0)
     async with rig.working(specs(work), leads=True):
         await soon(rig.clock.asleep(everybody))
-        before = sum(len(handle.verbs) for handle in rig.handles)
+        before = len(sent())
         began = rig.clock.monotonic()
         while (passed := rig.clock.monotonic() - began) < 120:
             await soon(rig.clock.asleep(everybody))
             rig.clock.advance(max(0.001, rig.clock._next_deadline() - rig.clock.monotonic()))
             await rig.clock.settle()
-        calls = [verb for handle in rig.handles for verb in handle.verbs]
-    assert len(calls) - before <= 2 * passed, Counter(calls)
+        calls = sent()
+    # The leader's renewals and looks at the workers come on top.
+    most = 2.1 if is_leader else 2.0
+    assert len(calls) - before <= most * passed, Counter(calls)
 
 
 # --- who looks behind a line --------------------------------------------------------------------
@@ -184,7 +193,7 @@ async def half_full(rig, concurrency: int = 2, **settings: Any) -> AsyncIterator
 
 async def test_a_worker_that_took_all_there_was_does_not_look_behind_it_for_a_moment(rig):
     async with half_full(rig):
-        assert rig.main.asks[-1].want > 2
+        assert any(ask.want > 2 for ask in rig.main.asks)
         rig.clock.advance(prefetch.MOMENT / 2)
         await soon(rig.clock.asleep(3))
         assert not any(ask.avoid for ask in rig.main.asks)
@@ -192,7 +201,7 @@ async def test_a_worker_that_took_all_there_was_does_not_look_behind_it_for_a_mo
 
 async def test_a_worker_whose_slots_are_full_for_long_looks_for_jobs_that_need_others(rig):
     async with half_full(rig):
-        assert rig.main.asks[-1].want > 2
+        assert any(ask.want > 2 for ask in rig.main.asks)
         id = await rig.put("other")
         await rig.meanwhile(rig.ended(id))
         assert any(ask.avoid for ask in rig.main.asks)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -117,7 +119,8 @@ async def test_what_runs_at_most_once_is_not_given_back_but_failed(rig):
     assert (job.state, job.reason) == (State.FAILED, "may have run")
 
 
-async def test_a_coroutine_that_ignores_its_cancellation_cannot_keep_the_worker(rig):
+def endless() -> tuple[asyncio.Event, Callable[[], Coroutine[Any, Any, None]]]:
+    """A handler that ignores its cancellation, and the event that it has started."""
     started = asyncio.Event()
 
     async def work() -> None:
@@ -128,6 +131,12 @@ async def test_a_coroutine_that_ignores_its_cancellation_cannot_keep_the_worker(
             except asyncio.CancelledError:
                 continue
 
+    return started, work
+
+
+async def test_a_coroutine_that_ignores_its_cancellation_cannot_keep_the_worker(rig):
+    started, work = endless()
+
     async with rig.working(specs(work), grace=4.0) as worker:
         id = await rig.put("work")
         await soon(started.wait())
@@ -135,6 +144,20 @@ async def test_a_coroutine_that_ignores_its_cancellation_cannot_keep_the_worker(
         job = await rig.meanwhile(rig.in_state(id, State.READY))
 
     assert (job.failures, job.crashes) == (0, 0)
+
+
+async def test_what_may_have_run_and_did_not_end_in_time_is_an_error_in_the_log(rig, caplog):
+    started, work = endless()
+
+    async with rig.working(specs(work), grace=4.0) as worker:
+        id = await rig.put("work", at_most_once=True)
+        await soon(started.wait())
+        worker.stop(0)
+        job = await rig.meanwhile(rig.in_state(id, State.FAILED))
+
+    assert job.reason == "may have run"
+    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert f'job failed job={id} task=work attempt=1 reason="may have run"' in errors
 
 
 async def test_beats_go_on_while_the_worker_drains(rig):

@@ -39,12 +39,15 @@ async def suspect(rig: Rig, task: str) -> str:
     ("task", "how"), [("exits", "exited with 7"), ("is_killed", "was killed by SIGKILL")]
 )
 async def test_a_suspect_that_kills_its_own_process_crashes_to_the_limit_and_the_worker_lives(
-    rig, task, how
+    rig, task, how, caplog
 ):
     id = await suspect(rig, task)
     async with rig.working(victims.ALL):
         (job,) = await rig.meanwhile(rig.ended(id))
         (other,) = await rig.ended(await rig.put("innocent"))
+
+    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert errors == [f'job given up job={id} reason="crashed 3 times: its process {how}"']
 
     assert (job.state, job.crashes, job.failures) == (State.FAILED, 3, 0)
     assert [error.kind for error in job.errors] == ["crash"] * 3

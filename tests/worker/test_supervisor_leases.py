@@ -105,6 +105,19 @@ async def test_jobs_of_a_dead_process_are_ready_at_once(rig, clock):
     assert await rig.engine.workers() == []
 
 
+async def test_a_job_that_may_have_run_in_a_dead_process_is_an_error_in_the_log(rig, caplog):
+    (id,) = await enqueue_jobs(rig.engine, 1, at_most_once=True)
+    worker = await joined(rig.engine)
+    await claim(rig.engine, worker=worker)
+    rig.leases.clean_up(rig.dead(worker))
+    assert await rig.leases.cleaned_up(60.0)
+
+    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert errors == [
+        f'job given up job={id} task=work queue=default attempt=1 crashes=1 reason="may have run"'
+    ]
+
+
 async def test_an_outcome_left_is_settled_and_is_no_crash(rig, clock):
     ids = await enqueue_jobs(rig.engine, 2)
     worker = await joined(rig.engine)

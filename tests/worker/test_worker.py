@@ -228,13 +228,13 @@ async def test_who_runs_until_empty_looks_soon_whether_others_are_done(rig):
     waits: list[float] = []
     run = asyncio.ensure_future(worker.run(until_empty=True))
     await soon(worker.ready.wait())
-    inner = rig.main.wait
+    inner = rig.main.listen
 
-    async def wait(ask, timeout):
+    async def listen(kind, seen, timeout):
         waits.append(timeout)
-        await inner(ask, timeout)
+        return await inner(kind, seen, timeout)
 
-    rig.main.wait = wait
+    rig.main.listen = listen
     await rig.pass_time(3.0)
     assert not run.done()
     assert len(waits) > 5

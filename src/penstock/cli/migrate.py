@@ -60,7 +60,7 @@ def migrate(
 async def _schema(store: Penstock, *, check: bool) -> Schema:
     """The schema as it was, before it is changed unless only a check is wanted."""
     engine = connect(store.settings.url, SystemClock())
-    before = await engine.schema()
+    before = await engine.migrate(check=True)
     if not check:
         await engine.open()
         try:
@@ -74,7 +74,7 @@ async def _sql(store: Penstock) -> str:
     """What would be run on the store, or on a new one if the store cannot be reached."""
     every = migration(store.url)
     try:
-        found = (await connect(store.settings.url, SystemClock()).schema()).found
+        found = (await connect(store.settings.url, SystemClock()).migrate(check=True)).found
     except EngineUnavailable as error:
         say(f"{error}; these are all the steps, for a store that is not there yet")
         return every

@@ -75,7 +75,7 @@ async def check_made(app: Penstock, url: str | None) -> None:
 
 
 async def _check_schema(app: Penstock, url: str | None) -> None:
-    found = (await connect(app.url.text, SystemClock()).schema()).found
+    found = (await connect(app.url.text, SystemClock()).migrate(check=True)).found
     if not found:
         schema = app.url.options.get("schema", "penstock")
         why = f"the database has no schema {schema!r} with one"

@@ -33,6 +33,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.demo.folder import DemoFolder
 from penstock.demo.history import HistoryEntry, JobHistory, print_summary
 from penstock.demo.view import DemoState, Display, choose_display
+from penstock.engines import reads
 from penstock.engines.engine import Engine
 from penstock.errors import (
     CannotHost,
@@ -40,6 +41,7 @@ from penstock.errors import (
     EngineUnavailable,
     ProcessFailed,
 )
+from penstock.leader.election import present_term
 from penstock.options import EnqueueOptions
 from penstock.stores import connect
 from penstock.worker.supervisor.replica_messages import ReplicaSpec
@@ -294,17 +296,17 @@ class Demo:
             await self._clock.wait(self._news, REFRESH)
 
     async def _read(self, engine: Engine, beats: BeatAges) -> tuple[View, list[HistoryEntry]]:
-        glance = await engine.glance(WINDOW, 100)
+        seen = await reads.overview(engine, WINDOW, 100)
         jobs = await engine.get(list(self.history.open))
-        pids = {info.id: info.pid for info in glance.workers}
-        news = self.history.note_workers(pids, glance.now) + self.history.note(jobs)
-        term = await engine.leader()
+        pids = {info.id: info.pid for info in seen.workers}
+        news = self.history.note_workers(pids, seen.now) + self.history.note(jobs)
+        term = await present_term(engine)
         view = View(
             store=self._folder.url,
-            glance=glance,
+            seen=seen,
             window=WINDOW,
             leader=None if term is None else term.holder,
-            stillness=beats.note(glance.workers, self._clock.monotonic()),
+            stillness=beats.note(seen.workers, self._clock.monotonic()),
         )
         return view, news
 

@@ -123,7 +123,7 @@ def _header(state: DemoState, width: int) -> RenderableType:
 
 
 def _footer(state: DemoState, width: int) -> RenderableType:
-    pids = [info.pid for info in state.view.glance.workers]
+    pids = [info.pid for info in state.view.seen.workers]
     hint = f"in another terminal: kill -9 {pids[0]}" if pids and width >= 70 else ""
     end = " ends it" if state.stays else " ends it now"
     keys = Text.assemble(("q", "bold"), " or ", ("Ctrl-C", "bold"), end)

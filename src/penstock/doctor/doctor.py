@@ -12,6 +12,7 @@ from penstock.doctor import clocks, queues, workers
 from penstock.doctor.snapshot import Expected, Reading, read, take
 from penstock.engines.engine import Engine
 from penstock.errors import EngineError
+from penstock.stores import checkup
 
 LOOK_EVERY: Final = 0.2
 SLOW: Final = 1.0
@@ -36,7 +37,7 @@ async def examine(
     little longer than the longest pause between two beats.
     """
     engine = connect()
-    found = [_versions(), *await engine.checkup(thorough=thorough)]
+    found = [_versions(), *await checkup(engine, thorough=thorough)]
     if any(each.check in _CLOSED and each.level is Level.ERROR for each in found):
         return (*found, _not_opened())
     try:

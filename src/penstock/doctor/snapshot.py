@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.core.job import FINAL, WAITING, Hold, Job, State
+from penstock.engines import reads
 from penstock.engines.engine import Engine
 from penstock.engines.records import (
     Count,
     Filter,
-    Hand,
     Mended,
     QueueSettings,
-    Term,
+    Running,
     WorkerInfo,
 )
+from penstock.leader.election import Term, present_term
 
 SAMPLE: Final = 1000
 """Jobs of a kind that are read at most, the newest first."""
@@ -30,7 +31,7 @@ class Reading:
     now: float
     """The store's instant."""
     workers: tuple[WorkerInfo, ...] = ()
-    hands: tuple[Hand, ...] = ()
+    running: tuple[Running, ...] = ()
     leader: Term | None = None
 
     @property
@@ -101,10 +102,10 @@ class StoreSnapshot:
 async def read(engine: Engine) -> Reading:
     """Read what may change while beats are watched."""
     return Reading(
-        await engine.now(),
+        await reads.now(engine),
         tuple(await engine.workers()),
-        tuple(await engine.hands()),
-        await engine.leader(),
+        tuple(await engine.running()),
+        await present_term(engine),
     )
 
 
@@ -126,8 +127,8 @@ async def take(
         watched=watched,
         skew=skew,
         expected=expected,
-        queues=await engine.queues(),
-        counts=tuple(await engine.counts()),
+        queues=await reads.queues(engine),
+        counts=tuple(await engine.counts(Filter())),
         waiting=await some(Filter(states=tuple(WAITING))),
         scheduled=await some(Filter(states=(State.SCHEDULED,))),
         unknown=await some(Filter(holds=(Hold.UNKNOWN_TASK,))),
@@ -141,5 +142,5 @@ async def take(
 async def _skew(engine: Engine) -> float:
     """How far the store's clock is ahead: it was read half way between question and answer."""
     asked = engine.clock.now()
-    now = await engine.now()
+    now = await reads.now(engine)
     return now - (asked + engine.clock.now()) / 2

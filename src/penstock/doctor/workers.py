@@ -46,7 +46,7 @@ def _silent(snapshot: StoreSnapshot) -> Iterator[Finding]:
         yield Finding(check="leases", text=text)
         return
     ids = {worker.id for worker in silent}
-    jobs = sum(hand.jobs for hand in snapshot.after.hands if hand.worker in ids)
+    jobs = sum(hand.jobs for hand in snapshot.after.running if hand.worker in ids)
     text = f"no sign of life for {span(snapshot.watched)} from {listed(ids)}"
     if jobs:
         text += f", with {number(jobs, 'running job')}"
@@ -66,9 +66,9 @@ def _silent(snapshot: StoreSnapshot) -> Iterator[Finding]:
 def _orphans(snapshot: StoreSnapshot) -> Iterator[Finding]:
     """Running jobs of workers without a lease, if the leader left them there all the while."""
     leased = set(snapshot.after.beats)
-    seen = {hand.first for hand in snapshot.before.hands}
+    seen = {hand.first for hand in snapshot.before.running}
     orphans = [
-        hand for hand in snapshot.after.hands if hand.worker not in leased and hand.first in seen
+        hand for hand in snapshot.after.running if hand.worker not in leased and hand.first in seen
     ]
     if not orphans:
         return

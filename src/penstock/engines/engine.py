@@ -37,7 +37,7 @@ The laws, each from a failure that was reproduced:
 13. A unique key belongs to one job: until it is done or until it starts, and through its window.
     A job that would wait again while another has its key is superseded.
 14. At most once: never handed out beyond ``slots``, never run again after a crash or a rescue.
-15. Results: one call asks for all awaited ids, waiting and finished alike.
+15. Results: one call asks for all awaited ids, waiting and finished alike (see ``waiting``).
 
 If a process dies
 
@@ -58,19 +58,17 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from penstock.clock import Clock
-from penstock.core.finding import Finding
 from penstock.core.job import Draft, Job, Verdict
 from penstock.engines.records import (
     Ask,
     Cell,
+    CellPage,
     Control,
     Count,
     Exchange,
     Filter,
-    Glance,
-    Hand,
-    Leadership,
     Mended,
+    News,
     Page,
     Promoted,
     Pruned,
@@ -78,10 +76,9 @@ from penstock.engines.records import (
     QueueSettings,
     Receipt,
     Report,
+    Running,
     Schema,
     Sighting,
-    Standing,
-    Term,
     Traits,
     WorkerInfo,
 )
@@ -129,30 +126,12 @@ class Engine(ABC):
         """Let go of everything this handle has. Idempotent. What it still awaited is cancelled."""
 
     @abstractmethod
-    async def migrate(self) -> int:
-        """Bring the store's schema up to date; return its version.
+    async def migrate(self, *, check: bool = False) -> Schema:
+        """Bring the store's schema up to date; return the version that it had, and the newest.
 
         Atomic per step, under a lock: any number of processes may call it at once. Idempotent.
-        """
-
-    @abstractmethod
-    async def schema(self) -> Schema:
-        """Say which schema the store has, and which one this engine brings it to.
-
-        Changes nothing and makes nothing: it may be asked of a handle that is not open, about a
-        store that does not exist yet.
-        """
-
-    @abstractmethod
-    async def now(self) -> float:
-        """Return the store's instant: the one that decides what is due."""
-
-    @abstractmethod
-    async def checkup(self, *, thorough: bool = False) -> list[Finding]:
-        """Say how the place is where the jobs live: whether it can be reached, its version, room
-        and safety. With ``thorough``, also whether all of it is sound, which may take long.
-
-        Open or not: nothing is made, migrated or changed. On failure: what is wrong is a finding.
+        With ``check``, nothing is changed or made: it may be asked of a handle that is not open,
+        about a store that does not exist yet.
         """
 
     # --- in ------------------------------------------------------------------------------------
@@ -241,28 +220,6 @@ class Engine(ABC):
         On failure: reports from outside the fence are *stale* and change nothing.
         """
 
-    @abstractmethod
-    async def look(self, ask: Ask) -> float | None:
-        """Say in how many seconds ``exchange(ask)`` could give something; 0: now; None: unknown.
-
-        Only reads. Says 0 exactly if a job could be claimed or placed now (``want`` > 0), or a
-        cancellation waits that is not among ``told``. What falls due later may be less urgent than
-        ``least_urgent``: then a worker that wakes for it finds nothing.
-        """
-
-    async def wait(self, ask: Ask, timeout: float) -> None:
-        """Sleep until ``exchange(ask)`` could give something, at most ``timeout`` seconds.
-
-        Law 11: the version is read before the look, so a commit between look and sleep is seen.
-        """
-        deadline = self.clock.monotonic() + timeout
-        while (left := deadline - self.clock.monotonic()) > 0:
-            seen = await self.version()
-            due_in = await self.look(ask)
-            if due_in is not None and due_in <= 0:
-                return
-            await self.listen(seen, left if due_in is None else min(left, due_in))
-
     # --- control -------------------------------------------------------------------------------
 
     @abstractmethod
@@ -299,7 +256,10 @@ class Engine(ABC):
 
     @abstractmethod
     async def queues(self) -> dict[str, QueueSettings]:
-        """Return every queue that has a setting or a job, with its settings."""
+        """Return every queue about which something was decided, with its settings. Order: by name.
+
+        Costs nothing for jobs; ``reads.queues`` names those that only have jobs as well.
+        """
 
     # --- upkeep --------------------------------------------------------------------------------
 
@@ -324,7 +284,8 @@ class Engine(ABC):
     @abstractmethod
     async def prune(self, keep: float, limit: int) -> Pruned:
         """Delete up to ``limit`` jobs that ended more than ``keep`` seconds ago, and likewise ids
-        and unique keys whose time is over. Idempotent.
+        and unique keys and cells whose time is over; clear away what jobs that moved on have left,
+        where the store would do so too late by itself. Idempotent.
 
         An engine that keeps what ended by the day may let a day with many jobs go as a whole: when
         all of it is old, so up to a day later, and then beyond ``limit`` and counted roughly.
@@ -338,33 +299,6 @@ class Engine(ABC):
         With ``rehearse``, only say what would be repaired, and change nothing.
         """
 
-    @abstractmethod
-    async def tidy(self) -> float:
-        """Clear away what jobs that moved on have left, where the store would do so too late by
-        itself; return in how many seconds to come again. No verb sees a difference. Idempotent.
-        """
-
-    # --- lead ----------------------------------------------------------------------------------
-
-    @abstractmethod
-    async def lead(self, candidate: str, ttl: float) -> Leadership:
-        """Take the leadership if it is free, renew it if ``candidate`` has it; say whether it has,
-        and what every worker's beat is.
-
-        Atomic. The epoch grows with each new term; a renewal keeps it. A clock that goes back makes
-        no term longer than ``ttl`` from the next candidate on. It succeeds only if a write could:
-        beats are writes, and a store that can only be read for a while (a locked file) must not
-        look like dead workers.
-        """
-
-    @abstractmethod
-    async def resign(self, holder: str, epoch: int) -> None:
-        """End this very term now, so that the next leader need not wait. Idempotent."""
-
-    @abstractmethod
-    async def leader(self) -> Term | None:
-        """Return the present term, from any process; None if there is no leader."""
-
     # --- small values --------------------------------------------------------------------------
 
     @abstractmethod
@@ -372,10 +306,21 @@ class Engine(ABC):
         """Return a named value and its version; ``Cell(None, 0)`` if it was never written."""
 
     @abstractmethod
-    async def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
+    async def set_cell(
+        self, name: str, value: bytes | None, version: int, ttl: float | None = None
+    ) -> Cell | None:
         """Write a named value if its version is still ``version``; None: another write was faster.
 
-        Atomic. The version grows by one with each write, also when the value is None.
+        Atomic. The version grows with each write, also when the value is None, and never starts
+        again: not even when a cell was forgotten. After ``ttl`` seconds the value is over: it reads
+        as None under the same version, and ``prune`` may forget the cell.
+        """
+
+    @abstractmethod
+    async def cells(self, prefix: str, cursor: str | None, limit: int) -> CellPage:
+        """Return one page of the cells that have a value and whose names begin with ``prefix``.
+
+        Order: by name, in the order of code points; from ``cursor`` on.
         """
 
     # --- see -----------------------------------------------------------------------------------
@@ -393,22 +338,11 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    async def count(self, which: Filter) -> int:
-        """Return how many jobs fit."""
+    async def counts(self, which: Filter) -> list[Count]:
+        """Return how many jobs fit, per queue, priority, state and hold.
 
-    @abstractmethod
-    async def counts(self) -> list[Count]:
-        """Return how many jobs there are per queue, state and hold."""
-
-    @abstractmethod
-    async def glance(self, window: float, limit: int) -> Glance:
-        """Return how the store does now, for a screen that asks again and again.
-
-        Costs by what waits, runs or has failed, and by what came or ended within the last
-        ``window`` seconds; jobs that ended well before cost nothing, however many they are.
-        Atomic: all of it is from one instant.
-        Order: of up to ``limit`` running jobs those that were claimed first, of up to ``limit``
-        failed ones the latest; workers as in ``workers``.
+        Costs by what fits where only states, instants and tickets are asked for: jobs that ended
+        long ago cost nothing unless they are asked for.
         """
 
     @abstractmethod
@@ -416,47 +350,25 @@ class Engine(ABC):
         """Return every worker that has a lease. Order: who joined first, then by id."""
 
     @abstractmethod
-    async def hands(self) -> list[Hand]:
+    async def running(self) -> list[Running]:
         """Return what workers have, with a lease or without, one entry per worker, queue, task and
         priority. Order: by these. Its cost grows with what runs, not with what waits.
         """
 
-    @abstractmethod
-    async def line(self, id: str) -> Standing:
-        """Say where a job stands: how many come before it, and who blocks it.
-
-        Atomic: all of it is from one snapshot. A job that is ready and has no hold is in line, and
-        those before it are counted by law 9, without what has expired, at most ``LINE_LIMIT`` + 1.
-        The keys and the blockers that are named are at most ``SOME``: keys by their number of jobs,
-        blockers in contract order. In an ordered queue only the open jobs before it block an
-        open one.
-        """
-
-    async def results(self, ids: Sequence[str], timeout: float) -> dict[str, Job | None]:
-        """Wait until one of these jobs has ended or is gone (None), at most ``timeout`` seconds.
-
-        Returns all that have; empty after a time-out.
-        """
-        deadline = self.clock.monotonic() + timeout
-        while True:
-            seen = await self.version()
-            jobs = dict(zip(ids, await self.get(ids), strict=True))
-            ended = {id: job for id, job in jobs.items() if job is None or job.state.is_final}
-            left = deadline - self.clock.monotonic()
-            if ended or left <= 0:
-                return ended
-            await self.listen(seen, left)
+    # --- wake ----------------------------------------------------------------------------------
 
     @abstractmethod
-    async def version(self) -> int:
-        """Return a number that this handle sees change after any commit to the store.
+    async def version(self, kind: News) -> int:
+        """Return a number that this handle sees change after any commit of this kind.
 
-        A beat and a renewed term need not count.
+        A beat and a cell with a time to live need not count, and commits of other kinds may.
         """
 
     @abstractmethod
-    async def listen(self, seen: int, timeout: float) -> int:
-        """Sleep until the version is no longer ``seen``, at most ``timeout`` seconds; return it.
+    async def listen(self, kind: News, seen: int, timeout: float) -> int:
+        """Sleep until the version of this kind is no longer ``seen``, at most ``timeout`` seconds;
+        return it.
 
-        May return early. Never misses a commit that happened after ``seen`` was read.
+        May return early. Never misses a commit that happened after ``seen`` was read: a caller that
+        reads the version, looks, and listens only then has seen or will hear of everything.
         """

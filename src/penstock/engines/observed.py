@@ -6,19 +6,17 @@ been committed and only its reply lost. It is safe for all verbs that only read,
 | verb                                   | why                                                    |
 |----------------------------------------|--------------------------------------------------------|
 | open, migrate                          | they end in the same place                             |
-| wait, listen, results                  | they sleep for the time that is left                   |
+| listen                                 | it sleeps for the time that is left                    |
 | enqueue                                | the same id is the same job; see ``ours``              |
-| join, leave, progress, set_queue,      | the second call changes nothing                        |
-| resign                                 |                                                        |
+| join, leave, progress, set_queue       | the second call changes nothing                        |
 | beat                                   | one beat more shows the same                           |
 | exchange, want = 0                     | an outcome repeated by its owner is *done*             |
 | cancel                                 | what the lost try changed is then not "changed"        |
 | promote, rescue, prune, mend           | they do what is left; what the lost try did is not in  |
 |                                        | the numbers                                            |
-| lead                                   | it renews the term that the lost try took              |
 
 It is not safe for ``NOT_REPEATED``, nor for an exchange that wants jobs: it would claim again, so
-the worker asks ``held`` first (law 3). ``close`` and ``checkup`` are passed on as they are.
+the worker asks ``held`` first (law 3). ``close`` is passed on as it is.
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from penstock.core.finding import Finding
 from penstock.core.job import Draft, Job, Verdict
 from penstock.engines.engine import Engine, Inlet
 from penstock.engines.publisher import Publisher
@@ -35,7 +32,7 @@ from penstock.engines.records import (
     Ask,
     Control,
     Exchange,
-    Leadership,
+    News,
     Receipt,
     Report,
     Sighting,
@@ -51,7 +48,6 @@ NOT_REPEATED: Final = frozenset(
         "retry",  # a job that failed again since would be sent back once more
         "purge",  # twice ``limit`` might go
         "set_cell",  # after its own lost write it would find another version
-        "tidy",  # the leader calls it again anyway
     }
 )
 WITHOUT_LIMIT: Final = frozenset({"open", "migrate"})
@@ -61,8 +57,8 @@ WITHOUT_LIMIT: Final = frozenset({"open", "migrate"})
 class Observed(EngineWrapper):
     """The inner engine's promises, with time limits, repeats and events.
 
-    Each try may take ``timeout`` seconds, and the sleeping verbs (``wait``, ``listen``,
-    ``results``) as much longer as they were asked to sleep; then it ends in ``EngineTimeout``.
+    Each try may take ``timeout`` seconds, and ``listen`` as much longer as it was asked to sleep;
+    then it ends in ``EngineTimeout``.
     A repeated verb is tried ``tries`` times in all, ``enqueue`` also as often as it takes to
     ``outlast`` so many seconds; the waits between double from about ``backoff`` up to
     ``max_backoff`` seconds, each shortened by up to half at random.
@@ -133,9 +129,6 @@ class Observed(EngineWrapper):
         finally:
             await self._retrying.end()
 
-    async def checkup(self, *, thorough: bool = False) -> list[Finding]:
-        return await self.inner.checkup(thorough=thorough)
-
     # --- in ------------------------------------------------------------------------------------
 
     async def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
@@ -159,27 +152,17 @@ class Observed(EngineWrapper):
         """The inner engine's, unless a listener wants to hear of each job."""
         return None if self.bus.wants(Enqueued) else self.inner.inlet
 
-    # --- what sleeps ---------------------------------------------------------------------------
+    # --- wake ----------------------------------------------------------------------------------
 
-    async def wait(self, ask: Ask, timeout: float) -> None:
-        await self._asleep("wait", partial(self.inner.wait, ask), timeout)
-
-    async def results(self, ids: Sequence[str], timeout: float) -> dict[str, Job | None]:
-        return await self._asleep("results", partial(self.inner.results, ids), timeout)
-
-    async def listen(self, seen: int, timeout: float) -> int:
-        return await self._asleep("listen", partial(self.inner.listen, seen), timeout)
-
-    async def _asleep(
-        self, verb: str, call: Callable[[float], Awaitable[Result]], timeout: float
-    ) -> Result:
-        """Call a verb that may sleep for ``timeout`` seconds, over all its tries."""
+    async def listen(self, kind: News, seen: int, timeout: float) -> int:
+        """Its time limit begins after ``timeout``; a repeated call sleeps for what is left."""
         deadline = self.clock.monotonic() + timeout
 
-        async def rest() -> Result:
-            return await call(max(0.0, deadline - self.clock.monotonic()))
+        async def listen() -> int:
+            left = max(0.0, deadline - self.clock.monotonic())
+            return await self.inner.listen(kind, seen, left)
 
-        return await self._run(verb, rest, timeout + self._timeout, again=True)
+        return await self._run("listen", listen, timeout + self._timeout, again=True)
 
     # --- what is published ---------------------------------------------------------------------
 
@@ -221,11 +204,6 @@ class Observed(EngineWrapper):
         jobs = await super().rescue(dead, limit)
         self._publish.rescued(jobs)
         return jobs
-
-    async def lead(self, candidate: str, ttl: float) -> Leadership:
-        leadership = await super().lead(candidate, ttl)
-        self._publish.led(leadership.term)
-        return leadership
 
 
 def ours(drafts: Sequence[Draft], receipts: Sequence[Receipt]) -> list[Receipt]:

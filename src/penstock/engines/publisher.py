@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.clock import Clock
 from penstock.core.job import Draft, ErrorRecord, Job, Outcome, OutcomeKind, State, Verdict
-from penstock.engines.records import Ask, Control, Exchange, Receipt, Report, Term, WorkerInfo
+from penstock.engines.records import Ask, Control, Exchange, Receipt, Report, WorkerInfo
 from penstock.errors import EngineUnavailable
 from penstock.events import (
     AttemptEnded,
@@ -26,7 +26,6 @@ from penstock.events import (
     Failed,
     Faulted,
     JobEvent,
-    LeaderElected,
     LeaseWasLost,
     Listening,
     Polling,
@@ -78,7 +77,6 @@ class Publisher:
         self._bus = bus
         self._clock = clock
         self._claims: dict[tuple[str, int], _Claim] = {}
-        self._epoch = 0
 
     def _publish(self, kind: type[Event], /, **fields: Any) -> None:
         if self._bus.wants(kind):
@@ -237,12 +235,6 @@ class Publisher:
         """A worker was told that it has no lease."""
         self._forget(worker)
         self._publish(LeaseWasLost, worker=worker, verb=verb)
-
-    def led(self, term: Term | None) -> None:
-        """A candidate leads: for the first time in this term, or still."""
-        if term is not None and term.epoch != self._epoch:
-            self._epoch = term.epoch
-            self._publish(LeaderElected, leader=term.holder, epoch=term.epoch)
 
     def faulted(self, verb: str, error: EngineUnavailable, tried: int, delay: float | None) -> None:
         """A call failed because the store was not to be reached."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Final, Literal
 
 import msgspec
@@ -14,18 +14,25 @@ from penstock.errors import BadOption
 PROMOTE_BATCH: Final = 500
 """Jobs one exchange promotes at most, so that a great many due at once delay no outcomes."""
 
-LINE_LIMIT: Final = 10_000
-"""How many jobs of a line are counted at most, so that asking costs the same in any backlog."""
-
-SOME: Final = 5
-"""How many keys and ids are named where there may be any number."""
-
 ANY_PRIORITY: Final = (1 << 63) - 1
 """The least urgent priority that can be stored."""
 
 LEAST_WEIGHT: Final = 1e-6
 GREATEST_WEIGHT: Final = 1e6
 """Beyond these a key's places in line are so far apart, or so close, that numbers run out."""
+
+
+class News(StrEnum):
+    """What a call that listens wants to hear of."""
+
+    WORK = "work"
+    """A job may have become ready."""
+    DONE = "done"
+    """A job has ended."""
+    CONTROL = "control"
+    """A running job is to be cancelled."""
+    CHANGED = "changed"
+    """Anything has changed."""
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,15 +82,6 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     avoid: frozenset[str] = frozenset()
     least_urgent: int | None = None
     told: frozenset[str] = frozenset()
-
-
-def least_before(priority: int, *, is_fair: bool) -> int:
-    """The least urgent priority that a job must have to come before one that is in line already.
-
-    With a new ticket only what is more urgent does; in a fair queue it may be given a place before
-    one of the same priority.
-    """
-    return priority if is_fair else priority - 1
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,7 +138,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     joined_at: float = 0.0
 
 
-class Hand(msgspec.Struct, frozen=True, kw_only=True):
+class Running(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker has of one task, queue and priority: attempts that run or wait for a slot."""
 
     worker: str
@@ -156,12 +154,6 @@ class Hand(msgspec.Struct, frozen=True, kw_only=True):
     """When that was."""
 
 
-def most_common(keys: Iterable[str | None]) -> tuple[tuple[str, int], ...]:
-    """The keys that occur most often, and how often; of equals the first by name."""
-    counted = Counter(key or "" for key in keys).items()
-    return tuple(sorted(counted, key=lambda each: (-each[1], each[0]))[:SOME])
-
-
 class Sighting(msgspec.Struct, frozen=True):
     """A worker, and the beat at which it was seen."""
 
@@ -169,29 +161,47 @@ class Sighting(msgspec.Struct, frozen=True):
     beat: int
 
 
-class Term(msgspec.Struct, frozen=True, kw_only=True):
-    """One period of leadership."""
-
-    holder: str
-    epoch: int
-    left: float
-    """Seconds until it ends unless renewed."""
-
-
-class Leadership(msgspec.Struct, frozen=True):
-    """What a candidate is told."""
-
-    term: Term | None
-    """The candidate's own; None: another one leads."""
-    beats: tuple[Sighting, ...] = ()
-    """The beat of every worker that has a lease."""
-
-
 class Cell(msgspec.Struct, frozen=True):
-    """A small named value and its version; version 0 was never written."""
+    """A small named value and its version, as they are at the instant ``now`` of the store."""
 
-    value: bytes | None
-    version: int
+    value: bytes | None = None
+    """None: there is none, or its time is over."""
+    version: int = 0
+    """0: it was never written, or is forgotten."""
+    now: float = 0.0
+    left: float | None = None
+    """Seconds until the value is over; None: it stays."""
+
+
+def over_at(now: float, ttl: float | None) -> tuple[float | None, float | None]:
+    """When a value written at ``now`` is over, and how long after ``now`` that is: a sum is
+    rounded, and a reader must never find more left than was given.
+    """
+    if ttl is None:
+        return None, None
+    until = now + ttl
+    return until, until - now
+
+
+def cell_at(
+    now: float, value: bytes | None, version: int, until: float | None, ttl: float | None
+) -> Cell:
+    """A stored cell as it is read at ``now``; ``until`` and ``ttl`` are None for one that stays.
+
+    If more is left than was ever given, the clock went back: then the value is over as well, for
+    otherwise it would stay as long as the clock needs to catch up.
+    """
+    if value is None or until is None or ttl is None:
+        return Cell(value, version, now)
+    left = until - now
+    return Cell(value, version, now, left) if 0 < left <= ttl else Cell(None, version, now)
+
+
+class CellPage(msgspec.Struct, frozen=True):
+    """Some cells in the order of their names, and where the next page begins."""
+
+    cells: tuple[tuple[str, Cell], ...]
+    cursor: str | None = None
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,26 +237,6 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
         return 1 if self.max_running is None else min(1, self.max_running)
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one job stands, on one snapshot of the store."""
-
-    now: float
-    """The store's instant."""
-    job: Job | None = None
-    settings: QueueSettings = msgspec.field(default_factory=QueueSettings)
-    """What was decided about its queue."""
-    remembered_until: float | None = None
-    """Until when the ledger keeps the id, whether the job is there or not."""
-    ahead: int = 0
-    """Jobs of its queue that come before it, at most ``LINE_LIMIT`` + 1; 0 if it is not in line."""
-    more_urgent: int = 0
-    """Those of them with a more urgent priority."""
-    keys: tuple[tuple[str, int], ...] = ()
-    """The keys that most of them have, and how many of each; "" is no key."""
-    blockers: tuple[str, ...] = ()
-    """Open jobs that wait and have to end first, in an ordered queue: some of them."""
-
-
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs; an empty one means all. Within a field any value fits, all fields must."""
 
@@ -262,6 +252,12 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     """Enqueued at this instant or later."""
     until: float | None = None
     """Enqueued before this instant."""
+    finished_since: float | None = None
+    """Ended at this instant or later."""
+    tickets_below: int | None = None
+    """Given a ticket before this one."""
+    is_open: bool = False
+    """Only jobs that were claimed and have not ended since."""
 
     def fits(self, job: Job) -> bool:
         """The job is one of those meant."""
@@ -279,6 +275,9 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             and (self.correlation_id is None or self.correlation_id == job.correlation_id)
             and (self.since is None or self.since <= job.enqueued_at)
             and (self.until is None or job.enqueued_at < self.until)
+            and (self.finished_since is None or (job.finished_at or 0.0) >= self.finished_since)
+            and (self.tickets_below is None or job.seq < self.tickets_below)
+            and (not self.is_open or job.is_open)
         )
 
 
@@ -299,42 +298,19 @@ def entry_before(cursor: str | None) -> int:
 
 
 class Count(msgspec.Struct, frozen=True, kw_only=True):
-    """How many jobs of a queue are in a state, under a hold."""
+    """How many jobs of a queue and priority are in a state, under a hold."""
 
     queue: str
+    priority: int
     state: State
     hold: Hold | None
     jobs: int
 
 
-class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """How many jobs came into a queue, and how many left it, within a while."""
-
-    queue: str
-    entered: int = 0
-    """Counted from the newest back to the first that is older than that: if the clock was set back,
-    what lies behind it is left out."""
-    succeeded: int = 0
-    failed: int = 0
-    cancelled: int = 0
-
-
-class Glance(msgspec.Struct, frozen=True, kw_only=True):
-    """A busy store at one instant, as far as it can be told without reading what is long over."""
-
-    now: float
-    """The store's instant."""
-    counts: tuple[Count, ...] = ()
-    """Of jobs that wait, run or have failed."""
-    traffic: tuple[Traffic, ...] = ()
-    """Of every queue where something came or ended."""
-    settings: Mapping[str, QueueSettings] = msgspec.field(default_factory=dict)
-    """Of every queue about which something was decided."""
-    workers: tuple[WorkerInfo, ...] = ()
-    busy: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """Jobs that each worker has, if any, by its id."""
-    running: tuple[Job, ...] = ()
-    failed: tuple[Job, ...] = ()
+def count_of(queue: str, priority: int, state: str, hold: str | None, jobs: int) -> Count:
+    """A count as a store has it in a row."""
+    kind = Hold(hold) if hold else None
+    return Count(queue=queue, priority=priority, state=State(state), hold=kind, jobs=jobs)
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -364,6 +340,8 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int = 0
     ids: int = 0
     keys: int = 0
+    again_in: float | None = None
+    """Seconds after which the store wants to be pruned again, though it is no full batch."""
 
 
 class Purged(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,20 +9,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ParamSpec, TypeVar
 
-from penstock.core.finding import Finding
 from penstock.core.job import Draft, Job, Verdict
 from penstock.engines.engine import Engine
 from penstock.engines.records import (
     Ask,
     Cell,
+    CellPage,
     Control,
     Count,
     Exchange,
     Filter,
-    Glance,
-    Hand,
-    Leadership,
     Mended,
+    News,
     Page,
     Promoted,
     Pruned,
@@ -30,10 +28,9 @@ from penstock.engines.records import (
     QueueSettings,
     Receipt,
     Report,
+    Running,
     Schema,
     Sighting,
-    Standing,
-    Term,
     WorkerInfo,
 )
 
@@ -79,17 +76,8 @@ class EngineWrapper(Engine):
     async def close(self) -> None:
         await self._call("close", self.inner.close)
 
-    async def migrate(self) -> int:
-        return await self._call("migrate", self.inner.migrate)
-
-    async def schema(self) -> Schema:
-        return await self._call("schema", self.inner.schema)
-
-    async def now(self) -> float:
-        return await self._call("now", self.inner.now)
-
-    async def checkup(self, *, thorough: bool = False) -> list[Finding]:
-        return await self._call("checkup", self.inner.checkup, thorough=thorough)
+    async def migrate(self, *, check: bool = False) -> Schema:
+        return await self._call("migrate", self.inner.migrate, check=check)
 
     # --- in ------------------------------------------------------------------------------------
 
@@ -115,12 +103,6 @@ class EngineWrapper(Engine):
 
     async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
         return await self._call("progress", self.inner.progress, worker, reports)
-
-    async def look(self, ask: Ask) -> float | None:
-        return await self._call("look", self.inner.look, ask)
-
-    async def wait(self, ask: Ask, timeout: float) -> None:
-        await self._call("wait", self.inner.wait, ask, timeout)
 
     # --- control -------------------------------------------------------------------------------
 
@@ -153,27 +135,18 @@ class EngineWrapper(Engine):
     async def mend(self, *, rehearse: bool = False) -> Mended:
         return await self._call("mend", self.inner.mend, rehearse=rehearse)
 
-    async def tidy(self) -> float:
-        return await self._call("tidy", self.inner.tidy)
-
-    # --- lead ----------------------------------------------------------------------------------
-
-    async def lead(self, candidate: str, ttl: float) -> Leadership:
-        return await self._call("lead", self.inner.lead, candidate, ttl)
-
-    async def resign(self, holder: str, epoch: int) -> None:
-        await self._call("resign", self.inner.resign, holder, epoch)
-
-    async def leader(self) -> Term | None:
-        return await self._call("leader", self.inner.leader)
-
     # --- small values --------------------------------------------------------------------------
 
     async def cell(self, name: str) -> Cell:
         return await self._call("cell", self.inner.cell, name)
 
-    async def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
-        return await self._call("set_cell", self.inner.set_cell, name, value, version)
+    async def set_cell(
+        self, name: str, value: bytes | None, version: int, ttl: float | None = None
+    ) -> Cell | None:
+        return await self._call("set_cell", self.inner.set_cell, name, value, version, ttl)
+
+    async def cells(self, prefix: str, cursor: str | None, limit: int) -> CellPage:
+        return await self._call("cells", self.inner.cells, prefix, cursor, limit)
 
     # --- see -----------------------------------------------------------------------------------
 
@@ -183,29 +156,19 @@ class EngineWrapper(Engine):
     async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
         return await self._call("find", self.inner.find, which, cursor, limit)
 
-    async def count(self, which: Filter) -> int:
-        return await self._call("count", self.inner.count, which)
+    async def counts(self, which: Filter) -> list[Count]:
+        return await self._call("counts", self.inner.counts, which)
 
-    async def counts(self) -> list[Count]:
-        return await self._call("counts", self.inner.counts)
-
-    async def glance(self, window: float, limit: int) -> Glance:
-        return await self._call("glance", self.inner.glance, window, limit)
+    async def running(self) -> list[Running]:
+        return await self._call("running", self.inner.running)
 
     async def workers(self) -> list[WorkerInfo]:
         return await self._call("workers", self.inner.workers)
 
-    async def hands(self) -> list[Hand]:
-        return await self._call("hands", self.inner.hands)
+    # --- wake ----------------------------------------------------------------------------------
 
-    async def line(self, id: str) -> Standing:
-        return await self._call("line", self.inner.line, id)
+    async def version(self, kind: News) -> int:
+        return await self._call("version", self.inner.version, kind)
 
-    async def results(self, ids: Sequence[str], timeout: float) -> dict[str, Job | None]:
-        return await self._call("results", self.inner.results, ids, timeout)
-
-    async def version(self) -> int:
-        return await self._call("version", self.inner.version)
-
-    async def listen(self, seen: int, timeout: float) -> int:
-        return await self._call("listen", self.inner.listen, seen, timeout)
+    async def listen(self, kind: News, seen: int, timeout: float) -> int:
+        return await self._call("listen", self.inner.listen, kind, seen, timeout)

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from penstock.core.job import Job, State
 from penstock.core.lifecycle import EXPIRED, MAY_HAVE_RUN
-from penstock.engines.records import Standing
 from penstock.explain.reasons import Code, Reason, argument, moment, number, span
 
 
-def gone(standing: Standing) -> Reason:
+def gone() -> Reason:
     """The store does not have it."""
-    until = standing.remembered_until
-    if until is not None:
-        text = "it was here and has been pruned or purged: the ledger still knows its id"
-        step = (
-            f"its result is lost; the id can be used again from {moment(until)} on: "
-            "raise keep_finished to keep jobs for longer"
-        )
-        return Reason(code=Code.GONE, text=text, next_step=step, until_at=until)
-    text = "the store does not know this id: it was pruned, purged or never enqueued here"
-    step = "compare the id and the store (--url, PENSTOCK_URL) with those of who enqueued it"
+    text = "the store does not have this job: it was pruned, purged or never enqueued here"
+    step = (
+        "compare the id and the store (--url, PENSTOCK_URL) with those of who enqueued it; to keep "
+        "jobs for longer after their end, raise keep_finished"
+    )
     return Reason(code=Code.GONE, text=text, next_step=step)
 
 

@@ -8,10 +8,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.core.job import State
+from penstock.engines import reads
 from penstock.engines.engine import Engine
-from penstock.engines.records import Standing, WorkerInfo
+from penstock.engines.reads import Standing
+from penstock.engines.records import WorkerInfo
 from penstock.explain import ended, running, waiting
 from penstock.explain.reasons import REMARKS, Code, Explanation, JobSnapshot, Reason
+from penstock.leader.election import present_term
 
 LOOK_EVERY: Final = 0.2
 """Seconds between two looks at the beats of workers."""
@@ -30,7 +33,7 @@ async def explain(engine: Engine, id: str, watch: float = 0.0) -> Explanation:
     """
     snapshot = await _snapshot(engine, id)
     if isinstance(snapshot, Standing):
-        reason = ended.gone(snapshot)
+        reason = ended.gone()
         return Explanation(id=id, verdict=reason.text, reasons=(reason,), asked_at=snapshot.now)
     reasons = _reasons(snapshot)
     is_running = snapshot.job.state is State.RUNNING
@@ -54,7 +57,7 @@ async def _snapshot(
     engine: Engine, id: str, silent: dict[str, float] | None = None
 ) -> JobSnapshot | Standing:
     """What there is to know; only the standing if the job is not in the store."""
-    standing = await engine.line(id)
+    standing = await reads.standing(engine, id)
     job = standing.job
     if job is None:
         return standing
@@ -64,8 +67,8 @@ async def _snapshot(
         job,
         replace(standing, job=None),
         tuple(await engine.workers()),
-        tuple(await engine.hands()),
-        await engine.leader(),
+        tuple(await engine.running()),
+        await present_term(engine),
         silent,
     )
 

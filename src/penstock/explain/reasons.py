@@ -14,7 +14,9 @@ import msgspec
 
 from penstock.core.job import Job, State
 from penstock.core.units import text
-from penstock.engines.records import Hand, QueueSettings, Standing, Term, WorkerInfo
+from penstock.engines.reads import Standing
+from penstock.engines.records import QueueSettings, Running, WorkerInfo
+from penstock.leader.election import Term
 
 
 class Code(StrEnum):
@@ -120,7 +122,7 @@ class JobSnapshot:
     job: Job
     standing: Standing
     workers: tuple[WorkerInfo, ...] = ()
-    hands: tuple[Hand, ...] = ()
+    running: tuple[Running, ...] = ()
     leader: Term | None = None
     silent: Mapping[str, float] | None = None
     """Workers that gave no sign of life, and for how many seconds; None: they were not watched."""

@@ -7,7 +7,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.core.job import Hold, Job, State
-from penstock.engines.records import LINE_LIMIT
 from penstock.explain import workers
 from penstock.explain.reasons import (
     Code,
@@ -134,7 +133,7 @@ def _paused(snapshot: JobSnapshot) -> list[Reason]:
 def _queue(snapshot: JobSnapshot) -> list[Reason]:
     """Its queue has all running that it may, or has to keep its order."""
     queue, settings, found = snapshot.job.queue, snapshot.settings, []
-    here = [hand for hand in snapshot.hands if hand.queue == queue]
+    here = [hand for hand in snapshot.running if hand.queue == queue]
     running, most = sum(hand.jobs for hand in here), settings.most
     if settings.ordered and (snapshot.standing.blockers or running):
         first = [*(hand.first for hand in here), *snapshot.standing.blockers]
@@ -159,17 +158,18 @@ def _line(snapshot: JobSnapshot) -> list[Reason]:
     if not standing.ahead:
         return []
     ahead = number(standing.ahead, "job")
-    if standing.ahead > LINE_LIMIT:
-        ahead = f"more than {number(LINE_LIMIT, 'job')}"
-    text = f"{ahead} of queue {snapshot.job.queue!r} come before it"
+    where = f"queue {snapshot.job.queue!r}"
+    where = f"its key in {where}" if snapshot.settings.fair else where
+    text = f"{ahead} of {where} come before it"
     if standing.ahead == 1:
-        text = f"1 job of queue {snapshot.job.queue!r} comes before it"
+        text = f"1 job of {where} comes before it"
         text += ", a more urgent one" if standing.more_urgent else ""
     elif standing.more_urgent:
         text += f", {standing.more_urgent:,} of them more urgent"
     if snapshot.settings.fair:
         keys = (f"{key or 'no key'} {jobs:,}" for key, jobs in standing.keys)
-        text += f"; by key: {', '.join(keys)}"
+        text += ", and other keys take turns with it; "
+        text += f"the waiting jobs by key: {', '.join(keys)}"
     step = "start more workers if that is too long; penstock top shows how fast the queue moves"
     return [Reason(code=Code.LINE, text=text, next_step=step)]
 

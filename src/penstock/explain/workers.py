@@ -68,7 +68,7 @@ def unknown(snapshot: JobSnapshot, known: set[str]) -> Reason:
 
 def _has_room(snapshot: JobSnapshot, worker: WorkerInfo) -> bool:
     kind = worker.kinds.get(snapshot.job.task)
-    has = [hand for hand in snapshot.hands if hand.worker == worker.id]
+    has = [hand for hand in snapshot.running if hand.worker == worker.id]
     if kind is None or kind not in worker.rooms:
         return worker.slots <= 0 or sum(hand.jobs for hand in has) < worker.slots
     there = [
@@ -84,7 +84,7 @@ def _busy(snapshot: JobSnapshot) -> Reason:
     able = {worker.id: worker for worker in snapshot.able}
     kind = snapshot.able[0].kinds.get(snapshot.job.task)
     taken = Counter[str]()
-    for hand in snapshot.hands:
+    for hand in snapshot.running:
         worker = able.get(hand.worker)
         if worker is not None and (kind is None or worker.kinds.get(hand.task) == kind):
             taken[hand.task] += hand.jobs

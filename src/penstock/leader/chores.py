@@ -7,21 +7,31 @@ two runs that it still leads.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
 from penstock.clock import Clock
+from penstock.core.job import Job
 from penstock.engines.engine import Engine
-from penstock.engines.records import Sighting
+from penstock.engines.records import Sighting, WorkerInfo
 from penstock.leader.dead_workers import Observer
+from penstock.logs import say, say_rescued
 
-BATCH: Final = 500
-"""Jobs per step."""
+BATCH: Final = 200
+"""Jobs per step, unless a setting says otherwise."""
+EVERY: Final = 60.0
+"""Seconds between two rounds, likewise."""
+
+SELDOM: Final = 60.0
+"""Seconds after which jobs without a worker are looked for, though no worker has gone."""
 
 SHORTEST: Final = 0.01
 """Seconds between two looks at something that falls due."""
+
+_log: Final = logging.getLogger("penstock.leader")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,50 +41,48 @@ class Chore:
     name: str
     run: Callable[[Engine], Coroutine[Any, Any, float]]
     """Do one step; return in how many seconds the next one is due, at most ``period``."""
-    period: float = 60.0
+    period: float = EVERY
     timeout: float = 60.0
 
 
-def all_chores(keep_finished: float) -> list[Chore]:
+def all_chores(keep_finished: float, every: float = EVERY, batch: int = BATCH) -> list[Chore]:
     """Every duty of a leader but the rescue. Due jobs are promoted by claims as well; the leader
     does it for queues that no worker claims from just now.
     """
 
+    async def promote_due(engine: Engine) -> float:
+        return await promote(engine, batch)
+
     async def prune_old(engine: Engine) -> float:
-        return await prune(engine, keep_finished)
+        return await prune(engine, keep_finished, batch)
 
     return [
-        Chore("promote", promote, timeout=15.0),
-        Chore("prune", prune_old),
-        Chore("mend", mend),
-        Chore("tidy", tidy, period=600.0),
+        Chore("promote", promote_due, every, timeout=15.0),
+        Chore("prune", prune_old, every),
+        Chore("mend", mend, every),
     ]
 
 
-async def promote(engine: Engine) -> float:
+async def promote(engine: Engine, batch: int = BATCH) -> float:
     """Make due jobs ready, and let those end that waited too long."""
-    promoted = await engine.promote(BATCH)
-    if promoted.ready >= BATCH or promoted.expired >= BATCH:
+    promoted = await engine.promote(batch)
+    if promoted.ready >= batch or promoted.expired >= batch:
         return 0.0
     return inf if promoted.due_in is None else max(promoted.due_in, SHORTEST)
 
 
-async def prune(engine: Engine, keep: float) -> float:
+async def prune(engine: Engine, keep: float, batch: int = BATCH) -> float:
     """Delete what ended more than ``keep`` seconds ago."""
-    pruned = await engine.prune(keep, BATCH)
-    is_full = max(pruned.jobs, pruned.ids, pruned.keys) >= BATCH
-    return 0.1 if is_full else inf
+    pruned = await engine.prune(keep, batch)
+    if max(pruned.jobs, pruned.ids, pruned.keys) >= batch:
+        return 0.1
+    return inf if pruned.again_in is None else pruned.again_in
 
 
 async def mend(engine: Engine) -> float:
     """Repair what a lost step may have left."""
     await engine.mend()
     return inf
-
-
-async def tidy(engine: Engine) -> float:
-    """Clear away what jobs have left, as often as the store says."""
-    return await engine.tidy()
 
 
 class Rescue:
@@ -85,10 +93,14 @@ class Rescue:
     next election.
     """
 
-    def __init__(self, lease: float, clock: Clock) -> None:
+    def __init__(
+        self, lease: float, clock: Clock, wrote_at: Callable[[], float], batch: int = BATCH
+    ) -> None:
+        """``wrote_at`` says when the last beat of our own worker was sent that succeeded."""
+        self._wrote_at = wrote_at
+        self._batch = batch
         self._observer = Observer(lease)
         self._clock = clock
-        self._lease = lease
         self._dead: list[Sighting] = []
         self._before: frozenset[str] | None = None
         """The workers there were at the last step; None: this process did not lead then."""
@@ -97,7 +109,7 @@ class Rescue:
 
     def saw(self, asked: float, answered: float, beats: Sequence[Sighting]) -> None:
         """The beat of every worker was read between two monotonic instants."""
-        self._dead = self._observer.saw(asked, answered, beats)
+        self._dead = self._observer.saw(asked, answered, beats, self._wrote_at())
 
     def missed(self) -> None:
         """A look failed."""
@@ -111,13 +123,42 @@ class Rescue:
     async def run(self, engine: Engine) -> float:
         """Do one step after a look; return 0 if there may be more, else infinity."""
         now, living = self._clock.monotonic(), self._observer.living
-        # Without a reason it is asked only once per lease: what a leader left half-done.
+        # Without a reason it is asked only once in a while: what another leader left half-done.
         has_reason = self._dead or self._before is None or not self._before <= living
-        if has_reason or now - self._rescued_at >= self._lease:
-            rescued = await engine.rescue(self._dead, BATCH)
+        if has_reason or now - self._rescued_at >= SELDOM:
+            rescued = await self._rescue(engine, now)
             self._rescued_at = now
-            if len(rescued) >= BATCH:
+            if len(rescued) >= self._batch:
                 self._before = None
                 return 0.0
         self._before = living
         return inf
+
+    async def _rescue(self, engine: Engine, now: float) -> list[Job]:
+        """Take a batch; log which workers have lost their lease by it, and which jobs failed."""
+        dead = self._dead
+        silent = {each.worker: self._observer.silent(each.worker, now) for each in dead}
+        before = [each for each in await engine.workers() if each.id in silent] if dead else []
+        running = await engine.running() if before else []
+        rescued = await engine.rescue(dead, self._batch)
+        # One whose beat came at last has kept its lease.
+        alive = {each.id for each in await engine.workers()} if before else set()
+        for worker in before:
+            if worker.id not in alive:
+                jobs = sum(each.jobs for each in running if each.worker == worker.id)
+                _say_dead(worker, jobs, silent[worker.id])
+        say_rescued(_log, rescued)
+        return rescued
+
+
+def _say_dead(worker: WorkerInfo, jobs: int, silent: float) -> None:
+    say(
+        _log,
+        logging.WARNING,
+        "worker found dead",
+        worker=worker.id,
+        host=worker.host,
+        pid=worker.pid,
+        jobs=jobs,
+        silent=round(silent, 1),
+    )

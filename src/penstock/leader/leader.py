@@ -1,7 +1,7 @@
 """The leader: stands for election, and runs the chores while it trusts its term.
 
-Every third of a term's ttl a candidate asks for the term, or renews it, and reads the workers'
-beats with the same call; that is all that it asks of the store while another one leads. The
+Every third of a term's ttl a candidate reads or renews the term, and reads the workers' beats; that
+is all that it asks of the store while another one leads. The
 renewals and each chore are tasks of their own: a chore that hangs delays no other, and none of them
 the next renewal. A chore sleeps until the instant it asked for. One that fails, or takes longer
 than its timeout, is logged and tried again, alone, at growing intervals.
@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from penstock.clock import Clock, within
 from penstock.engines.engine import Engine
+from penstock.engines.records import Sighting
 from penstock.engines.retrying import Backoff
 from penstock.errors import EngineClosed, EngineError
 from penstock.leader.chores import Chore, Rescue
@@ -27,18 +28,29 @@ FAREWELL: Final = 2.0
 _log = logging.getLogger("penstock.leader")
 
 
+def _unheard(candidate: str, epoch: int) -> None: ...
+
+
 class Leader:
     """One candidate with its chores."""
 
     def __init__(
-        self, election: Election, rescue: Rescue, chores: Sequence[Chore], clock: Clock
+        self,
+        election: Election,
+        rescue: Rescue,
+        chores: Sequence[Chore],
+        clock: Clock,
+        elected: Callable[[str, int], None] = _unheard,
     ) -> None:
+        """``elected`` is told of each new term of this candidate: its name and the epoch."""
         self._election = election
         self._rescue = rescue
         self._chores = chores
         self._clock = clock
-        self._is_elected = False
-        """The last try has won the term; whether that still stands is the election's to say."""
+        self._elected = elected
+        self._epoch: int | None = None
+        """Of the term that the last try has won; whether it still stands is the election's to
+        say."""
         self._won = asyncio.Event()
         """Set by each try that has won the term."""
         self._looked = asyncio.Event()
@@ -63,25 +75,29 @@ class Leader:
                 await self._stand(engine)
             except EngineClosed:
                 raise
-            except (EngineError, TimeoutError) as error:
+            except Exception as error:
+                # Also what no engine should raise: a row that cannot be read must not end workers.
                 self._rescue.missed()
-                _log.debug("election failed error=%s", error)
+                level = logging.DEBUG if isinstance(error, EngineError) else logging.WARNING
+                _log.log(level, "election failed error=%r: %s", type(error), error)
             await self._clock.sleep(self._election.every)
 
     async def _stand(self, engine: Engine) -> None:
         asked = self._clock.monotonic()
-        beats = await self._election.stand(engine)
-        self._note(self._election.epoch is not None)
+        await self._election.stand(engine)
+        self._note(self._election.epoch)
+        beats = [Sighting(each.id, each.beat) for each in await engine.workers()]
         self._rescue.saw(asked, self._clock.monotonic(), beats)
         self._looked.set()
 
-    def _note(self, is_elected: bool) -> None:
-        if is_elected and not self._is_elected:
-            _log.info("elected leader=%s epoch=%s", self._election.candidate, self._election.epoch)
-        elif not is_elected and self._is_elected:
+    def _note(self, epoch: int | None) -> None:
+        if epoch is None and self._epoch is not None:
             _log.warning("leadership lost leader=%s", self._election.candidate)
-        self._is_elected = is_elected
-        if is_elected:
+        elif epoch is not None and epoch != self._epoch:
+            _log.info("elected leader=%s epoch=%s", self._election.candidate, epoch)
+            self._elected(self._election.candidate, epoch)
+        self._epoch = epoch
+        if epoch is not None:
             self._won.set()
 
     async def _resign(self, engine: Engine) -> None:

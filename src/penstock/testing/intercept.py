@@ -7,13 +7,14 @@ façade, so that in the mode ``inline`` jobs run before the call that enqueued t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.core.job import Draft, Job, State
 from penstock.engines.engine import Engine
-from penstock.engines.records import Control, Receipt
+from penstock.engines.records import Control, News, Receipt
 from penstock.sync import Facade
 from penstock.testing.errors import NobodyRuns
 from penstock.testing.faulty import Faulty
@@ -37,7 +38,7 @@ class StoreLog:
     """What the handles of one sandbox have seen, and whom they tell."""
 
     on_failed: Callable[[str], None]
-    """Told of each job whose failure the test got from its handle."""
+    """Told of each job of which the app was told that it failed."""
     on_cancelled: Callable[[str], None]
     """Told of each running job that was asked to end."""
     stored: list[StoredDraft] = field(default_factory=list)
@@ -53,6 +54,8 @@ class SandboxEngine(Faulty):
     def __init__(self, inner: Engine, log: StoreLog, like: Faulty) -> None:
         super().__init__(inner, like)
         self._log = log
+        self._got: tuple[object, Sequence[Job | None]] = (None, ())
+        """The task that asked for jobs last, and what it got."""
 
     async def _enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
         receipts = await super()._enqueue(drafts)
@@ -63,20 +66,27 @@ class SandboxEngine(Faulty):
                 self._log.stored.append(StoredDraft(draft, now))
         return receipts
 
-    async def results(self, ids: Sequence[str], timeout: float) -> dict[str, Job | None]:
-        may_end = self._log.is_interleaving or await self._has_other_workers()
-        ended = await super().results(ids, timeout if may_end else 0.0)
-        for id, job in ended.items():
+    async def get(self, ids: Sequence[str]) -> list[Job | None]:
+        jobs = await super().get(ids)
+        self._got = (asyncio.current_task(), jobs)
+        for job in jobs:
             if job is not None and job.state is State.FAILED:
-                self._log.on_failed(id)
-        if not ended and not may_end:
-            for job in await self.inner.get(ids):
-                if job is not None:
-                    raise NobodyRuns(job.id, job.state)
-        return ended
+                self._log.on_failed(job.id)
+        return jobs
 
-    async def _has_other_workers(self) -> bool:
-        """The test has started a worker of its own on this store."""
+    async def listen(self, kind: News, seen: int, timeout: float) -> int:
+        """Refuse to sleep until jobs end that no worker runs."""
+        task, jobs = self._got
+        if kind is News.DONE and task is asyncio.current_task():
+            for job in jobs:
+                if job is not None and not await self._may_end():
+                    raise NobodyRuns(job.id, job.state)
+        return await super().listen(kind, seen, timeout)
+
+    async def _may_end(self) -> bool:
+        """Jobs run while a caller waits, or the test has started a worker on this store."""
+        if self._log.is_interleaving:
+            return True
         return any(not each.id.startswith(NAME_PREFIX) for each in await self.inner.workers())
 
     async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:

@@ -66,15 +66,10 @@ class RecordingRunner(Runner):
         self.seen: dict[tuple[str, int], tuple[BaseException, OutcomeKind]] = {}
 
     def _bad(
-        self,
-        attempt: Attempt,
-        error: BaseException,
-        kind: OutcomeKind,
-        reason: str,
-        delay: float = 0.0,
+        self, attempt: Attempt, error: BaseException, kind: OutcomeKind, delay: float = 0.0
     ) -> Outcome:
         self.seen[attempt.key] = (error, kind)
-        return super()._bad(attempt, error, kind, reason, delay)
+        return super()._bad(attempt, error, kind, delay)
 
 
 class Stepper:

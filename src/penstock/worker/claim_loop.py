@@ -2,15 +2,16 @@
 
 One exchange that claims is in flight at a time. It goes out as soon as the one before is answered
 and there is something to send or room to fill; there is no timer. Otherwise the worker sleeps until
-the store has something (``wait``) or until it has something itself (``wake``): an outcome, a free
-slot, a stop. While the store is away it is tried again for ever, at growing intervals.
+the store may have something (see ``waiting``) or until it has something itself (``wake``): an
+outcome, a free slot, a stop. While the store is away it is tried again for ever, at growing
+intervals.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import inf
 from random import random
 from typing import Final
@@ -19,8 +20,9 @@ from penstock.clock import Clock
 from penstock.core.job import Hold, State, Verdict
 from penstock.engines.batcher import halved
 from penstock.engines.engine import Engine
-from penstock.engines.records import Ask, Report
+from penstock.engines.records import Ask, Filter, Report
 from penstock.engines.retrying import Backoff
+from penstock.engines.waiting import WorkWaiter
 from penstock.errors import EngineClosed, EngineError, LeaseLost
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.exchange import Exchanger
@@ -75,6 +77,7 @@ class ClaimLoop:
         wake: asyncio.Event,
     ) -> None:
         self._engine = engine
+        self._waiter = WorkWaiter(engine)
         self._lease = lease
         self._exchanger = exchanger
         self._dispatcher = dispatcher
@@ -91,7 +94,7 @@ class ClaimLoop:
         self._least_urgent: int | None = None
         """The least urgent priority that the last turn asked for."""
         self._is_called = False
-        """The store has something for this worker."""
+        """The store may have something for this worker."""
         self._others = 0
         """How often in a row only other workers had something to do."""
         self._hollow = 0
@@ -143,15 +146,11 @@ class ClaimLoop:
             if not self._inflight.outcomes:
                 # Slots that were woken run before this goes on: quick jobs are done by then.
                 await asyncio.sleep(0)
-        elif (
-            self.ends_when_empty
-            and self._inflight.is_empty
-            and await nothing_left(self._engine, ask)
-        ):
+        elif self._may_be_last and await nothing_left(self._engine, ask.queues):
             self.is_empty.set()
             await self._wake.wait()
         else:
-            await self._sleep(ask)
+            await self._sleep()
 
     @property
     def _may_be_last(self) -> bool:
@@ -163,7 +162,7 @@ class ClaimLoop:
             self._has_more = True
         may_claim = (self._has_more and ask.want) or demand.skipped_kinds
         has_news = ask.outcomes or self._inflight.is_announcing
-        return bool(has_news or self._is_called or may_claim)
+        return bool(has_news or may_claim or not self._waiter.has_looked_for(ask))
 
     async def _gather(self) -> None:
         """Right after an exchange, while no slot can run dry, let more outcomes come together."""
@@ -198,6 +197,9 @@ class ClaimLoop:
 
     async def _exchange(self, ask: Ask, demand: Demand) -> None:
         was_called, self._is_called = self._is_called, False
+        # While every claim is answered in full, this worker will not sleep.
+        runs_dry = not (self._has_more and ask.want) and not demand.skipped_kinds
+        seen = await self._waiter.before(ask, runs_dry=runs_dry)
         self._asked_at = self._clock.monotonic()
         self._queues.rotate(-1)
         reply = await self._exchanger.send(ask)
@@ -211,6 +213,7 @@ class ClaimLoop:
             self._has_more = ask.want <= len(reply.jobs)
         if reply.jobs:
             self._others = 0
+        self._waiter.after(ask, seen, reply)
         got_something = bool(reply.jobs or reply.cancels or ask.outcomes)
         self._hollow = self._hollow + 1 if was_called and not got_something else 0
         if ask.outcomes and not reply.jobs and self._inflight.is_waiting_for(ask.outcomes):
@@ -218,15 +221,14 @@ class ClaimLoop:
 
     # --- between exchanges ---------------------------------------------------------------------
 
-    async def _sleep(self, ask: Ask) -> None:
+    async def _sleep(self) -> None:
         """Sleep until the store or the worker itself has something, or the poll is due."""
         if self._hollow > 1:
             # Calls for nothing, one after the other: a look that errs must not be a hot loop.
             nap = min(LONGEST_NAP, 0.005 * self._hollow)
             if await self._clock.wait(self._wake, nap):
                 return
-        timeout = self._poll * (0.95 + 0.05 * random())
-        now = self._clock.monotonic()
+        timeout = self._poll * (0.98 + 0.02 * random())
         if self._may_be_last:
             # The store does not tell when other workers have run what is left: look soon, then
             # less often.
@@ -234,35 +236,29 @@ class ClaimLoop:
             timeout = min(timeout, SOONEST * 2.0 ** min(self._others, 10))
         if self._dispatcher.planner.is_half_full:
             timeout = min(timeout, self._skips.due_in())
-        if await self._wait(ask, timeout):
-            return
-        # After a time-out there is nothing to ask for: the next wait begins with a look.
-        is_early = self._clock.monotonic() < now + timeout
-        self._is_called = is_early or bool(ask.begun)
+        await self._listen(timeout)
 
-    async def _wait(self, ask: Ask, timeout: float) -> bool:
-        """Wait for the store; True: something of our own came first."""
+    async def _listen(self, timeout: float) -> None:
+        """Sleep until the store may have something, or this worker has."""
         error: EngineError | None = None
 
-        async def wait() -> None:
+        async def listen() -> None:
             nonlocal error
             try:
-                await self._engine.wait(ask, timeout)
+                self._is_called = await self._waiter.sleep(timeout)
             except EngineError as trouble:
                 error = trouble
             finally:
                 self._wake.set()
 
         if self._wake.is_set():
-            return True
+            return
         async with asyncio.TaskGroup() as group:
-            waiting = group.create_task(wait())
+            listening = group.create_task(listen())
             await self._wake.wait()
-            is_ours = not waiting.done()
-            waiting.cancel()
+            listening.cancel()
         if error is not None:
             raise error
-        return is_ours
 
     async def _maintain(self) -> None:
         now = self._clock.monotonic()
@@ -292,22 +288,15 @@ class ClaimLoop:
             raise
 
 
-async def nothing_left(engine: Engine, ask: Ask) -> bool:
-    """No job of these queues is due, runs anywhere, or will be ready by itself.
+async def nothing_left(engine: Engine, queues: Collection[str]) -> bool:
+    """No job of these queues runs anywhere, is ready or will be so by itself.
 
     What is scheduled for later does not count, nor what is held for an unknown task, a
     dependency or a breaker, nor what waits in a paused queue. What costs least is asked first:
     others may be at work for long.
     """
-    if any(hand.queue in ask.queues for hand in await engine.hands()):
+    if any(each.queue in queues for each in await engine.running()):
         return False
-    seen = await engine.glance(0.0, 0)
-    paused = {queue for queue, each in seen.settings.items() if each.paused}
-    for count in seen.counts:
-        is_open = count.state is State.RUNNING or (
-            count.state is State.READY and count.hold in SOON and count.queue not in paused
-        )
-        if count.jobs and is_open and count.queue in ask.queues:
-            return False
-    due_in = await engine.look(ask)
-    return due_in is None or due_in > 0
+    paused = {queue for queue, each in (await engine.queues()).items() if each.paused}
+    ready = await engine.counts(Filter(queues=tuple(queues), states=(State.READY,)))
+    return not any(each.hold in SOON and each.queue not in paused for each in ready)

@@ -95,13 +95,13 @@ class Deadlines:
             self._set(attempt, now + spec.stall, DeadlineKind.STALL)
 
     def interrupt(self, attempt: Attempt, ending: Ending) -> None:
-        """Make an attempt end, for this reason."""
+        """Make an attempt end, for this reason. One that is about to end for another one is left
+        alone: a second interruption would hit its clean-up.
+        """
         is_first = attempt.ending is None
         attempt.end(ending)
-        if attempt.pool is None:
-            return
-        attempt.pool.interrupt(attempt)
-        if is_first:
+        if attempt.pool is not None and is_first:
+            attempt.pool.interrupt(attempt)
             self._set(attempt, self._clock.monotonic() + self._grace, DeadlineKind.INSIST)
 
     def forget(self, attempt: Attempt) -> None:

@@ -330,6 +330,8 @@ class Dispatcher:
         outcomes = []
         for attempt in self.inflight:
             outcome = self._runner.ended(attempt)
+            if outcome is not None:
+                self._log.attempt_ended(attempt.job, outcome)
             if self._parent.settles and outcome is not None:
                 outcomes.append(outcome)
                 outcome = None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from traceback import TracebackException
 from types import TracebackType
 from typing import Final
 
 from penstock.core.job import ErrorRecord, Job
+from penstock.worker.tracebacks import TracebackWriter
 
 LONGEST_MESSAGE: Final = 4_000
 LONGEST_TRACEBACK: Final = 16_000
@@ -16,6 +16,8 @@ _OURS: Final = (
     os.path.dirname(__file__) + os.sep,
     os.path.join(os.path.dirname(os.path.dirname(__file__)), "core") + os.sep,
 )
+
+_WRITER: Final = TracebackWriter()
 
 
 def error_record(error: BaseException, job: Job, at: float, worker: str) -> ErrorRecord:
@@ -58,6 +60,8 @@ def storable(text: str, longest: int) -> str:
         head = longest // 4
         cut = len(text) - longest
         text = f"{text[:head]}\n... {cut} characters left out ...\n{text[head - longest :]}"
+    if text.isascii() and "\x00" not in text:
+        return text
     return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
 
 
@@ -68,8 +72,7 @@ def _traceback_of(error: BaseException) -> str | None:
     if frames is None and _below_us(cause) is None:
         return None
     try:
-        lines = TracebackException(type(error), error, frames, compact=True).format()
-        return storable("".join(lines), LONGEST_TRACEBACK)
+        return storable(_WRITER.write(error, frames), LONGEST_TRACEBACK)
     except BaseException:
         return None
 

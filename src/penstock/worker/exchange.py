@@ -124,6 +124,8 @@ class Exchanger:
             self._dispatcher.pump()
         if stale := self._inflight.answered(ask.outcomes, reply.verdicts):
             self._log.warning("outcomes stale", worker=ask.worker, count=stale)
+        for job, reason in reply.abandoned.items():
+            self._log.given_up(job, reason)
         self._dispatcher.cancel(reply.cancels)
 
     # --- before the next one -------------------------------------------------------------------

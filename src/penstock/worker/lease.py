@@ -32,6 +32,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from math import inf
 
 from penstock.clock import Clock
 from penstock.engines.engine import Engine
@@ -69,6 +70,7 @@ class Lease:
         self._lost = lost
         self._regained = regained
         self._is_joined = False
+        self._beat_at = -inf
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
 
@@ -78,12 +80,17 @@ class Lease:
         with self._lock:
             return self.worker if self._is_joined else None
 
+    def beat_at(self) -> float:
+        """When the last beat was sent that has reached the store, on the monotonic clock."""
+        return self._beat_at
+
     def renew(self, worker: str, asked_at: float) -> None:
         """A beat or join of ``worker``, sent at ``asked_at``, has succeeded."""
         with self._lock:
             if worker != self.worker:
                 return
             self._is_joined = True
+            self._beat_at = max(self._beat_at, asked_at)
             before = self._gate.trusted_until
             self._gate.trusted_until = max(before, asked_at + self._good_for)
         # Asked after the change: what found the gate shut before is woken by this.

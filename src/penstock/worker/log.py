@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from penstock.core.job import Job, Outcome, OutcomeKind
-from penstock.logs import say
+from penstock.logs import say, say_given_up
 
 _log: Final = logging.getLogger("penstock.worker")
 
@@ -67,6 +67,10 @@ class WorkerLog:
         if outcome.kind is OutcomeKind.RETRY:
             facts["again_in"] = round(outcome.delay, 3)
         say(_log, level, event, **facts, reason=outcome.reason or "")
+
+    def given_up(self, job: str, reason: str) -> None:
+        """An attempt has crashed, and the store has let its job fail."""
+        say_given_up(_log, job, reason)
 
     def unknown_task(self, task: str, known: Iterable[str]) -> None:
         """A job came whose task this process does not have; said once per task."""

@@ -32,8 +32,10 @@ from types import CoroutineType, coroutine
 from typing import Any, Final, assert_never
 from weakref import WeakSet
 
+from msgspec.structs import replace
+
 from penstock.context import CURRENT, Cancel, Retry, Signal, Snooze
-from penstock.core.job import SUCCEEDED, Outcome, OutcomeKind
+from penstock.core.job import SUCCEEDED, ErrorRecord, Outcome, OutcomeKind
 from penstock.core.lifecycle import MAY_HAVE_RUN
 from penstock.core.units import text
 from penstock.errors import NotAnObject, TransactionEnded
@@ -242,32 +244,29 @@ class Runner:
         try:
             delay = attempt.spec.policy.next(attempt.job.failures + 1, error, self._chance())
         except BaseException as trouble:
-            return self._failed(attempt, error, f"{_said(error)}; then {summary_of(trouble)}")
+            outcome = self._failed(attempt, error)
+            return replace(outcome, reason=f"{outcome.reason}; then {summary_of(trouble)}")
         if delay is None:
             return self._failed(attempt, error)
         if isinstance(error, Retry) and error.delay is not None:
             delay = error.delay
-        return self._bad(attempt, error, OutcomeKind.RETRY, _said(error), delay)
+        return self._bad(attempt, error, OutcomeKind.RETRY, delay)
 
-    def _failed(self, attempt: Attempt, error: BaseException, reason: str = "") -> Outcome:
-        return self._bad(attempt, error, OutcomeKind.FAILED, reason or _said(error))
+    def _failed(self, attempt: Attempt, error: BaseException) -> Outcome:
+        return self._bad(attempt, error, OutcomeKind.FAILED)
 
     def _bad(
-        self,
-        attempt: Attempt,
-        error: BaseException,
-        kind: OutcomeKind,
-        reason: str,
-        delay: float = 0.0,
+        self, attempt: Attempt, error: BaseException, kind: OutcomeKind, delay: float = 0.0
     ) -> Outcome:
         job = attempt.job
+        record = error_record(error, job, self._now(), self._worker())
         return Outcome(
             job=job.id,
             attempt=job.attempt,
             kind=kind,
-            reason=reason,
+            reason=_said(error, record),
             delay=delay,
-            error=error_record(error, job, self._now(), self._worker()),
+            error=record,
         )
 
 
@@ -290,10 +289,10 @@ def _heeded(attempt: Attempt) -> Ending | None:
     return ending if ending is not None and attempt.context.has_noticed else None
 
 
-def _said(error: BaseException) -> str:
+def _said(error: BaseException, record: ErrorRecord) -> str:
     if isinstance(error, Retry):
-        return message_of(error) or "the task asked for a retry"
-    return summary_of(error)
+        return record.message or "the task asked for a retry"
+    return f"{record.kind}: {record.message}" if record.message else record.kind
 
 
 def _apart(attempt: Attempt) -> Callable[..., Any]:

@@ -50,6 +50,12 @@ class WorkerSettings:
     poll: float = 1.0
     """How long an idle worker sleeps between two looks at the store, and up to a tenth more."""
     keep_finished: float = 7 * 86400.0
+    leader_ttl: float = 10.0
+    """How long it leads without a renewal, if it leads; at most two thirds of the lease."""
+    upkeep_every: float = 60.0
+    """How long it waits between two rounds of pruning and repairing at most, if it leads."""
+    upkeep_batch: int = 200
+    """Jobs of one step of its upkeep."""
     leads: bool = True
     """It stands for election as the leader."""
     name: str = ""
@@ -66,6 +72,9 @@ class WorkerSettings:
         _check("prefetch", self.prefetch, least=0)
         _check("lease", self.lease, least=0.1)
         _check("poll", self.poll, least=0.001)
+        _check("leader_ttl", self.leader_ttl, least=0.1)
+        _check("upkeep_every", self.upkeep_every, least=0.1)
+        _check("upkeep_batch", self.upkeep_batch, least=1)
         for name in ("patience", "drain", "grace", "stall_limit", "keep_finished"):
             _check(name, getattr(self, name), least=0)
         for name in ("max_jobs", "max_memory"):

@@ -45,8 +45,9 @@ from penstock.worker.side_thread import SideThread
 from penstock.worker.status import NoParent, Parent, Stats
 from penstock.worker.watchdog import Watchdog
 
-Upkeep = Callable[[Engine, str], Coroutine[Any, Any, None]]
-"""What a worker does for all, beside its jobs, on a handle of its own and under this name."""
+Upkeep = Callable[[Engine, str, Callable[[], float]], Coroutine[Any, Any, None]]
+"""What a worker does for all, beside its jobs, on a handle of its own and under this name; the last
+argument says when its last beat was sent that has reached the store."""
 
 ROUNDING: Final = 0.001
 """Seconds that a deadline may be early: clocks and sleeps are not exact."""
@@ -300,7 +301,7 @@ class Worker:
         if upkeep is not None:
 
             async def lead(engine: Engine) -> None:
-                await upkeep(engine, candidate)
+                await upkeep(engine, candidate, lease.beat_at)
 
             threads.append(SideThread("leader", lambda: self._with_handle(lead), log))
         return threads

@@ -16,7 +16,7 @@ ROWS: Final = 20
 def document(view: View) -> dict[str, Any]:
     """One snapshot. Rates are per second, over ``window`` seconds up to ``at``."""
     return {
-        "at": iso(view.glance.now),
+        "at": iso(view.seen.now),
         "store": view.store,
         "window": view.window,
         "leader": view.leader,
@@ -58,11 +58,11 @@ def document(view: View) -> dict[str, Any]:
                 "progress": job.progress,
                 "note": job.note,
             }
-            for job in view.glance.running
+            for job in view.seen.running
         ],
         "failed": [
             {**_job(job), "finished_at": iso(job.finished_at), "reason": why_failed(job)}
-            for job in view.glance.failed
+            for job in view.seen.failed
         ],
     }
 
@@ -79,8 +79,8 @@ def _job(job: Job) -> dict[str, Any]:
 
 def print_once(view: View) -> None:
     """Print everything, one table after the other."""
-    glance, total = view.glance, view.total
-    print_line(f"{view.store}, {iso(glance.now)}")
+    seen, total = view.seen, view.total
+    print_line(f"{view.store}, {iso(seen.now)}")
     print_line(
         f"{view.rate(total.succeeded):.1f} done/s, {view.rate(total.failed):.1f} failed/s "
         f"over the last {view.window:g} s; leader: {view.leader or 'none'}"
@@ -121,11 +121,11 @@ def print_once(view: View) -> None:
                 job.task,
                 job.id,
                 job.key or "",
-                rough(max(0.0, glance.now - (job.claimed_at or glance.now))),
+                rough(max(0.0, seen.now - (job.claimed_at or seen.now))),
                 "" if job.progress is None else f"{job.progress:.0%}",
                 job.note or "",
             )
-            for job in glance.running[:ROWS]
+            for job in seen.running[:ROWS]
         ],
     )
     print_line()
@@ -135,10 +135,10 @@ def print_once(view: View) -> None:
             (
                 job.task,
                 job.id,
-                rough(max(0.0, glance.now - (job.finished_at or glance.now))),
+                rough(max(0.0, seen.now - (job.finished_at or seen.now))),
                 why_failed(job),
             )
-            for job in glance.failed[:ROWS]
+            for job in seen.failed[:ROWS]
         ],
     )
 

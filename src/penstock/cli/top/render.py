@@ -208,7 +208,7 @@ def frame(view: View, state: ScreenState) -> RenderableType:
 def header(view: View, width: int) -> RenderableType:
     """Where, how fast, when."""
     total = view.total
-    at = datetime.fromtimestamp(view.glance.now, UTC)
+    at = datetime.fromtimestamp(view.seen.now, UTC)
     speed = Text.assemble((f"{view.rate(total.succeeded):.1f}", "bold green"), " done/s")
     if width >= 50:
         failing = "bold red" if total.failed else "bold"
@@ -283,7 +283,7 @@ def queues(view: View) -> Panel:
 
 def running(view: View, width: int, *, is_plain: bool) -> Panel:
     """One row per running job, the longest first, and then those that have yet to start."""
-    has_keys = any(job.key for job in view.glance.running)
+    has_keys = any(job.key for job in view.seen.running)
     fields = (
         Field("RUNNING", is_wide=True),
         Field("KEY", needs=90 if has_keys else 10_000, width=12),
@@ -294,8 +294,8 @@ def running(view: View, width: int, *, is_plain: bool) -> Panel:
     )
     length = 10 if width < 100 else 14
     rows = []
-    for job in sorted(view.glance.running, key=_has_begun, reverse=True):
-        since = view.glance.now - (job.claimed_at or view.glance.now)
+    for job in sorted(view.seen.running, key=_has_begun, reverse=True):
+        since = view.seen.now - (job.claimed_at or view.seen.now)
         rows.append(
             (
                 _task(job),
@@ -365,8 +365,8 @@ def failed(view: View) -> Panel:
         Field("ERROR", is_wide=True),
     )
     rows = []
-    for job in view.glance.failed:
-        ago = view.glance.now - (job.finished_at or view.glance.now)
+    for job in view.seen.failed:
+        ago = view.seen.now - (job.finished_at or view.seen.now)
         rows.append(
             (
                 cell(job.task),

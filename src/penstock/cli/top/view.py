@@ -10,8 +10,11 @@ from typing import Final
 from penstock.cli.store import check_made, shared
 from penstock.clock import Clock
 from penstock.core.job import Job, State
+from penstock.engines import reads
 from penstock.engines.engine import Engine
-from penstock.engines.records import Glance, QueueSettings, Traffic, WorkerInfo
+from penstock.engines.reads import Overview, Traffic
+from penstock.engines.records import QueueSettings, WorkerInfo
+from penstock.leader.election import present_term
 from penstock.stores import connect
 
 WINDOW: Final = 10.0
@@ -28,7 +31,7 @@ class View:
 
     store: str
     """Its URL without secrets."""
-    glance: Glance
+    seen: Overview
     window: float
     """Seconds that the rates are taken over."""
     leader: str | None = None
@@ -41,15 +44,15 @@ class View:
     def queues(self) -> list[QueueRow]:
         """Every queue that has something, or is served, or was seen before."""
         counts: Counter[tuple[str, str]] = Counter()
-        for count in self.glance.counts:
+        for count in self.seen.counts:
             counts[count.queue, "held" if count.hold else count.state] += count.jobs
-        served = (queue for worker in self.glance.workers for queue in worker.queues)
-        traffic = {each.queue: each for each in self.glance.traffic}
-        names = {*self.known, *self.glance.settings, *served, *traffic}
+        served = (queue for worker in self.seen.workers for queue in worker.queues)
+        traffic = {each.queue: each for each in self.seen.traffic}
+        names = {*self.known, *self.seen.settings, *served, *traffic}
         return [
             QueueRow(
                 name=name,
-                settings=self.glance.settings.get(name, QueueSettings()),
+                settings=self.seen.settings.get(name, QueueSettings()),
                 ready=counts[name, State.READY],
                 scheduled=counts[name, State.SCHEDULED],
                 running=counts[name, State.RUNNING],
@@ -64,8 +67,8 @@ class View:
     def workers(self) -> list[WorkerRow]:
         """Every worker that has a lease."""
         return [
-            WorkerRow(info, self.glance.busy.get(info.id, 0), self.stillness.get(info.id))
-            for info in self.glance.workers
+            WorkerRow(info, self.seen.busy.get(info.id, 0), self.stillness.get(info.id))
+            for info in self.seen.workers
         ]
 
     def rate(self, jobs: int) -> float:
@@ -75,7 +78,7 @@ class View:
     @property
     def total(self) -> Traffic:
         """What came and ended, over all queues."""
-        each = self.glance.traffic
+        each = self.seen.traffic
         return Traffic(
             queue="",
             entered=sum(traffic.entered for traffic in each),
@@ -163,17 +166,17 @@ class StoreWatcher:
         """
         try:
             engine = await self._opened()
-            glance = await engine.glance(WINDOW, LIMIT)
-            term = await engine.leader()
+            seen = await reads.overview(engine, WINDOW, LIMIT)
+            term = await present_term(engine)
         except BaseException:
             await self.close()
             raise
         view = View(
             store=self._store,
-            glance=glance,
+            seen=seen,
             window=WINDOW,
             leader=None if term is None else term.holder,
-            stillness=self._beats.note(glance.workers, self._clock.monotonic()),
+            stillness=self._beats.note(seen.workers, self._clock.monotonic()),
             known=self._known,
         )
         self._known = tuple(sorted({*self._known, *(row.name for row in view.queues)}))

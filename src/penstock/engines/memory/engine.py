@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from math import inf
 from typing import Concatenate, ParamSpec, TypeVar
 
 from penstock.clock import Clock, SystemClock
@@ -20,14 +19,13 @@ from penstock.engines.memory.store import NAME, MemoryStore
 from penstock.engines.records import (
     Ask,
     Cell,
+    CellPage,
     Control,
     Count,
     Exchange,
     Filter,
-    Glance,
-    Hand,
-    Leadership,
     Mended,
+    News,
     Page,
     Promoted,
     Pruned,
@@ -35,10 +33,9 @@ from penstock.engines.records import (
     QueueSettings,
     Receipt,
     Report,
+    Running,
     Schema,
     Sighting,
-    Standing,
-    Term,
     Traits,
     WorkerInfo,
 )
@@ -70,16 +67,11 @@ class MemoryEngine(Engine):
         for event in self._waiting:
             event.set()
 
-    async def migrate(self) -> int:
-        return 1
-
-    async def schema(self) -> Schema:
+    async def migrate(self, *, check: bool = False) -> Schema:
         return Schema(found=1, newest=1)
 
-    async def now(self) -> float:
-        return self.clock.now()
-
     async def checkup(self, *, thorough: bool = False) -> list[Finding]:
+        """What the doctor says of this store."""
         text = "the jobs live in the memory of this process, and end with it"
         return [Finding(check="memory", level=Level.NOTE, text=text)]
 
@@ -124,9 +116,6 @@ class MemoryEngine(Engine):
     async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
         return self._step(MemoryStore.progress, worker, reports)
 
-    async def look(self, ask: Ask) -> float | None:
-        return self._step(reads.look, ask, self.clock.now())
-
     # --- control -------------------------------------------------------------------------------
 
     async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
@@ -158,26 +147,18 @@ class MemoryEngine(Engine):
     async def mend(self, *, rehearse: bool = False) -> Mended:
         return self._step(MemoryStore.mend, self.clock.now(), rehearse=rehearse)
 
-    async def tidy(self) -> float:
-        self._opened()
-        return inf
-
-    # --- leadership and small values -----------------------------------------------------------
-
-    async def lead(self, candidate: str, ttl: float) -> Leadership:
-        return self._step(MemoryStore.lead, candidate, ttl, self.clock.now())
-
-    async def resign(self, holder: str, epoch: int) -> None:
-        self._step(MemoryStore.resign, holder, epoch)
-
-    async def leader(self) -> Term | None:
-        return self._step(reads.leader, self.clock.now())
+    # --- small values --------------------------------------------------------------------------
 
     async def cell(self, name: str) -> Cell:
-        return self._step(reads.cell, name)
+        return self._step(reads.cell, name, self.clock.now())
 
-    async def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
-        return self._step(MemoryStore.set_cell, name, value, version)
+    async def set_cell(
+        self, name: str, value: bytes | None, version: int, ttl: float | None = None
+    ) -> Cell | None:
+        return self._step(MemoryStore.set_cell, name, value, version, ttl, self.clock.now())
+
+    async def cells(self, prefix: str, cursor: str | None, limit: int) -> CellPage:
+        return self._step(reads.cells, prefix, cursor, limit, self.clock.now())
 
     # --- see -----------------------------------------------------------------------------------
 
@@ -187,34 +168,25 @@ class MemoryEngine(Engine):
     async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
         return self._step(reads.find, which, cursor, limit)
 
-    async def count(self, which: Filter) -> int:
-        return self._step(reads.count, which)
+    async def counts(self, which: Filter) -> list[Count]:
+        return self._step(reads.counts, which)
 
-    async def counts(self) -> list[Count]:
-        return self._step(reads.counts)
-
-    async def glance(self, window: float, limit: int) -> Glance:
-        return self._step(reads.glance, window, limit, self.clock.now())
+    async def running(self) -> list[Running]:
+        return self._step(reads.running)
 
     async def workers(self) -> list[WorkerInfo]:
         return self._step(reads.workers)
 
-    async def hands(self) -> list[Hand]:
-        return self._step(reads.hands)
+    async def version(self, kind: News) -> int:
+        return self._opened().versions[kind]
 
-    async def line(self, id: str) -> Standing:
-        return self._step(reads.line, id, self.clock.now())
-
-    async def version(self) -> int:
-        return self._opened().version
-
-    async def listen(self, seen: int, timeout: float) -> int:
+    async def listen(self, kind: News, seen: int, timeout: float) -> int:
         event = asyncio.Event()
-        self._opened().listen(event, seen)
+        self._opened().listen(event, kind, seen)
         self._waiting.add(event)
         try:
             await self.clock.wait(event, timeout)
         finally:
             self._waiting.discard(event)
             self.store.forget(event)
-        return self._opened().version
+        return self._opened().versions[kind]

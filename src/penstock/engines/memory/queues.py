@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
-
-from msgspec.structs import replace
 
 from penstock.core.job import Hold, Job, State
 from penstock.engines.memory.lines import JobLine
-from penstock.engines.records import ANY_PRIORITY, Ask, QueueSettings, least_before
+from penstock.engines.records import Ask, QueueSettings
 
 _NO_LIMIT = 1 << 31
 
@@ -114,45 +112,12 @@ class MemoryQueues:
         waiting = (self.jobs[id] for id in self._open[queue])
         return [job for job in waiting if job.expires_at is None or job.expires_at > now]
 
-    def could_place(self, ask: Ask, queue: str, now: float) -> bool:
-        """A job of this fair queue could be placed now, and would then be in line."""
-        if not self.is_fair(queue):
-            return False
-        blockers = {job.id for job in self.blockers(queue, now)}
-        return any(
-            fits(ask, now, self.jobs[id])
-            for id in self.unplaced[queue]
-            if not blockers or id in blockers
-        )
-
     # --- when ----------------------------------------------------------------------------------
 
     def due_in(self, queues: Iterable[str], now: float) -> float | None:
         """Seconds until something in these queues falls due."""
         firsts = (self.due[queue].first() for queue in queues)
         return earliest(due_at(job) - now for job in firsts if job is not None)
-
-    def instants(self, ask: Ask, queue: str, now: float) -> Iterator[float]:
-        """When this queue, which has nothing to give, may have something."""
-        blockers = self.blockers(queue, now)
-        for job in blockers:
-            if _due_key(job) is not None and fits(ask, now, job):
-                yield due_at(job)
-            if job.expires_at is not None:
-                yield job.expires_at
-        if not blockers:
-            ask = self._before_the_next(ask, queue, now)
-            yield from (due_at(job) for job in self.due[queue].heads(1, partial(fits, ask, now)))
-
-    def _before_the_next(self, ask: Ask, queue: str, now: float) -> Ask:
-        """Ask only for what would come before the job that is next in an ordered queue."""
-        if not self.is_ordered(queue):
-            return ask
-        wanted = ANY_PRIORITY if ask.least_urgent is None else ask.least_urgent
-        for job in self.ready[queue].heads(1, partial(has_time, now)):
-            least = least_before(job.priority, is_fair=self.is_fair(queue))
-            return replace(ask, least_urgent=min(least, wanted))
-        return ask
 
 
 def fits(ask: Ask, now: float, job: Job) -> bool:

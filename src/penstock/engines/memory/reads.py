@@ -6,30 +6,21 @@ A function with the name of a verb is that verb, and the contract says what it p
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from functools import partial
-from itertools import takewhile
+from collections.abc import Sequence
 
-from penstock.core.job import Job, State
-from penstock.engines.memory.queues import claim_key, earliest, has_time
-from penstock.engines.memory.store import MemoryStore
+from penstock.core.job import Job
+from penstock.engines.memory.store import NO_CELL, MemoryStore
 from penstock.engines.records import (
-    LINE_LIMIT,
-    SOME,
-    Ask,
     Cell,
+    CellPage,
     Count,
     Filter,
-    Glance,
-    Hand,
     Page,
     QueueSettings,
-    Standing,
-    Term,
-    Traffic,
+    Running,
     WorkerInfo,
+    cell_at,
     entry_before,
-    most_common,
 )
 
 
@@ -37,21 +28,6 @@ def held(store: MemoryStore, worker: str) -> list[Job]:
     store.leased(worker)
     jobs = (store.jobs[id] for id in store.queues.held_by[worker])
     return sorted(jobs, key=lambda job: job.order)
-
-
-def look(store: MemoryStore, ask: Ask, now: float) -> float | None:
-    if store.cancels(ask):
-        return 0.0
-    if ask.want <= 0:
-        return None
-    queues = store.queues
-    instants: list[float] = []
-    for queue in ask.queues:
-        if queues.room(queue) > 0:
-            if queues.first(ask, queue, 1, now) or queues.could_place(ask, queue, now):
-                return 0.0
-            instants += queues.instants(ask, queue, now)
-    return earliest(instant - now for instant in instants)
 
 
 def get(store: MemoryStore, ids: Sequence[str]) -> list[Job | None]:
@@ -68,29 +44,26 @@ def find(store: MemoryStore, which: Filter, cursor: str | None, limit: int) -> P
     return Page(tuple(page), None if is_last else str(store.entered[page[-1].id]))
 
 
-def count(store: MemoryStore, which: Filter) -> int:
-    return sum(1 for _ in store.matching(which))
-
-
-def counts(store: MemoryStore) -> list[Count]:
-    numbers = Counter((job.queue, job.state, job.hold) for job in store.jobs.values())
+def counts(store: MemoryStore, which: Filter) -> list[Count]:
+    fitting = store.matching(which)
+    numbers = Counter((job.queue, job.priority, job.state, job.hold) for job in fitting)
     return [
-        Count(queue=queue, state=state, hold=hold, jobs=jobs)
-        for (queue, state, hold), jobs in numbers.items()
+        Count(queue=queue, priority=priority, state=state, hold=hold, jobs=jobs)
+        for (queue, priority, state, hold), jobs in numbers.items()
     ]
 
 
-def hands(store: MemoryStore) -> list[Hand]:
+def running(store: MemoryStore) -> list[Running]:
     found: dict[tuple[str, str, str, int], list[Job]] = defaultdict(list)
     for job in (store.jobs[id] for ids in store.queues.running.values() for id in ids):
         found[job.worker or "", job.queue, job.task, job.priority].append(job)
-    return [_hand(what, jobs) for what, jobs in sorted(found.items())]
+    return [_running(what, jobs) for what, jobs in sorted(found.items())]
 
 
-def _hand(what: tuple[str, str, str, int], jobs: Sequence[Job]) -> Hand:
+def _running(what: tuple[str, str, str, int], jobs: Sequence[Job]) -> Running:
     worker, queue, task, priority = what
     first = min(jobs, key=lambda job: (job.claimed_at or 0.0, job.seq))
-    return Hand(
+    return Running(
         worker=worker,
         queue=queue,
         task=task,
@@ -102,88 +75,24 @@ def _hand(what: tuple[str, str, str, int], jobs: Sequence[Job]) -> Hand:
     )
 
 
-def line(store: MemoryStore, id: str, now: float) -> Standing:
-    job = store.jobs.get(id)
-    until = store.ledger.get(id)
-    before: list[Job] = []
-    blockers: list[Job] = []
-    if job is not None and job.state.is_waiting:
-        if claim_key(job) is not None:
-            before = store.queues.ready[job.queue].heads(
-                LINE_LIMIT + 1,
-                partial(has_time, now),
-                lambda each: each.order < job.order,
-            )
-        blockers = [each for each in store.queues.blockers(job.queue, now) if each.id != id]
-        blockers.sort(key=lambda each: each.order)
-        if job.is_open:
-            blockers = [each for each in blockers if claim_key(each) and each.order < job.order]
-    return Standing(
-        now=now,
-        job=job,
-        settings=store.settings.get(job.queue, QueueSettings()) if job else QueueSettings(),
-        remembered_until=until if until is not None and until > now else None,
-        ahead=len(before),
-        more_urgent=sum(job is not None and each.priority < job.priority for each in before),
-        keys=most_common(each.key for each in before),
-        blockers=tuple(each.id for each in blockers[:SOME]),
-    )
-
-
 def queues(store: MemoryStore) -> dict[str, QueueSettings]:
-    names = {job.queue for job in store.jobs.values()} | store.settings.keys()
-    return {name: store.settings.get(name, QueueSettings()) for name in sorted(names)}
+    return dict(sorted(store.settings.items()))
 
 
 def workers(store: MemoryStore) -> list[WorkerInfo]:
     return sorted(store.workers.values(), key=lambda info: (info.joined_at, info.id))
 
 
-def leader(store: MemoryStore, now: float) -> Term | None:
-    holder, epoch, until, given = store.term
-    left = min(until - now, given)
-    return Term(holder=holder, epoch=epoch, left=left) if holder and left > 0 else None
+def cell(store: MemoryStore, name: str, now: float) -> Cell:
+    return cell_at(now, *store.cells.get(name, NO_CELL))
 
 
-def cell(store: MemoryStore, name: str) -> Cell:
-    return store.cells.get(name, Cell(None, 0))
-
-
-# --- glance -------------------------------------------------------------------------------------
-
-
-def glance(store: MemoryStore, window: float, limit: int, now: float) -> Glance:
-    running = [job for job in store.jobs.values() if job.state is State.RUNNING]
-    failed = [job for job in store.jobs.values() if job.state is State.FAILED]
-    running.sort(key=lambda job: (job.claimed_at or 0.0, job.seq))
-    failed.sort(key=lambda job: (job.finished_at or 0.0, job.seq), reverse=True)
-    over = (State.SUCCEEDED, State.CANCELLED)
-    return Glance(
-        now=now,
-        counts=tuple(count for count in counts(store) if count.state not in over),
-        traffic=tuple(_traffic(store, now - window)),
-        settings=dict(store.settings),
-        workers=tuple(workers(store)),
-        busy=Counter(job.worker for job in running if job.worker),
-        running=tuple(running[: max(0, limit)]),
-        failed=tuple(failed[: max(0, limit)]),
-    )
-
-
-def _traffic(store: MemoryStore, since: float) -> Iterator[Traffic]:
-    jobs = store.jobs.values()
-    newest = takewhile(lambda job: job.enqueued_at > since, reversed(jobs))
-    entered = Counter(job.queue for job in newest)
-    ended = Counter(
-        (job.queue, job.state)
-        for job in jobs
-        if job.finished_at is not None and job.finished_at > since
-    )
-    for queue in sorted(entered.keys() | {queue for queue, _ in ended}):
-        yield Traffic(
-            queue=queue,
-            entered=entered[queue],
-            succeeded=ended[queue, State.SUCCEEDED],
-            failed=ended[queue, State.FAILED],
-            cancelled=ended[queue, State.CANCELLED],
-        )
+def cells(store: MemoryStore, prefix: str, cursor: str | None, limit: int, now: float) -> CellPage:
+    found = [
+        (name, each)
+        for name, stored in sorted(store.cells.items())
+        if name.startswith(prefix) and (cursor is None or name > cursor)
+        if (each := cell_at(now, *stored)).value is not None
+    ]
+    page = tuple(found[: max(0, limit)])
+    return CellPage(page, page[-1][0] if page and len(found) > limit else None)

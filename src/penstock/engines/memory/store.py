@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -26,8 +28,8 @@ from penstock.engines.records import (
     Control,
     Exchange,
     Filter,
-    Leadership,
     Mended,
+    News,
     Promoted,
     Pruned,
     Purged,
@@ -35,15 +37,21 @@ from penstock.engines.records import (
     Receipt,
     Report,
     Sighting,
-    Term,
     WorkerInfo,
+    cell_at,
     entry_before,
+    over_at,
     reasons,
 )
 from penstock.engines.validation import check_drafts, check_given, check_outcomes, check_reports
 from penstock.errors import LeaseLost
 
 NAME = "memory"
+
+StoredCell = tuple[bytes | None, int, float | None, float | None]
+"""Value, version, until when, and for how long it was given. A version is a ticket: it never starts
+again."""
+NO_CELL: Final[StoredCell] = (None, 0, None, None)
 
 
 class MemoryStore:
@@ -59,37 +67,44 @@ class MemoryStore:
         self.places = FairPlaces()
         self.entered: dict[str, int] = {}
         """In which order jobs came in, by id."""
-        self.term: tuple[str, int, float, float] = ("", 0, 0.0, 0.0)
-        """Holder, epoch, until when, and for how long it was given."""
-        self.cells: dict[str, Cell] = {}
+        self.cells: dict[str, StoredCell] = {}
         self.lock = threading.Lock()
         self.changes = 0
-        self.version = 0
+        self.cell_writes = 0
+        self.versions: Counter[News] = Counter()
         self._signed: dict[str, tuple[int, str]] = {}
         self._tickets = 0
         self._entries = 0
-        self._listeners: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+        self._listeners: dict[asyncio.Event, tuple[News, asyncio.AbstractEventLoop]] = {}
 
     @contextmanager
     def step(self) -> Iterator[MemoryStore]:
         """One atomic step; if it changed anything, calls that listen are woken after it."""
         with self.lock:
-            before = self.changes
+            before = self.changes, self.cell_writes
             yield self
-            if self.changes != before:
-                self.version += 1
-                for event, loop in self._listeners.items():
-                    if not loop.is_closed():
-                        loop.call_soon_threadsafe(event.set)
-                self._listeners.clear()
+            if self.changes != before[0]:
+                self._tell(News)
+            elif self.cell_writes != before[1]:
+                self._tell((News.CHANGED,))
 
-    def listen(self, event: asyncio.Event, seen: int) -> None:
-        """Let ``event`` be set by the next change after version ``seen``."""
+    def _tell(self, kinds: Iterable[News]) -> None:
+        """Wake the calls that listen to one of these kinds."""
+        told = frozenset(kinds)
+        self.versions.update(told)
+        for event, (kind, loop) in list(self._listeners.items()):
+            if kind in told:
+                del self._listeners[event]
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(event.set)
+
+    def listen(self, event: asyncio.Event, kind: News, seen: int) -> None:
+        """Let ``event`` be set by the next change of this kind after version ``seen``."""
         with self.lock:
-            if self.version != seen:
+            if self.versions[kind] != seen:
                 event.set()
             else:
-                self._listeners[event] = asyncio.get_running_loop()
+                self._listeners[event] = (kind, asyncio.get_running_loop())
 
     def forget(self, event: asyncio.Event) -> None:
         """Stop waking ``event``."""
@@ -349,6 +364,7 @@ class MemoryStore:
             del self.ledger[id]
         keys = self.keys.prune(limit, now)
         self.places.prune()
+        self._prune_cells(limit, now)
         return Pruned(jobs=len(old[:limit]), ids=len(ids), keys=keys)
 
     def mend(self, now: float, *, rehearse: bool = False) -> Mended:
@@ -376,35 +392,23 @@ class MemoryStore:
                     placed += 1
         return placed
 
-    # --- leadership and small values -----------------------------------------------------------
+    # --- small values --------------------------------------------------------------------------
 
-    def lead(self, candidate: str, ttl: float, now: float) -> Leadership:
-        beats = tuple(Sighting(each.id, each.beat) for each in self.workers.values())
-        return Leadership(self._take_term(candidate, ttl, now), beats)
-
-    def _take_term(self, candidate: str, ttl: float, now: float) -> Term | None:
-        holder, epoch, until, given = self.term
-        if holder not in ("", candidate) and until > now:
-            # More is left than was ever given: the clock went back.
-            self.term = (holder, epoch, min(until, now + given), given)
+    def set_cell(
+        self, name: str, value: bytes | None, version: int, ttl: float | None, now: float
+    ) -> Cell | None:
+        _, found, *_ = self.cells.get(name, NO_CELL)
+        if found != version:
             return None
-        if holder != candidate or until <= now:
-            epoch += 1
-            self.changes += 1
-        self.term = (candidate, epoch, now + ttl, ttl)
-        return Term(holder=candidate, epoch=epoch, left=ttl)
+        self.cell_writes += 1
+        self._tickets += 1
+        self.cells[name] = (value, self._tickets, *over_at(now, ttl))
+        return cell_at(now, *self.cells[name])
 
-    def resign(self, holder: str, epoch: int) -> None:
-        if self.term[:2] == (holder, epoch):
-            self.term = ("", epoch, 0.0, 0.0)
-            self.changes += 1
-
-    def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
-        if self.cells.get(name, Cell(None, 0)).version != version:
-            return None
-        self.changes += 1
-        self.cells[name] = Cell(value, version + 1)
-        return self.cells[name]
+    def _prune_cells(self, limit: int, now: float) -> None:
+        over = [name for name, stored in self.cells.items() if cell_at(now, *stored).value is None]
+        for name in over[:limit]:
+            del self.cells[name]
 
     # --- what all steps share ------------------------------------------------------------------
 

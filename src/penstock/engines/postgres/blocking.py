@@ -2,8 +2,8 @@
 
 To hand jobs over to the engine's event loop and back costs about as much as storing one. So a
 thread that may block uses one connection of its own process, under a lock that is tried and never
-waited for: a caller that finds it taken goes to ``enqueue``, where the batcher shares commits. Only
-plain jobs of one kind are stored here; ``enqueue`` stores all others and names every error.
+waited for: a caller that finds it taken goes to ``enqueue``, where the batcher shares commits. What
+cannot be stored here at the first try goes there, too, and every error is named there.
 
 Statements go to libpq directly: the driver's cursors cost a caller more than the server needs to
 store a job. The wake-up after the commit is sent without waiting for its reply, which the next
@@ -35,7 +35,7 @@ import psycopg
 from psycopg import errors, generators, pq, waiting
 
 from penstock.clock import SystemClock
-from penstock.core.job import Draft, ids_of, payloads_of
+from penstock.core.job import Draft, payloads_of
 from penstock.engines.postgres.connection import (
     FINE,
     ISOLATION,
@@ -45,8 +45,10 @@ from penstock.engines.postgres.connection import (
     Texts,
     options,
 )
-from penstock.engines.postgres.enqueue import Doubt, PlainJobs, prepared, to_plain
+from penstock.engines.postgres.draft_columns import Columns, parts, to_columns
+from penstock.engines.postgres.enqueue import Doubt, prepared
 from penstock.engines.postgres.errors import NAME, named_errors
+from penstock.engines.postgres.rows import Row
 from penstock.engines.records import Receipt
 from penstock.errors import EngineTimeout
 
@@ -82,7 +84,7 @@ class PostgresInlet:
         self._doubt = doubt
         self._instant = instant
         self._abandon = abandon
-        self._put = prepared("put_plain", schema)
+        self._put = prepared("put", schema)
         self._wake = prepared("wake", schema)
         self._is_open = True
         self._forget()
@@ -103,22 +105,23 @@ class PostgresInlet:
         ):
             return None
         with named_errors():
-            plain = to_plain(drafts)
-            if plain is None:
+            part, *others = parts(drafts)
+            if others:
                 return None
-            is_held = False
+            columns = to_columns(part.drafts)
+            held: list[bool] = []
             try:
-                # Inside the ``try``: a signal that raises after it leaves no lock behind.
-                is_held = self._lock.acquire(blocking=False)
-                if not is_held:
+                # Taken and noted in one call of C: after any other one a signal handler may raise.
+                held.extend(map(self._lock.acquire, (False,)))
+                if held == [False]:
                     return None
-                is_stored = self._store(drafts, plain, timeout)
+                refused = self._store(drafts, columns, timeout)
             finally:
-                if is_held:
+                if held == [True]:
                     self._lock.release()
                     if not self._is_open:
                         self.close()
-        return [Receipt(id, True) for id in ids_of(drafts)] if is_stored else None
+        return None if refused is None else part.receipts(refused)
 
     def close(self) -> None:
         """Close the connection; a caller that uses it now does so when it is done."""
@@ -131,20 +134,22 @@ class PostgresInlet:
 
     # --- with the lock held --------------------------------------------------------------------
 
-    def _store(self, drafts: Sequence[Draft], plain: PlainJobs, timeout: float | None) -> bool:
-        """False: they may be stored all the same."""
+    def _store(
+        self, drafts: Sequence[Draft], columns: Columns, timeout: float | None
+    ) -> list[Row] | None:
+        """Return those that were refused; None: they may be stored all the same."""
         now = SystemClock.monotonic()
         if now < self._retry_at:
-            return False
+            return None
         until = inf if timeout is None else now + timeout
         try:
             if self._connection is None:
                 self._connection = self._opened(until)
             if self._connection is None:
                 self._is_open = False  # behind a pooler: the engine's pool knows how
-                return False
+                return None
             try:
-                self._send(self._connection, plain, until)
+                return self._send(self._connection, columns, until)
             except BaseException:
                 if not self._connection.is_at_rest:
                     self._abandon(self._connection.backend)
@@ -157,9 +162,8 @@ class PostgresInlet:
                 why = f"{what} took longer than {timeout:g} s"
                 raise EngineTimeout(NAME, why) from error
             if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.DataError):
-                return False  # ``enqueue`` says what is wrong, or that they are stored
+                return None  # ``enqueue`` says what is wrong, or that they are stored
             raise
-        return True
 
     def _opened(self, until: float) -> BlockingConnection | None:
         began_at = SystemClock.monotonic()
@@ -170,10 +174,12 @@ class PostgresInlet:
             self._retry_at = now + min(most, times * (now - began_at))
             raise
 
-    def _send(self, connection: BlockingConnection, plain: PlainJobs, until: float) -> None:
+    def _send(self, connection: BlockingConnection, columns: Columns, until: float) -> list[Row]:
         connection.set_clock(self._instant(), until)
-        connection.run(self._put, plain.values(self._doubt.since), until)
-        connection.post(self._wake, [plain.queue.encode()], until)
+        values = columns.texts(self._doubt.since, is_careful=False)
+        refused = connection.run(self._put, values, until)
+        connection.post(self._wake, [], until)
+        return refused
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -198,14 +204,14 @@ class BlockingConnection:
         rest = pq.TransactionStatus.ACTIVE if self._owes_reply else pq.TransactionStatus.IDLE
         return self._pgconn.transaction_status == rest
 
-    def run(self, statement: Statement, values: Texts, until: float) -> bytes | None:
-        """Run a statement as a transaction of its own; return the first value that it returns.
+    def run(self, statement: Statement, values: Texts, until: float) -> list[Row]:
+        """Run a statement as a transaction of its own; return what it returns, as texts.
 
         On failure: what the driver raises; ``errors._WaitTimeout`` at the instant ``until``.
         """
         self._prepare(statement, until)
         self._pgconn.send_query_prepared(statement.name, values)
-        return _value(self._pgconn, until)
+        return _rows(self._pgconn, until)
 
     def post(self, statement: Statement, values: Texts, until: float) -> None:
         """Send a statement without waiting for its reply."""
@@ -219,7 +225,7 @@ class BlockingConnection:
         if instant != self._clock:
             self._read_reply(until)
             self._pgconn.send_query(f"SET penstock_clock.now = '{instant!r}'".encode())
-            _value(self._pgconn, until)
+            _rows(self._pgconn, until)
             self._clock = instant
 
     def close(self) -> None:
@@ -233,7 +239,7 @@ class BlockingConnection:
         self._read_reply(until)
         if statement.name not in self._prepared:
             self._pgconn.send_prepare(statement.name, statement.sql.encode())
-            _value(self._pgconn, until)
+            _rows(self._pgconn, until)
             self._prepared.add(statement.name)
 
     def _read_reply(self, until: float) -> None:
@@ -265,11 +271,14 @@ def connect(dsn: str, timeout: float, until: float) -> BlockingConnection | None
     return BlockingConnection(connection, Backend(int(pid), begun))
 
 
-def _value(pgconn: pq.abc.PGconn, until: float) -> bytes | None:
+def _rows(pgconn: pq.abc.PGconn, until: float) -> list[Row]:
     (result,) = _results(pgconn, until)
     if result.status not in FINE:
         raise errors.error_from_result(result, encoding="utf-8")
-    return result.get_value(0, 0) if result.ntuples else None
+    return [
+        tuple((result.get_value(row, column) or b"").decode() for column in range(result.nfields))
+        for row in range(result.ntuples)
+    ]
 
 
 def _results(pgconn: pq.abc.PGconn, until: float) -> list[pq.abc.PGresult]:

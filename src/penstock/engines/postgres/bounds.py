@@ -7,13 +7,13 @@ after it the next time, per queue and priority.
 What may stand before a bound is a job whose transaction took its ticket early and committed late.
 It is found by *sweeps*, which begin at the start of the line: when the line seems to end, before
 the worker sleeps, and once a second while neither happens. All of them together take at most a
-twentieth of the time. A job that becomes ready with an old ticket moves ``penstock.lowered``, and
-every claimer sweeps at once.
+twentieth of the time. A job that becomes ready with an old ticket is told of in
+``penstock.lowered``, and every claimer of its queue looks from the start of that line at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 from typing import Final, NamedTuple
 
@@ -49,8 +49,8 @@ class Ranges(NamedTuple):
 
     arrays: tuple[str, ...]
     """Queue, from priority, place and seq, to priority."""
-    lowered: int
-    """The state of ``penstock.lowered`` that they rely on."""
+    lowered: str
+    """What ``penstock.lowered_in`` said of each queue when they were found."""
     sweeps: bool
     """All of every line is to be looked at if they give less than is wanted."""
     is_whole: bool
@@ -67,7 +67,7 @@ class Bounds:
         self._rests_until = -inf
         """In real time, as sweeps take it."""
         self._claimed = 0
-        self._lowered = -1
+        self._lowered: dict[str, int] = {}
 
     def forget(self) -> None:
         """Begin at the start of every line."""
@@ -77,6 +77,7 @@ class Bounds:
     def renew(self) -> None:
         """Know nothing: after a new connection another server may answer."""
         self.forget()
+        self._lowered.clear()
         self._rests_until = -inf
 
     @property
@@ -85,52 +86,46 @@ class Bounds:
         left = self._rests_until - SystemClock.monotonic()
         return max(0.0, left) if self._claimed > FEW else 0.0
 
-    def ranges(self, queues: Iterable[str]) -> Ranges:
+    def ranges(self, queues: Sequence[str]) -> Ranges:
         """The ranges to claim from; all of every line when it is time for a sweep."""
         rests = self.rests_for > 0
         if not rests and self._clock.monotonic() - self._swept_at >= SWEEP:
             self.forget()
         is_whole = not self._begins
-        arrays = _arrays(queues, self._begins)
-        return Ranges(arrays, self._lowered, sweeps=not is_whole and not rests, is_whole=is_whole)
+        return self._ranges(queues, sweeps=not is_whole and not rests, is_whole=is_whole)
 
-    def narrow(self, queues: Iterable[str]) -> Ranges | None:
-        """The ranges to look at before sleep; None: all of every line."""
-        if not self._begins or self.rests_for <= 0:
-            return None
-        arrays = _arrays(queues, self._begins)
-        return Ranges(arrays, self._lowered, sweeps=False, is_whole=False)
+    def _ranges(self, queues: Sequence[str], *, sweeps: bool, is_whole: bool) -> Ranges:
+        lowered = _array(self._lowered.get(queue, 0) for queue in queues)
+        return Ranges(_arrays(queues, self._begins), lowered, sweeps=sweeps, is_whole=is_whole)
 
     def swept(self, took: float) -> None:
         """A sweep has taken so many seconds."""
         self._rests_until = SystemClock.monotonic() + min(REST, SHARE * took)
 
     def learn(
-        self, jobs: Sequence[Job], lowered: int, *, is_fair: bool, swept: float | None
+        self,
+        jobs: Sequence[Job],
+        lowered: Mapping[str, int],
+        *,
+        fair: Collection[str] = (),
+        swept: float | None = None,
     ) -> None:
-        """Raise the bounds to what was claimed, unless a job with an old ticket is ready, or the
-        queue is fair and its tickets are given later. ``swept`` is how many seconds a sweep took,
-        if there was one.
+        """Raise the bounds to what was claimed, but for queues that are fair: their tickets are
+        given later. Where a job with an old ticket is ready, ``lowered`` has changed, and there is
+        no bound. ``swept`` is how many seconds a sweep took, if there was one.
         """
         if swept is not None:
             self.swept(swept)
-        if lowered != self._lowered:
-            self._lowered = lowered
-            self.forget()
-        if is_fair:
-            self._begins.clear()
-            return
+        for queue, number in lowered.items():
+            if self._lowered.get(queue, 0) != number:
+                self._lowered[queue] = number
+                self._begins.pop(queue, None)
         self._claimed += len(jobs)
-        last = {(job.queue, job.priority): job for job in jobs}
+        last = {(job.queue, job.priority): job for job in jobs if job.queue not in fair}
         for (queue, priority), job in last.items():
             begins = self._begins.setdefault(queue, {})
             if priority in begins or len(begins) < MOST:
                 begins[priority] = Ticket(job.place, job.seq)
-
-
-def whole(queues: Iterable[str]) -> Ranges:
-    """All of every line."""
-    return Ranges(_arrays(queues, {}), -1, sweeps=False, is_whole=True)
 
 
 def _arrays(queues: Iterable[str], begins: Mapping[str, Mapping[int, Ticket]]) -> tuple[str, ...]:
@@ -145,4 +140,8 @@ def _arrays(queues: Iterable[str], begins: Mapping[str, Mapping[int, Ticket]]) -
             after = (priority, "Infinity", ANY_PRIORITY)
         parts.append((number, *after, ANY_PRIORITY))
     columns = zip(*parts, strict=True) if parts else ((),) * len(RANGES)
-    return tuple("{" + ",".join(map(str, column)) + "}" for column in columns)
+    return tuple(map(_array, columns))
+
+
+def _array(values: Iterable[object]) -> str:
+    return "{" + ",".join(map(str, values)) + "}"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.core.job import Draft
-from penstock.engines.postgres.enqueue import to_json, to_receipts
+from penstock.engines.postgres.draft_columns import Part, parts, to_columns
 from penstock.engines.postgres.rows import Row
 from penstock.engines.postgres.schema import check_name, placed
 from penstock.engines.records import Receipt
@@ -70,8 +70,9 @@ class Borrowed:
             raise WrongConnection(self._name, "it is async; await aenqueue or aenqueue_many")
         receipts: list[Receipt] = []
         with self._named_errors():
-            for text in _texts(drafts):
-                receipts += to_receipts(list(kind.run(self._connection, self._sql(kind), text)))
+            for part in _parts(drafts):
+                rows = kind.run(self._connection, self._sql(kind), _text(part))
+                receipts += part.receipts(list(rows))
         return receipts
 
     async def aput(self, drafts: Sequence[Draft]) -> list[Receipt]:
@@ -82,9 +83,9 @@ class Borrowed:
             raise WrongConnection(self._name, why)
         receipts: list[Receipt] = []
         with self._named_errors():
-            for text in _texts(drafts):
-                rows = await kind.arun(self._connection, self._sql(kind), text)
-                receipts += to_receipts(list(rows))
+            for part in _parts(drafts):
+                rows = await kind.arun(self._connection, self._sql(kind), _text(part))
+                receipts += part.receipts(list(rows))
         return receipts
 
     def _sql(self, kind: _Kind) -> str:
@@ -119,13 +120,18 @@ class Borrowed:
         return ItemRefused("postgresql", text) if state.startswith(_REFUSED) else None
 
 
-def _texts(drafts: Sequence[Draft]) -> Iterator[str]:
-    """The drafts as ``penstock.put`` reads them, some at a time."""
+def _parts(drafts: Sequence[Draft]) -> Iterator[Part]:
+    """The drafts, as many at a time as one statement stores."""
     check_drafts("postgresql", drafts)
     for start in range(0, len(drafts), MOST):
-        text = to_json(drafts[start : start + MOST])
-        # The caller's connection may have any encoding: all of them have ASCII.
-        yield text if text.isascii() else json.dumps(json.loads(text))
+        yield from parts(drafts[start : start + MOST])
+
+
+def _text(part: Part) -> str:
+    """The drafts as ``penstock.put_json`` reads them."""
+    text = to_columns(part.drafts).json()
+    # The caller's connection may have any encoding: all of them have ASCII.
+    return text if text.isascii() else json.dumps(json.loads(text))
 
 
 def _state(error: BaseException) -> str:

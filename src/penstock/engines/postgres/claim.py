@@ -1,4 +1,4 @@
-"""How a worker claims from a PostgreSQL store: its exchanges, and its sleep between them.
+"""How a worker claims from a PostgreSQL store: its exchanges.
 
 The usual exchange is one function call, so one round trip and one commit (see
 ``sql/postgres/0006_exchange.sql``). Outcomes that are no plain successes are settled one by one, in
@@ -7,15 +7,14 @@ the transaction of the rest of the exchange (see ``settle``).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from math import inf
 from typing import Any, Final
 
 import msgspec
 import psycopg
 from msgspec.structs import replace
 
-from penstock.clock import Clock, SystemClock
 from penstock.core.job import (
     RUNNING,
     SUCCEEDED,
@@ -26,21 +25,21 @@ from penstock.core.job import (
     State,
     Verdict,
 )
-from penstock.engines.postgres import reads, settle
+from penstock.engines.postgres import settle
 from penstock.engines.postgres.bounds import Bounds, Ranges
 from penstock.engines.postgres.connection import Statement
-from penstock.engines.postgres.enqueue import BETWEEN, is_list
+from penstock.engines.postgres.draft_columns import BETWEEN, is_list
 from penstock.engines.postgres.errors import LOCKED, NAME, NO_LEASE, named_errors, says
 from penstock.engines.postgres.rows import Row, can_be, texts
 from penstock.engines.postgres.schema import placed
 from penstock.engines.postgres.transaction import SQL, Transactions
-from penstock.engines.postgres.wakeup import ANY, DONE, NEWS, ORDERS, WORK
+from penstock.engines.postgres.wakeup import CHANGED, DONE, OTHER
 from penstock.engines.records import ANY_PRIORITY, Ask, Exchange, reasons
 from penstock.engines.validation import check_outcomes
 from penstock.errors import EngineBusy, EngineUnavailable, LeaseLost
 
-LONGEST_NAP: Final = 0.05
-"""Seconds between two looks of a sleeper that is woken for nothing, again and again."""
+SOON: Final = 0.005
+"""Seconds after which to ask again for a queue that another claimer had locked."""
 _LARGE: Final = 2000
 """Bytes of a result that goes with the others in one text."""
 
@@ -56,10 +55,9 @@ CTIDS_KEPT: Final = 20_000
 class Claimer:
     """The exchanges of one engine: what it remembers from one to the next."""
 
-    def __init__(self, transactions: Transactions, bounds: Bounds, clock: Clock) -> None:
+    def __init__(self, transactions: Transactions, bounds: Bounds) -> None:
         self._transactions = transactions
         self._bounds = bounds
-        self._clock = clock
         self._statement = exchange_statement(transactions.schema)
         self.ctids: dict[str, str] = {}
         """Where the rows of claimed jobs are, by the jobs' ids: a hint, checked by the store."""
@@ -69,22 +67,21 @@ class Claimer:
         check_outcomes(NAME, ask.outcomes)
         if len(self.ctids) > CTIDS_KEPT:
             self.ctids.clear()
-        wakes = DONE if ask.outcomes else NEWS
         settled = [each for each in ask.outcomes if each.is_settled]
         if not settled:
-            return await self._exchange(ask, wakes)
+            return await self._exchange(ask)
         for each in settled:
             self.ctids.pop(each.job, None)
         rest = tuple(each for each in ask.outcomes if not each.is_settled)
-        given = await self._exchange(replace(ask, outcomes=rest), wakes)
+        given = await self._exchange(replace(ask, outcomes=rest), settled=True)
         left = iter(given.verdicts)
         verdicts = (Verdict.DONE if each.is_settled else next(left) for each in ask.outcomes)
         return replace(given, verdicts=tuple(verdicts))
 
-    async def _exchange(self, ask: Ask, wakes: str) -> Exchange:
+    async def _exchange(self, ask: Ask, *, settled: bool = False) -> Exchange:
         done = to_done(ask.outcomes, self.ctids)
         if done is not None and can_tell_begun(ask):
-            quick = await self._quickly(ask, done, wakes)
+            quick = await self._quickly(ask, done, settled=settled)
             if quick is not None:
                 return quick
         for each in ask.outcomes:
@@ -98,8 +95,16 @@ class Claimer:
         assert given is not None, "nothing was left to be settled"
         return given
 
-    async def _quickly(self, ask: Ask, done: Done, wakes: str) -> Exchange | None:
-        """All of it in one call; None: an outcome has to be settled alone, nothing was claimed."""
+    async def _quickly(self, ask: Ask, done: Done, *, settled: bool) -> Exchange | None:
+        """All of it in one call; None: an outcome has to be settled alone, nothing was claimed.
+        ``settled``: jobs have ended before this call, of which it has to tell.
+        """
+
+        def wakes(rows: list[Row]) -> str:
+            if settled or ask.outcomes:
+                return DONE
+            return OTHER if ask.begun or len(rows) > 1 else ""  # an idle worker changes nothing
+
         ranges = self._ranges(ask)
         with named_errors():
             values = to_exchange(ask, done, ranges)
@@ -148,7 +153,7 @@ class Claimer:
         with named_errors():
             values = to_exchange(replace(ask, begun=()), done, ranges)
         verdicts, rows = await self._transactions.write(
-            ANY,
+            CHANGED,
             settle.settle_and_exchange,
             replace(ask, outcomes=tuple(outcomes)),
             (self._statement, values),
@@ -171,57 +176,34 @@ class Claimer:
         header, jobs = to_claimed(rows, ask.worker, self.ctids)
         if header.unsettled:
             return None
-        if ranges is not None:
-            passes_over = bool(ask.avoid) or header.passed or ask.slots <= 0
+        claim = header.claim
+        if claim is not None and ranges is not None:
+            passes_over = bool(ask.avoid) or claim.passed or ask.slots <= 0
             self._bounds.learn(
                 () if passes_over else jobs,
-                header.lowered,
-                is_fair=header.fair,
-                swept=header.took if header.wide or ranges.is_whole else None,
+                dict(zip(texts(ask.queues), claim.lowered, strict=True)),
+                fair=claim.fair,
+                swept=claim.took if claim.wide or ranges.is_whole else None,
             )
         return Exchange(
             jobs=tuple(jobs),
             verdicts=(Verdict.DONE,) * len(ask.outcomes),
             cancels=tuple(id for id in header.cancels or () if id not in ask.told),
-            due_in=None if header.due is None else max(0.0, header.due - header.now),
+            due_in=self._due_in(header, ranges),
             now=header.now,
         )
 
-    # --- sleep ---------------------------------------------------------------------------------
-
-    async def wait(self, ask: Ask, timeout: float) -> None:
-        """See the contract."""
-        wakeups, kind = self._transactions.wakeups, WORK if ask.want > 0 and ask.queues else ORDERS
-        deadline, in_vain = self._clock.monotonic() + timeout, 0
-        takes_any = kind == WORK and ask.slots > 0 and ask.least_urgent is None and not ask.avoid
-        while (left := deadline - self._clock.monotonic()) > 0:
-            seen = await wakeups.version(kind)
-            due_in = await self.look_before_sleep(ask)
-            if due_in is not None and due_in <= 0:
-                return
-            if in_vain > 1:
-                # The wake-ups are for others: to look after each of them would be a hot loop.
-                await asyncio.sleep(min(LONGEST_NAP, 0.001 * 2.0 ** min(in_vain, 10)))
-            found = await wakeups.listen(seen, left if due_in is None else min(left, due_in), kind)
-            if takes_any and wakeups.has_filled(ask.queues, seen):
-                return
-            in_vain = in_vain + 1 if found != seen else 0
-
-    async def look_before_sleep(self, ask: Ask) -> float | None:
-        """Look from the start of every line; beyond the bounds only, until the next sweep, if the
-        last one was too dear to be followed by another.
-        """
-        narrow = self._bounds.narrow(texts(ask.queues)) if ask.want > 0 else None
-        if narrow is not None:
-            due_in = await self._transactions.single(reads.look, ask, narrow)
-            sweep_in = self._bounds.rests_for
-            return sweep_in if due_in is None else min(due_in, sweep_in)
-        began_at = SystemClock.monotonic()
-        due_in = await self._transactions.single(reads.look, ask)
-        self._bounds.swept(SystemClock.monotonic() - began_at)
-        if due_in is not None and due_in <= 0:
-            self._bounds.forget()  # it may stand before a bound
-        return due_in
+    def _due_in(self, header: Header, ranges: Ranges | None) -> float | None:
+        """When something falls due, or the part of the lines before the bounds may be looked at."""
+        claim, due_in = header.claim, None
+        if claim is not None and claim.skipped:
+            return SOON
+        if header.due is not None:
+            due_in = max(0.0, header.due - header.now)
+        rests_for = self._bounds.rests_for
+        if rests_for <= 0 or claim is None or ranges is None or claim.wide or ranges.is_whole:
+            return due_in
+        return min(rests_for, inf if due_in is None else due_in)
 
 
 # --- what penstock.exchange takes and returns -----------------------------------------------------
@@ -232,22 +214,32 @@ def exchange_statement(schema: str) -> Statement:
     return Statement(b"exchange", placed(SQL["exchange"], schema))
 
 
+class ClaimHeader(msgspec.Struct, frozen=True):
+    """What ``penstock.exchange`` says of a claim beside the jobs it gives."""
+
+    lowered: list[int]
+    """What ``penstock.lowered_in`` says of each queue."""
+    passed: bool = False
+    """A job that runs at most once stays in line before some that were given."""
+    fair: list[str] = []
+    """Those of the queues that are fair."""
+    skipped: bool = False
+    """Another claimer had the lock of a queue, or promotes what is due."""
+    took: float | None = None
+    """Seconds that the last look at the lines took."""
+    wide: bool = False
+    """It began at their start, though it need not have."""
+
+
 class Header(msgspec.Struct, frozen=True):
     """What ``penstock.exchange`` says beside the jobs it gives."""
 
     now: float
-    unsettled: int = 0
-    """Outcomes that have to be looked at one by one; nothing was claimed then."""
+    unsettled: list[str] = []
+    """Jobs whose outcomes have to be looked at; nothing was claimed then."""
     due: float | None = None
     cancels: list[str] | None = None
-    passed: bool = False
-    """A job that runs at most once stays in line before some that were given."""
-    fair: bool = False
-    lowered: int = 0
-    took: float | None = None
-    """Seconds that the last look at the lines took."""
-    wide: bool | None = False
-    """It began at their start, though it need not have."""
+    claim: ClaimHeader | None = None
 
 
 class _Rest(msgspec.Struct, frozen=True, array_like=True):
@@ -328,7 +320,7 @@ def to_exchange(ask: Ask, done: Done, ranges: Ranges | None) -> list[bytes | Non
         texts(ask.avoid),
         ANY_PRIORITY if ask.least_urgent is None else ask.least_urgent,
         *(ranges.arrays if ranges else ("{}",) * 5),
-        ranges.lowered if ranges else 0,
+        ranges.lowered if ranges else "{}",
         ranges.sweeps if ranges else False,
     )
     try:

@@ -29,7 +29,6 @@ from penstock.engines.postgres.settle import (
 )
 from penstock.engines.postgres.transaction import SQL, Transaction
 from penstock.engines.records import (
-    Cell,
     Control,
     Filter,
     Mended,
@@ -49,8 +48,9 @@ async def join(tx: Transaction, worker: WorkerInfo) -> None:
     """See the contract."""
     await tx.ask("lock_tasks")
     await tx.ask("join", (worker.id, tx.now, json_text(worker)))
-    if await tx.change("unhold_known", (Hold.UNKNOWN_TASK.value, list(worker.tasks))):
-        await lower(tx)
+    lifted = await tx.ask("unhold_known", (Hold.UNKNOWN_TASK.value, list(worker.tasks)))
+    if lifted:
+        await lower(tx, [queue for (queue,) in lifted])
 
 
 async def leave(tx: Transaction, worker: str) -> None:
@@ -94,7 +94,7 @@ async def _retry(tx: Transaction, id: str) -> Control:
             return Control(id, False, job.state, owner)
     ((ticket,),) = await tx.ask("ticket")
     after = replace(lifecycle.revived(job), seq=int(ticket), place=0.0)
-    settings = (await reads.settings(tx)).get(job.queue)
+    settings = (await reads.queues(tx)).get(job.queue)
     if settings is not None and settings.fair:
         after = replace(after, hold=Hold.UNPLACED, hold_cause=job.queue)
     values = {"at": job.finished_at, "job": json_text(to_record(after)), "id": id}
@@ -126,20 +126,14 @@ async def purge(tx: Transaction, which: Filter, limit: int, cursor: str | None) 
 
 async def set_queue(tx: Transaction, queue: str, settings: QueueSettings) -> None:
     """See the contract."""
-    decided = (await reads.settings(tx)).get(queue)
+    decided = (await reads.queues(tx)).get(queue)
     await tx.ask("lock_queue", (queue,))
     columns = (settings.paused, settings.most, settings.ordered, settings.fair)
     await tx.change("set_queue", (queue, json_text(settings), *columns))
     if decided is not None and decided.fair and not settings.fair:
-        for statement in (
-            "unhold_unplaced",
-            "split_claims",
-            "level",
-            "forget_lanes",
-            "forget_spots",
-        ):
+        for statement in ("unhold_unplaced", "level", "forget_lanes", "forget_spots"):
             await tx.change(statement, (queue,))
-        await lower(tx)
+        await lower(tx, [queue])
 
 
 # --- upkeep -------------------------------------------------------------------------------------
@@ -178,7 +172,9 @@ async def prune(tx: Transaction, keep: float, limit: int) -> tuple[Pruned, list[
     ids = await tx.change("prune_ledger", (tx.now, limit))
     keys = await tx.change("prune_keys", (tx.now, limit))
     await tx.change("prune_spots")
+    await tx.change("prune_lowered")
     await tx.change("prune_sleepers")
+    await tx.change("prune_cells", (limit,))
     return Pruned(jobs=jobs, ids=ids, keys=keys), whole if limit else []
 
 
@@ -209,28 +205,15 @@ async def mend(tx: Transaction, *, rehearse: bool = False) -> Mended:
 
 async def _mend(tx: Transaction) -> Mended:
     ((placed,),) = await tx.ask("place_all")
-    unheld = await tx.change("mend_holds", (sorted(await known_tasks(tx)),))
-    if unheld:
-        await lower(tx)
-    await tx.change("mend_claims")
+    lifted = await tx.ask("mend_holds", (sorted(await known_tasks(tx)),))
+    if lifted:
+        await lower(tx, [queue for (queue,) in lifted])
     loose = await tx.ask("loose_keys")
     await give_back(tx, [(key, owner) for key, owner in loose])
-    return Mended(placed=placed, unheld=unheld, keys=len(loose))
+    return Mended(placed=placed, unheld=len(lifted), keys=len(loose))
 
 
 # --- leadership and small values ----------------------------------------------------------------
-
-
-async def resign(tx: Transaction, holder: str, epoch: int) -> None:
-    """See the contract."""
-    await tx.change("resign", (holder, epoch))
-
-
-async def set_cell(tx: Transaction, name: str, value: bytes | None, version: int) -> Cell | None:
-    """See the contract."""
-    statement = "set_cell" if version else "new_cell"
-    values = {"name": name, "value": value, "version": version}
-    return Cell(value, version + 1) if await tx.change(statement, values) else None
 
 
 # --- shared -------------------------------------------------------------------------------------

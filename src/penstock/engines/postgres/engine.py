@@ -27,7 +27,6 @@ from penstock.clock import Clock, SystemClock
 from penstock.core.finding import Finding
 from penstock.core.job import Draft, Job, Verdict
 from penstock.engines.engine import Engine
-from penstock.engines.postgres import connection as connections
 from penstock.engines.postgres import control, enqueue, history, reads, settle
 from penstock.engines.postgres import schema as schemas
 from penstock.engines.postgres.blocking import PostgresInlet
@@ -39,18 +38,17 @@ from penstock.engines.postgres.errors import NAME, named_errors
 from penstock.engines.postgres.pool import ConnectionPool
 from penstock.engines.postgres.transaction import SQL, Transactions
 from penstock.engines.postgres.vacuum import Vacuum
-from penstock.engines.postgres.wakeup import ANY, DONE, NEWS, WORK, Wakeups
+from penstock.engines.postgres.wakeup import CHANGED, OTHER, WORK, Wakeups
 from penstock.engines.records import (
     Ask,
     Cell,
+    CellPage,
     Control,
     Count,
     Exchange,
     Filter,
-    Glance,
-    Hand,
-    Leadership,
     Mended,
+    News,
     Page,
     Promoted,
     Pruned,
@@ -58,12 +56,12 @@ from penstock.engines.records import (
     QueueSettings,
     Receipt,
     Report,
+    Running,
     Schema,
     Sighting,
-    Standing,
-    Term,
     Traits,
     WorkerInfo,
+    cell_at,
 )
 from penstock.engines.validation import check_reports
 from penstock.errors import EngineClosed, LeaseLost
@@ -128,7 +126,7 @@ class PostgresEngine(Engine):
             wakeups = Wakeups(pool, self._schema, self.clock, self.polls, listen)
             self._bounds.forget()
             self._transactions = Transactions(pool, wakeups, self._schema, self._instant)
-            self._claimer = Claimer(self._transactions, self._bounds, self.clock)
+            self._claimer = Claimer(self._transactions, self._bounds)
             self._doubt.begin()
             self.inlet = PostgresInlet(
                 self._dsn,
@@ -153,26 +151,25 @@ class PostgresEngine(Engine):
                 if inlet is not None:
                     inlet.close()
 
-    async def migrate(self) -> int:
+    async def migrate(self, *, check: bool = False) -> Schema:
         with named_errors():
-            async with self._store().pool.use() as connection:
-                return await schemas.migrate(connection, self._schema)
-
-    async def schema(self) -> Schema:
-        with named_errors():
-            connection = await self._connect()
-            try:
-                found = await schemas.version(connection, self._schema)
-            finally:
-                await connection.close()
+            if check:
+                connection = await self._connect()
+                try:
+                    found = await schemas.version(connection, self._schema)
+                finally:
+                    await connection.close()
+            else:
+                async with self._store().pool.use() as connection:
+                    found = await schemas.version(connection, self._schema)
+                    await schemas.migrate(connection, self._schema)
         return Schema(found=found, newest=schemas.newest())
 
-    async def now(self) -> float:
-        ((now,),) = await self._store().call(connections.SQL["now"])
-        return float(now)
-
     async def checkup(self, *, thorough: bool = False) -> list[Finding]:
+        """How the server and the database are; see ``stores.checkup``."""
         from penstock.engines.postgres.checkup import checkup
+
+        return await checkup(self._connect, self._schema, self._listens, thorough=thorough)
 
         return await checkup(self._connect, self._schema, self._listens, thorough=thorough)
 
@@ -215,7 +212,7 @@ class PostgresEngine(Engine):
         await self._store().write(WORK, control.join, worker)
 
     async def leave(self, worker: str) -> None:
-        await self._store().write(NEWS, control.leave, worker)
+        await self._store().write(OTHER, control.leave, worker)
 
     async def beat(self, worker: str) -> None:
         if not await self._store().call(SQL["beat"], (worker,)):
@@ -229,30 +226,24 @@ class PostgresEngine(Engine):
 
     async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
         check_reports(NAME, reports)
-        return await self._store().write(NEWS, settle.progress, worker, reports)
-
-    async def look(self, ask: Ask) -> float | None:
-        return await self._store().single(reads.look, ask)
-
-    async def wait(self, ask: Ask, timeout: float) -> None:
-        await self._claiming().wait(ask, timeout)
+        return await self._store().write(OTHER, settle.progress, worker, reports)
 
     # --- control -------------------------------------------------------------------------------
 
     async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
-        return await self._store().write(ANY, control.cancel, ids, reason)
+        return await self._store().write(CHANGED, control.cancel, ids, reason)
 
     async def retry(self, ids: Sequence[str]) -> list[Control]:
         return await self._store().write(WORK, control.retry, ids)
 
     async def purge(self, which: Filter, limit: int, cursor: str | None = None) -> Purged:
-        return await self._store().write(ANY, control.purge, which, limit, cursor)
+        return await self._store().write(CHANGED, control.purge, which, limit, cursor)
 
     async def set_queue(self, queue: str, settings: QueueSettings) -> None:
         await self._store().write(WORK, control.set_queue, queue, settings)
 
     async def queues(self) -> dict[str, QueueSettings]:
-        return await self._store().read(reads.queues)
+        return await self._store().single(reads.queues)
 
     # --- upkeep --------------------------------------------------------------------------------
 
@@ -262,49 +253,44 @@ class PostgresEngine(Engine):
         if due is None or due > now:
             return Promoted(due_in=control.due_in(due, now))
         return await store.write(
-            lambda done: ANY if done.ready or done.expired else "", control.promote, limit
+            lambda done: CHANGED if done.ready or done.expired else "", control.promote, limit
         )
 
     async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
         store = self._store()
         if not dead and not await store.call(SQL["has_orphans"]):
             return []
-        return await store.write(ANY, control.rescue, dead, limit)
+        return await store.write(CHANGED, control.rescue, dead, limit)
 
     async def prune(self, keep: float, limit: int) -> Pruned:
         store = self._store()
-        pruned, whole = await store.write(NEWS, control.prune, keep, limit)
-        if not whole:
-            return pruned
-        dropped = await history.drop_days(store, self._connect, whole)
-        return replace(pruned, jobs=pruned.jobs + dropped)
+        pruned, whole = await store.write(OTHER, control.prune, keep, limit)
+        dropped = await history.drop_days(store, self._connect, whole) if whole else 0
+        again_in = await self._vacuum.clear_if_worth_it(store, self._connect)
+        return replace(pruned, jobs=pruned.jobs + dropped, again_in=again_in)
 
     async def mend(self, *, rehearse: bool = False) -> Mended:
         return await self._store().write(
             lambda mended: "" if mended == Mended() else WORK, control.mend, rehearse=rehearse
         )
 
-    async def tidy(self) -> float:
-        return await self._vacuum.tidy(self._store(), self._connect)
-
-    # --- lead and small values -----------------------------------------------------------------
-
-    async def lead(self, candidate: str, ttl: float) -> Leadership:
-        ((epoch, beats),) = await self._store().call(SQL["lead"], (candidate, ttl))
-        term = None if epoch is None else Term(holder=candidate, epoch=epoch, left=ttl)
-        return Leadership(term, tuple(Sighting(*each) for each in beats.items()))
-
-    async def resign(self, holder: str, epoch: int) -> None:
-        await self._store().write(NEWS, control.resign, holder, epoch)
-
-    async def leader(self) -> Term | None:
-        return await self._store().read(reads.leader)
+    # --- small values --------------------------------------------------------------------------
 
     async def cell(self, name: str) -> Cell:
         return await self._store().single(reads.cell, name)
 
-    async def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
-        return await self._store().write(NEWS, control.set_cell, name, value, version)
+    async def set_cell(
+        self, name: str, value: bytes | None, version: int, ttl: float | None = None
+    ) -> Cell | None:
+        # A value with a time to live is written again and again: no call sleeps for it.
+        wakes = OTHER if ttl is None else ""
+        values = {"name": name, "value": value, "version": version, "ttl": ttl}
+        statement = SQL["set_cell" if version else "new_cell"]
+        rows = await self._store().call(statement, values, wakes=wakes)
+        return cell_at(*rows[0]) if rows else None
+
+    async def cells(self, prefix: str, cursor: str | None, limit: int) -> CellPage:
+        return await self._store().single(reads.cells, prefix, cursor, limit)
 
     # --- see -----------------------------------------------------------------------------------
 
@@ -314,38 +300,19 @@ class PostgresEngine(Engine):
     async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
         return await self._store().single(reads.find, which, cursor, limit)
 
-    async def count(self, which: Filter) -> int:
-        return await self._store().single(reads.count, which)
+    async def counts(self, which: Filter) -> list[Count]:
+        return await self._store().single(reads.counts, which)
 
-    async def counts(self) -> list[Count]:
-        return await self._store().single(reads.counts)
-
-    async def glance(self, window: float, limit: int) -> Glance:
-        return await self._store().read(reads.glance, window, limit)
+    async def running(self) -> list[Running]:
+        return await self._store().single(reads.running)
 
     async def workers(self) -> list[WorkerInfo]:
         return await self._store().single(reads.workers)
 
-    async def hands(self) -> list[Hand]:
-        return await self._store().single(reads.hands)
+    # --- wake ----------------------------------------------------------------------------------
 
-    async def line(self, id: str) -> Standing:
-        return await self._store().read(reads.standing, id)
+    async def version(self, kind: News) -> int:
+        return await self._store().wakeups.version(kind)
 
-    async def results(self, ids: Sequence[str], timeout: float) -> dict[str, Job | None]:
-        wakeups = self._store().wakeups
-        deadline = self.clock.monotonic() + timeout
-        while True:
-            seen = await wakeups.version(DONE) if timeout > 0 else 0
-            jobs = dict(zip(ids, await self.get(ids), strict=True))
-            ended = {id: job for id, job in jobs.items() if job is None or job.state.is_final}
-            left = deadline - self.clock.monotonic()
-            if ended or left <= 0:
-                return ended
-            await wakeups.listen(seen, left, DONE)
-
-    async def version(self) -> int:
-        return await self._store().wakeups.version()
-
-    async def listen(self, seen: int, timeout: float) -> int:
-        return await self._store().wakeups.listen(seen, timeout)
+    async def listen(self, kind: News, seen: int, timeout: float) -> int:
+        return await self._store().wakeups.listen(kind, seen, timeout)

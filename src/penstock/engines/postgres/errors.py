@@ -21,7 +21,6 @@ from penstock.errors import (
     EngineRefused,
     EngineTimeout,
     EngineUnavailable,
-    ItemContested,
     ItemRefused,
     PenstockError,
 )
@@ -30,13 +29,11 @@ NAME: Final = "postgresql"
 """What messages call the store."""
 
 KNOWN_ID: Final = "PS001"
-"""``put_plain`` found an id that is known."""
+"""``put`` found an id that is taken, or a unique key that changed hands meanwhile."""
 SAME_ID: Final = "23505"
 """A job of this id has not ended yet."""
 NO_LEASE: Final = "PS002"
 """``exchange`` found no lease."""
-CONTESTED: Final = "PS003"
-"""``put`` found an id or a unique key that an open transaction has."""
 LOCKED: Final = "55P03"
 """A row was locked for longer than we wait."""
 
@@ -100,10 +97,7 @@ def named_errors() -> Iterator[None]:
 
 def named(error: psycopg.Error) -> EngineError:
     """The contract's error for one of the driver's."""
-    state = error.sqlstate or ""
-    if state == CONTESTED:
-        return ItemContested(NAME, error.diag.message_primary or line(error), _index(error))
-    text = line(error)
+    state, text = error.sqlstate or "", line(error)
     if state == "25006":  # read only transaction: a standby, or told so
         return EngineReadOnly(NAME, text, "name the primary server in the URL")
     if state in ("XX001", "XX002"):  # data or an index is corrupted
@@ -116,11 +110,6 @@ def named(error: psycopg.Error) -> EngineError:
 def _refusal(state: str, text: str) -> type[EngineError]:
     found = (kind for kind, said in _REFUSALS if not state and said.search(text))
     return next(found, EngineUnavailable)
-
-
-def _index(error: psycopg.Error) -> int | None:
-    detail = error.diag.message_detail
-    return None if detail is None else int(detail)
 
 
 def line(error: BaseException) -> str:

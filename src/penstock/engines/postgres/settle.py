@@ -7,7 +7,7 @@ skipped, and its outcome is to be sent again (``LATER``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -69,7 +69,7 @@ async def _settle_all(
         if can_be(id):
             await tx.change("begin_attempt", (id, attempt, ask.worker))
     try:
-        locked = {row[18]: row for row in await tx.ask(lock, (ids,))}
+        locked = {row[19]: row for row in await tx.ask(lock, (ids,))}
     except errors.LockNotAvailable as error:
         raise EngineBusy(NAME, "a job is locked by another transaction") from error
     verdicts: list[Verdict] = []
@@ -87,7 +87,7 @@ async def _settle_all(
             # A second outcome of the same attempt meets what the first one left.
             del locked[outcome.job]
             again = await tx.ask("lock", ([outcome.job],))
-            locked.update((row[18], row) for row in again)
+            locked.update((row[19], row) for row in again)
     return verdicts
 
 
@@ -130,7 +130,7 @@ async def _repeated(
 
 def _signed(row: Row) -> _Fence:
     """The last attempt of a job that was settled without ending it, and by which worker (law 2)."""
-    return row[15], row[31]
+    return row[16], row[32]
 
 
 async def _is_known(tx: Transaction, task: str) -> bool:
@@ -167,7 +167,7 @@ async def save(tx: Transaction, job: Job, signed: _Fence | None = None) -> None:
     name = "end" if job.state.is_final else "save"
     await tx.change(name, {"job": json_text(record), "id": job.id})
     if job.state is State.READY and job.hold is None:
-        await lower(tx)
+        await lower(tx, [job.queue])
 
 
 async def wait_or_end(tx: Transaction, job: Job, after: Job, signed: _Fence | None) -> Job:
@@ -201,6 +201,6 @@ async def give_back(tx: Transaction, owned: Sequence[tuple[str, str]]) -> None:
         await tx.ask("give_back", (list(keys), list(owners), tx.now))
 
 
-async def lower(tx: Transaction) -> None:
-    """Tell claimers that a job is ready with an old ticket."""
-    await tx.ask("lower")
+async def lower(tx: Transaction, queues: Iterable[str]) -> None:
+    """Tell claimers of these queues that a job is ready with an old ticket."""
+    await tx.change("lower", (list(queues),))

@@ -132,16 +132,14 @@ class Transactions:
         return await self._repeated(attempt, wakes)
 
     async def run(
-        self, statement: Statement, values: Texts, wakes: str, *, fills: str = ""
+        self, statement: Statement, values: Texts, wakes: str | Callable[[list[Row]], str]
     ) -> list[Row]:
-        """Run a prepared statement as a transaction of its own, in one round trip. ``fills`` is a
-        queue that has new jobs by it.
-        """
+        """Run a prepared statement as a transaction of its own, in one round trip."""
 
         async def attempt(connection: Connection) -> list[Row]:
             return await connection.call(partial(connection.run, statement, values), self.instant())
 
-        return await self._repeated(attempt, wakes, fills=fills)
+        return await self._repeated(attempt, wakes)
 
     async def write(
         self,
@@ -211,8 +209,6 @@ class Transactions:
         attempt: Callable[[Connection], Awaitable[Result]],
         wakes: str | Callable[[Result], str] = "",
         repeated: tuple[type[psycopg.Error], ...] = REPEATED,
-        *,
-        fills: str = "",
     ) -> Result:
         """Try until nothing is in the way; all that is repeated was rolled back."""
         tries = 0
@@ -232,7 +228,7 @@ class Transactions:
                     else:
                         kind = wakes if isinstance(wakes, str) else wakes(result)
                         if kind:
-                            self.wakeups.after_commit(connection, kind, fills)
+                            self.wakeups.after_commit(connection, kind)
                         return result
                     await self._make_days(connection)
 

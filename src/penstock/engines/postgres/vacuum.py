@@ -47,6 +47,8 @@ class Vacuum:
 
     def __init__(self) -> None:
         self._in_vain = 0
+        self._dead = 0
+        """Dead rows at the last look: while they do not grow, nothing happens in the store."""
         self._began_at = -inf
         self._rests_until = -inf
 
@@ -55,19 +57,24 @@ class Vacuum:
         """Seconds for which nothing is to be cleared away, however much there is."""
         return max(0.0, self._rests_until - SystemClock.monotonic())
 
-    async def tidy(self, transactions: Transactions, connect: Connect) -> float:
-        """See the contract."""
+    async def clear_if_worth_it(self, transactions: Transactions, connect: Connect) -> float | None:
+        """Clear dead rows away if there are many; return in how many seconds to look again, None if
+        there is no hurry.
+        """
         ((dead, live, is_ours),) = await transactions.call(SQL["dead"])
+        before, self._dead = self._dead, dead
         if not is_ours:
-            return inf
-        rests = self.rests_for
-        if rests or not self.is_worth_it(dead, live):
+            return None
+        if rests := self.rests_for:
             return max(EVERY, rests)
+        if not self.is_worth_it(dead, live):
+            return EVERY if dead > before else None
         with named_errors():
             connection = await connect()
             try:
                 if connection.is_pooled:
-                    return inf  # a pooler has no connection that is ours alone
+                    return None  # a pooler has no connection that is ours alone
+                self._dead = 0
                 await self.clear(runner(connection, transactions.schema), dead)
             finally:
                 await connection.close()

@@ -9,8 +9,7 @@ clock, and renewed while the sleep goes on, so that a busy store is not written 
 Transactions of other programs always notify, for nothing of ours looks after them.
 
 Sleepers are of a kind, so that a job which ends wakes those that wait for results, and no idle
-worker. The wake-up for plain jobs names their queue, so that a worker which takes any job of it
-need not look before it claims.
+worker.
 
 Without a proven ``Listener`` we poll, from often to seldom, and begin anew when there was work: the
 server's snapshot is another one after every commit, and reading it costs next to nothing.
@@ -29,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from math import inf
 from typing import Final
 
@@ -41,6 +40,7 @@ from penstock.engines.postgres.listener import Listener
 from penstock.engines.postgres.pool import ConnectionPool
 from penstock.engines.postgres.rows import Row
 from penstock.engines.postgres.schema import placed
+from penstock.engines.records import News
 from penstock.errors import EngineClosed
 
 POLL: Final = 1.0
@@ -51,23 +51,19 @@ LEASE: Final = 24.0
 """Seconds for which a sleeper is known; renewed at half of it."""
 DECISION: Final = 2.0
 """Seconds to wait for the listener to be proven, before we poll meanwhile."""
-MOST_QUEUES: Final = 1000
-"""Queues that are remembered."""
 
-WORK: Final = "work"
-"""A job may have become ready: for idle workers."""
-DONE: Final = "done"
-"""A job has ended: for callers that wait for results."""
-ORDERS: Final = "orders"
-"""A running job is to be cancelled: for workers that have no room."""
-NEWS: Final = "news"
-"""Something else has changed."""
-ANY: Final = "any"
-"""Of a commit: all of these. Of a sleeper: any of these."""
-KINDS: Final = (WORK, DONE, ORDERS, NEWS, ANY)
+WORK: Final = News.WORK.value
+"""For idle workers."""
+DONE: Final = News.DONE.value
+"""For callers that wait for results."""
+OTHER: Final = "other"
+"""Of a commit: something has changed for which no worker and no caller waits."""
+CHANGED: Final = News.CHANGED.value
+"""Of a commit: all kinds. Of a sleeper: any kind."""
+KINDS: Final = (*(kind.value for kind in News), OTHER)
 
 SOON: Final = 0.001
-"""Seconds after which others hear news; what is committed until then is told at once."""
+"""Seconds after which sleepers of ``OTHER`` are woken, once for all commits until then."""
 SELDOM: Final = 0.05
 """Seconds between two times that they do: the next caller of that connection has to wait for it."""
 
@@ -95,15 +91,13 @@ class Wakeups:
         self._has_complained = False
         self._id = new_id()
         self._versions = dict.fromkeys(KINDS, 1)
-        self._filled: dict[str, int] = {}
-        """By queue, which version of ``WORK`` brought jobs that any worker may claim."""
         self._sleepers: dict[asyncio.Event, str] = {}
         self._known_until: dict[str, float] = {}
         self._snapshot = ""
         self._pause = OFTEN
         self._is_closed = False
-        self._news: asyncio.TimerHandle | None = None
-        self._told_news_at = -inf
+        self._waking_others: asyncio.TimerHandle | None = None
+        self._woke_others_at = -inf
         self._listener: Listener | None = None
         if connect is not None:
             channel = placed("penstock.wake", schema)
@@ -111,38 +105,35 @@ class Wakeups:
 
     # --- after a commit ------------------------------------------------------------------------
 
-    def after_commit(self, connection: Connection, kind: str, queue: str = "") -> None:
-        """Wake sleepers of this kind, in this process and elsewhere; ``queue`` is the one that has
-        new jobs, if there is one.
-        """
-        if kind == NEWS:
-            self._tell_news_soon()
+    def after_commit(self, connection: Connection, kind: str) -> None:
+        """Wake sleepers of this kind, in this process and elsewhere."""
+        if kind == OTHER:
+            self._wake_others_soon()
         else:
             self._pause = OFTEN
-            named = f", {_literal(queue)}" if queue else ""
-            connection.post(placed(f"SELECT penstock.wake('{kind}'", self._schema) + f"{named})")
+            connection.post(placed(f"SELECT penstock.wake('{kind}')", self._schema))
         self._wake(kind)
 
-    def _tell_news_soon(self) -> None:
-        """News are in no hurry, and the caller that has them has other things to do first."""
-        if self._news is None:
+    def _wake_others_soon(self) -> None:
+        """These sleepers are in no hurry, and the caller has other things to do first."""
+        if self._waking_others is None:
             loop = asyncio.get_running_loop()
-            at = max(loop.time() + SOON, self._told_news_at + SELDOM)
-            self._news = loop.call_at(at, self._tell_news)
+            at = max(loop.time() + SOON, self._woke_others_at + SELDOM)
+            self._waking_others = loop.call_at(at, self._wake_others)
 
-    def _tell_news(self) -> None:
+    def _wake_others(self) -> None:
         """Tell them on a connection that is free; if none is, try again later."""
-        self._news = None
-        self._told_news_at = asyncio.get_running_loop().time()
+        self._waking_others = None
+        self._woke_others_at = asyncio.get_running_loop().time()
         connection = self._pool.free()
         if connection is not None:
-            connection.post(placed(f"SELECT penstock.wake('{NEWS}')", self._schema))
+            connection.post(placed(f"SELECT penstock.wake('{OTHER}')", self._schema))
         elif not self._is_closed:
-            self._tell_news_soon()
+            self._wake_others_soon()
 
     # --- sleep ---------------------------------------------------------------------------------
 
-    async def version(self, kind: str = ANY) -> int:
+    async def version(self, kind: str) -> int:
         """Return a number that changes after any commit of this kind."""
         self._check()
         with named_errors():
@@ -153,7 +144,7 @@ class Wakeups:
                 await self._peek()
         return self._versions[kind]
 
-    async def listen(self, seen: int, timeout: float, kind: str = ANY) -> int:
+    async def listen(self, kind: str, seen: int, timeout: float) -> int:
         """Sleep until the version is no longer ``seen``, at most ``timeout`` seconds."""
         deadline = self._clock.monotonic() + timeout
         loop, event = asyncio.get_running_loop(), asyncio.Event()
@@ -184,19 +175,13 @@ class Wakeups:
         self._check()
         return self._versions[kind]
 
-    def has_filled(self, queues: Iterable[str], seen: int) -> bool:
-        """Since this version of ``WORK`` a wake-up said that one of these queues has new jobs which
-        nothing keeps from being claimed.
-        """
-        return any(self._filled.get(queue, 0) > seen for queue in queues)
-
     async def close(self) -> None:
         """Stop listening, and end every sleep."""
         self._is_closed = True
-        if self._news is not None:
-            self._news.cancel()
-            self._tell_news()
-        self._wake(ANY)
+        if self._waking_others is not None:
+            self._waking_others.cancel()
+            self._wake_others()
+        self._wake(CHANGED)
         if self._listener is not None:
             await self._listener.close()
 
@@ -211,16 +196,10 @@ class Wakeups:
         if self._is_closed:
             raise EngineClosed(NAME)
 
-    def _wake(self, payload: str) -> None:
-        """Something of this kind was committed, perhaps into a queue."""
-        kind, _, queue = payload.partition(" ")
-        kinds = KINDS if kind not in KINDS or kind == ANY else (kind, ANY)
+    def _wake(self, kind: str) -> None:
+        kinds = KINDS if kind not in KINDS or kind == CHANGED else (kind, CHANGED)
         for each in kinds:
             self._versions[each] += 1
-        if queue:
-            if len(self._filled) > MOST_QUEUES:
-                self._filled.clear()
-            self._filled[queue] = self._versions[WORK]
         for event, wanted in self._sleepers.items():
             if wanted in kinds:
                 event.set()
@@ -246,7 +225,7 @@ class Wakeups:
             _log.info("listening schema=%s", self._schema)
             self._told(None)
         if not self.hears:
-            self._wake(ANY)
+            self._wake(CHANGED)
         for event in self._sleepers:
             event.set()
 
@@ -282,7 +261,7 @@ class Wakeups:
         if snapshot != self._snapshot:
             is_first, self._snapshot = not self._snapshot, str(snapshot)
             if not is_first:
-                self._wake(ANY)
+                self._wake(CHANGED)
 
     async def _notify(self, payload: str) -> None:
         with named_errors():
@@ -291,8 +270,3 @@ class Wakeups:
     async def _rows(self, name: str, *values: object) -> list[Row]:
         async with self._pool.use() as connection:
             return await connection.rows(placed(SQL[name], self._schema), values)
-
-
-def _literal(text: str) -> str:
-    """A text in a statement that takes no values."""
-    return "E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"

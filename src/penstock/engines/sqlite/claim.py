@@ -20,6 +20,7 @@ from penstock.engines.sqlite.queues import (
     QueueHead,
     advance_places,
     give_key_back,
+    gives_something,
     head_of,
     hold_key,
     is_fair,
@@ -91,9 +92,32 @@ def exchange(tx: SqliteTransaction, ask: Ask, entries: dict[str, int]) -> Exchan
         cancels=tuple(cancels_for(tx, ask)),
         overruled=reasons(overruled, State.CANCELLED),
         abandoned=reasons(overruled, State.FAILED),
-        due_in=due_in(tx, "next_due", [{"queue": queue} for queue in ask.queues]),
+        due_in=_due_in(tx, ask),
         now=tx.now,
     )
+
+
+def idle_exchange(tx: SqliteTransaction, ask: Ask) -> Exchange | None:
+    """The answer to a turn that would write nothing; None: it may have to write.
+
+    An idle worker asks again and again: it must not take turns with writers for that.
+    """
+    check_lease(tx, ask.worker)
+    window = {"now": tx.now, "limit": 1}
+    if tx.all("expired", (tx.now, 1)) or tx.all("due", window) or tx.all("hold_over", window):
+        return None
+    if any(each.fair for each in tx.settings.values()) and tx.all("unplaced_queues"):
+        return None
+    if ask.want > 0 and any(
+        room_in(tx, queue) > 0 and gives_something(tx, head_of(tx, ask, queue, 1))
+        for queue in ask.queues
+    ):
+        return None
+    return Exchange(cancels=tuple(cancels_for(tx, ask)), due_in=_due_in(tx, ask), now=tx.now)
+
+
+def _due_in(tx: SqliteTransaction, ask: Ask) -> float | None:
+    return due_in(tx, "next_due", [{"queue": queue} for queue in ask.queues])
 
 
 # --- settle -------------------------------------------------------------------------------------

@@ -221,6 +221,17 @@ class SqliteTransaction:
         """Return all rows of a statement."""
         return self._execute(self._sql[name], values).fetchall()
 
+    def matching(self, name: str, conditions: Mapping[str, Any], **more: object) -> list[Row]:
+        """Return all rows of a statement that has ``{fits}`` where conditions go.
+
+        Each condition is named ``if_...`` in SQL and has its value here; those whose value is None
+        are left out, so that they cannot spoil the plan.
+        """
+        given = {name: value for name, value in conditions.items() if value is not None}
+        fits = " AND ".join(self._sql[f"if_{each}"] for each in given) or "true"
+        values = {**dict.fromkeys(conditions), **given, **more}
+        return self._execute(self._sql[name].replace("{fits}", fits), values).fetchall()
+
     @contextmanager
     def savepoint(self) -> Iterator[Callable[[], object]]:
         """A part of the transaction that can be undone: by what is yielded."""

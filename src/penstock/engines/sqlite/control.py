@@ -16,15 +16,15 @@ from penstock.engines.records import (
     Cell,
     Control,
     Filter,
-    Leadership,
     Mended,
     Promoted,
     Pruned,
     Purged,
     QueueSettings,
     Sighting,
-    Term,
+    cell_at,
     entry_before,
+    over_at,
 )
 from penstock.engines.sqlite.claim import wait_or_end
 from penstock.engines.sqlite.connection import SqliteTransaction
@@ -81,7 +81,7 @@ def purge(tx: SqliteTransaction, which: Filter, limit: int, cursor: str | None) 
     before = entry_before(cursor)
     if limit <= 0:
         return Purged(cursor=cursor)
-    rows = tx.all("purgeable", {**where(which), "before": before, "limit": limit + 1})
+    rows = tx.matching("purgeable", where(which), before=before, limit=limit + 1)
     doomed = rows[:limit]
     for _, id, key in doomed:
         if key is not None:
@@ -120,6 +120,7 @@ def prune(tx: SqliteTransaction, keep: float, limit: int) -> Pruned:
     ids = tx.run("prune_ledger", (tx.now, limit)).rowcount
     keys = tx.run("prune_keys", (tx.now, limit)).rowcount
     tx.run("prune_spots")
+    tx.run("prune_cells", {"now": tx.now, "limit": limit})
     return Pruned(jobs=len(old), ids=ids, keys=keys)
 
 
@@ -155,30 +156,12 @@ def _mend_keys(tx: SqliteTransaction) -> int:
 # --- leadership and small values ----------------------------------------------------------------
 
 
-def lead(tx: SqliteTransaction, candidate: str, ttl: float) -> Leadership:
-    term = _take_term(tx, candidate, ttl)
-    return Leadership(term, tuple(Sighting(*row) for row in tx.run("beats")))
-
-
-def _take_term(tx: SqliteTransaction, candidate: str, ttl: float) -> Term | None:
-    holder, epoch, until, given = tx.run("term").fetchone()
-    if holder not in ("", candidate) and until > tx.now:
-        # More is left than was ever given: the clock went back.
-        if until - tx.now > given:
-            tx.run("set_term", (holder, epoch, tx.now + given, given))
-        return None
-    if holder != candidate or until <= tx.now:
-        epoch += 1
-    tx.run("set_term", (candidate, epoch, tx.now + ttl, ttl))
-    return Term(holder=candidate, epoch=epoch, left=ttl)
-
-
-def resign(tx: SqliteTransaction, holder: str, epoch: int) -> None:
-    tx.run("resign", (holder, epoch))
-
-
-def set_cell(tx: SqliteTransaction, name: str, value: bytes | None, version: int) -> Cell | None:
+def set_cell(
+    tx: SqliteTransaction, name: str, value: bytes | None, version: int, ttl: float | None
+) -> Cell | None:
     if cell(tx, name).version != version:
         return None
-    tx.run("set_cell", (name, value, version + 1))
-    return Cell(value, version + 1)
+    # A version is a ticket: it never starts again.
+    stored = (value, take_tickets(tx, 1), *over_at(tx.now, ttl))
+    tx.run("set_cell", (name, *stored))
+    return cell_at(tx.now, *stored)

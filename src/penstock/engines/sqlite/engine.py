@@ -22,7 +22,6 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
-from math import inf
 from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 from penstock.clock import Clock, SystemClock
@@ -32,14 +31,13 @@ from penstock.engines.engine import Engine
 from penstock.engines.records import (
     Ask,
     Cell,
+    CellPage,
     Control,
     Count,
     Exchange,
     Filter,
-    Glance,
-    Hand,
-    Leadership,
     Mended,
+    News,
     Page,
     Promoted,
     Pruned,
@@ -47,10 +45,9 @@ from penstock.engines.records import (
     QueueSettings,
     Receipt,
     Report,
+    Running,
     Schema,
     Sighting,
-    Standing,
-    Term,
     Traits,
     WorkerInfo,
 )
@@ -173,15 +170,16 @@ class SqliteEngine(Engine):
             self._write_lock.close()
             self._write_lock = None
 
-    async def migrate(self) -> int:
-        return await self._on_thread(self._migrate)
+    async def migrate(self, *, check: bool = False) -> Schema:
+        if check:
+            return await asyncio.to_thread(self._schema)
+        found = await asyncio.to_thread(self._schema)
+        await self._on_thread(self._migrate)
+        return found
 
     def _migrate(self) -> int:
         with self._writing() as raw:
             return schema.migrate(raw, self.traits.name)
-
-    async def schema(self) -> Schema:
-        return await asyncio.to_thread(self._schema)
 
     def _schema(self) -> Schema:
         found = 0
@@ -191,10 +189,8 @@ class SqliteEngine(Engine):
                     found = schema.version(raw, self.traits.name)
         return Schema(found=found, newest=schema.newest())
 
-    async def now(self) -> float:
-        return self.clock.now()
-
     async def checkup(self, *, thorough: bool = False) -> list[Finding]:
+        """What the doctor says of this file."""
         from penstock.engines.sqlite.checkup import checkup
 
         return await asyncio.to_thread(checkup, self.path, thorough=thorough)
@@ -276,6 +272,10 @@ class SqliteEngine(Engine):
 
     async def exchange(self, ask: Ask) -> Exchange:
         check_outcomes(self.traits.name, ask.outcomes)
+        if not ask.outcomes and not ask.begun:
+            idle = await self._read(claim.idle_exchange, ask)
+            if idle is not None:
+                return idle
         return await self._write(claim.exchange, ask, self._entries)
 
     async def held(self, worker: str) -> list[Job]:
@@ -284,9 +284,6 @@ class SqliteEngine(Engine):
     async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
         check_reports(self.traits.name, reports)
         return await self._write(claim.progress, worker, reports)
-
-    async def look(self, ask: Ask) -> float | None:
-        return await self._read(reads.look, ask)
 
     # --- control -------------------------------------------------------------------------------
 
@@ -319,26 +316,18 @@ class SqliteEngine(Engine):
     async def mend(self, *, rehearse: bool = False) -> Mended:
         return await self._write(control.mend, rehearse=rehearse)
 
-    async def tidy(self) -> float:
-        self._watching()
-        return inf  # each writer does what is left to do
-
-    # --- lead and small values -----------------------------------------------------------------
-
-    async def lead(self, candidate: str, ttl: float) -> Leadership:
-        return await self._write(control.lead, candidate, ttl)
-
-    async def resign(self, holder: str, epoch: int) -> None:
-        await self._write(control.resign, holder, epoch)
-
-    async def leader(self) -> Term | None:
-        return await self._read(reads.leader)
+    # --- small values --------------------------------------------------------------------------
 
     async def cell(self, name: str) -> Cell:
         return await self._read(reads.cell, name)
 
-    async def set_cell(self, name: str, value: bytes | None, version: int) -> Cell | None:
-        return await self._write(control.set_cell, name, value, version)
+    async def set_cell(
+        self, name: str, value: bytes | None, version: int, ttl: float | None = None
+    ) -> Cell | None:
+        return await self._write(control.set_cell, name, value, version, ttl)
+
+    async def cells(self, prefix: str, cursor: str | None, limit: int) -> CellPage:
+        return await self._read(reads.cells, prefix, cursor, limit)
 
     # --- see -----------------------------------------------------------------------------------
 
@@ -348,28 +337,19 @@ class SqliteEngine(Engine):
     async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
         return await self._read(reads.find, which, cursor, limit)
 
-    async def count(self, which: Filter) -> int:
-        return await self._read(reads.count, which)
+    async def counts(self, which: Filter) -> list[Count]:
+        return await self._read(reads.counts, which)
 
-    async def counts(self) -> list[Count]:
-        return await self._read(reads.counts)
-
-    async def glance(self, window: float, limit: int) -> Glance:
-        return await self._read(reads.glance, window, limit)
+    async def running(self) -> list[Running]:
+        return await self._read(reads.running)
 
     async def workers(self) -> list[WorkerInfo]:
         return await self._read(reads.workers)
 
-    async def hands(self) -> list[Hand]:
-        return await self._read(reads.hands)
-
-    async def line(self, id: str) -> Standing:
-        return await self._read(reads.line, id)
-
-    async def version(self) -> int:
+    async def version(self, kind: News) -> int:
         return self._watching().version()
 
-    async def listen(self, seen: int, timeout: float) -> int:
+    async def listen(self, kind: News, seen: int, timeout: float) -> int:
         return await self._watching().listen(seen, timeout)
 
     def _watching(self) -> CommitWatch:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from penstock.core import fairness, lifecycle
 from penstock.core.job import Hold, Job, State
-from penstock.engines.records import ANY_PRIORITY, Ask, Promoted, least_before
+from penstock.engines.records import ANY_PRIORITY, Ask, Promoted
 from penstock.engines.sqlite.connection import SqliteTransaction
 from penstock.engines.sqlite.rows import Row, json_text, to_jobs, to_save
 
@@ -96,34 +96,11 @@ def next_in_order(tx: SqliteTransaction, head: QueueHead) -> Row | None:
     return row[:3] if row is not None and row[3] else None
 
 
-def ordered_gives_at(tx: SqliteTransaction, head: QueueHead) -> float | None:
-    """When this worker could have a job or place one; None: it is not known."""
-    if tx.one("is_blocked", head):
-        return tx.now if tx.one("next_open", head) else _instant(tx, "open_due", head)
-    row = tx.one("next_in_order", head)
-    if row is not None and row[3]:
-        return tx.now
-    if head["is_fair"] and tx.one("unplaced_fits", head):
-        return tx.now
-    if row is not None:
-        least = least_before(row[1], is_fair=head["is_fair"])
-        head = {**head, "least_urgent": min(least, head["least_urgent"])}
-    return _instant(tx, "next_due_fits", head)
-
-
-def gives_at(tx: SqliteTransaction, head: QueueHead) -> float | None:
-    """The same for a queue that is not ordered and has room."""
-    if tx.one("head_of_many", head):
-        return tx.now
-    # What waits unplaced in a queue that is not fair is for ``mend``, not for a claimer.
-    if head["is_fair"] and tx.one("unplaced_fits", head):
-        return tx.now
-    return _instant(tx, "next_due_fits", head)
-
-
-def _instant(tx: SqliteTransaction, statement: str, head: QueueHead) -> float | None:
-    (at,) = tx.run(statement, head).fetchone()
-    return None if at is None else float(at)
+def gives_something(tx: SqliteTransaction, head: QueueHead) -> bool:
+    """This worker could have a job of the queue now."""
+    if is_ordered(tx, head["queue"]):
+        return next_in_order(tx, head) is not None
+    return tx.one("head_of_many", head) is not None
 
 
 # --- fair queues: the transaction that writes is the one placer of every queue (law 8) ----------

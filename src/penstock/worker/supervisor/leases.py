@@ -158,6 +158,7 @@ class ReplicaLeases:
             await self._until_done("leave", lambda: engine.leave(worker))
             while found := await self._until_done("rescue", lambda: engine.rescue((), RESCUES)):
                 rescued += len(found)
+                log.rescued(found)
         except EngineError as error:
             log.left_to_leader(worker, error)
         log.cleaned_up(worker, len(dead.outcomes), rescued)

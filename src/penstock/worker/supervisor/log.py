@@ -6,9 +6,10 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.core.job import Job
 from penstock.core.units import text
 from penstock.errors import ProcessFailed
-from penstock.logs import say
+from penstock.logs import say, say_rescued
 from penstock.worker.status import Pulse
 
 _log: Final = logging.getLogger("penstock.supervisor")
@@ -119,6 +120,10 @@ def cleaned_up(worker: str, outcomes: int, rescued: int) -> None:
     if outcomes or rescued:
         event = "dead worker seen to"
         say(_log, logging.INFO, event, worker=worker, settled=outcomes, rescued=rescued)
+
+
+def rescued(jobs: Sequence[Job]) -> None:
+    say_rescued(_log, jobs)
 
 
 def left_to_leader(worker: str, why: Exception | str) -> None:

@@ -4,16 +4,12 @@
 -- else costs a claim nothing. A job that ends moves to `history`, which is cut into days, so that what
 -- is old goes by dropping a table. Instants are seconds since 1970 as the server's clock says.
 --
--- A claim changes no column that an index knows, and every page has room for it: so the row stays where
--- it is, and no index is written to. The price: a job that runs still stands in the claim index, where
--- claimers pass it over, and what runs is found through `claim`.
---
 -- Everything is written as in the schema `penstock`; another name is put in its place when it is run.
 
 CREATE TABLE penstock.migration (version integer PRIMARY KEY, at double precision NOT NULL);
 
 -- The order of both tables is the same, so that a row moves as it is. What has a fixed width comes
--- first, what can be large after it; last what only a live job has.
+-- first, what can be large after it.
 CREATE TABLE penstock.live (
   entry          bigint           NOT NULL,                 -- its first ticket
   seq            bigint           NOT NULL,
@@ -26,6 +22,7 @@ CREATE TABLE penstock.live (
   claimed_at     double precision,
   finished_at    double precision,
   progress       double precision,
+  revision       bigint           NOT NULL DEFAULT 0,       -- grows with every change but `started` and progress
   attempt        integer          NOT NULL DEFAULT 0,
   failures       integer          NOT NULL DEFAULT 0,
   crashes        integer          NOT NULL DEFAULT 0,
@@ -54,67 +51,43 @@ CREATE TABLE penstock.live (
   errors         text COLLATE "C",                          -- JSON array, one object per bad attempt
   payload        bytea            NOT NULL,
   result         bytea,
-  in_line        boolean          NOT NULL DEFAULT true,    -- not scheduled; a claim leaves it as it is
-  was_claimed    boolean          NOT NULL DEFAULT false,   -- before it waited again
-  claim          bigint,                                    -- while it runs: its number
-  waits_until    double precision,                          -- while it waits: when it expires
-  cancels        text COLLATE "C",                          -- while it runs: who is to cancel it
   CONSTRAINT live_id PRIMARY KEY (id),
   -- What is in no index that fits its state would never be found. The view of all jobs leaves out the
   -- table where a state cannot be.
   CONSTRAINT live_state CHECK (
-    state IN ('scheduled', 'ready', 'running') AND in_line = (state <> 'scheduled')
-    AND waits_until IS NOT DISTINCT FROM CASE WHEN state <> 'running' THEN expires_at END)
+    state IN ('scheduled', 'ready') OR (state = 'running' AND worker IS NOT NULL))
 ) WITH (
-  -- A claim of all jobs of a page fits on it; each grows by the name of its worker.
-  fillfactor = 40,
+  -- Room for the starts and the progress of some jobs of a page: those are in no index, so the row stays on it.
+  fillfactor = 90,
   -- Rows live for seconds: the dead ones have to go at once, whatever the size of the table.
   autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
   autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000,
   autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_insert_scale_factor = 0.2
 );
 
--- Law 7: only what could start now stands in the claim index, and what has.
+-- Law 7: only what could start now stands in the claim index.
 CREATE INDEX live_claim     ON penstock.live (queue, priority, place, seq)
-       WHERE in_line AND hold IS NULL;
+       WHERE state = 'ready' AND hold IS NULL;
 -- Due jobs, over all queues for promotion, and by queue for "when is my next one due".
-CREATE INDEX live_due       ON penstock.live (run_at, seq)         WHERE NOT in_line;
-CREATE INDEX live_due_in    ON penstock.live (queue, run_at)       WHERE NOT in_line;
+CREATE INDEX live_due       ON penstock.live (run_at, seq)         WHERE state = 'scheduled';
+CREATE INDEX live_due_in    ON penstock.live (queue, run_at)       WHERE state = 'scheduled';
 CREATE INDEX live_held      ON penstock.live (hold, queue, seq)    WHERE hold IS NOT NULL;
 CREATE INDEX live_unhold    ON penstock.live (hold_until, seq)     WHERE hold_until IS NOT NULL;
 CREATE INDEX live_unhold_in ON penstock.live (queue, hold_until)   WHERE hold_until IS NOT NULL;
-CREATE INDEX live_expiry    ON penstock.live (waits_until, seq)    WHERE waits_until IS NOT NULL;
+CREATE INDEX live_expiry    ON penstock.live (expires_at, seq)
+       WHERE expires_at IS NOT NULL AND state <> 'running';
 -- What was claimed before and waits again: in an ordered queue no other job passes it.
-CREATE INDEX live_open      ON penstock.live (queue, priority, place, seq) WHERE was_claimed;
+CREATE INDEX live_open      ON penstock.live (queue, priority, place, seq)
+       WHERE claimed_at IS NOT NULL AND state <> 'running';
+-- What runs, by queue for limits, and within that by worker.
+CREATE INDEX live_running   ON penstock.live (queue, worker)       WHERE state = 'running';
 -- Every turn of a worker asks for this one, and it is nearly always empty.
-CREATE INDEX live_cancels   ON penstock.live (cancels, id)         WHERE cancels IS NOT NULL;
-
--- Where in a line the jobs stand that one turn gave to a worker: every job that runs is within the claim
--- that it has the number of. How many still run is counted in the step that ends an attempt; with the
--- last one the claim goes.
-CREATE TABLE penstock.claim (
-  number     bigint           NOT NULL,
-  priority   bigint           NOT NULL,
-  from_place double precision NOT NULL,
-  from_seq   bigint           NOT NULL,
-  to_place   double precision NOT NULL,
-  to_seq     bigint           NOT NULL,
-  jobs       bigint           NOT NULL,
-  queue      text COLLATE "C" NOT NULL,
-  worker     text COLLATE "C" NOT NULL,
-  CONSTRAINT claim_number PRIMARY KEY (number, queue, priority)
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
-        autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX claim_worker ON penstock.claim (worker);
-CREATE INDEX claim_queue  ON penstock.claim (queue);
-CREATE SEQUENCE penstock.claims AS bigint;
+CREATE INDEX live_cancels   ON penstock.live (worker, id)          WHERE cancel_reason IS NOT NULL;
 
 -- Finished jobs by the day they ended (UTC). There is no default partition: a missing day is made when
 -- it is missed, and a row in a default one would have to be moved out first.
 CREATE TABLE penstock.history (LIKE penstock.live INCLUDING DEFAULTS) PARTITION BY RANGE (finished_at);
 ALTER TABLE penstock.history ALTER COLUMN finished_at SET NOT NULL;
-ALTER TABLE penstock.history ALTER COLUMN in_line     DROP NOT NULL, ALTER COLUMN in_line     DROP DEFAULT,
-                             ALTER COLUMN was_claimed DROP NOT NULL, ALTER COLUMN was_claimed DROP DEFAULT;
 CREATE INDEX history_id       ON penstock.history (id);
 CREATE INDEX history_entry    ON penstock.history (entry);
 CREATE INDEX history_finished ON penstock.history USING brin (finished_at) WITH (pages_per_range = 32);
@@ -161,28 +134,31 @@ CREATE TABLE penstock.worker (
   info      text NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
--- Until when, and for how long it was given: more than that cannot be left unless the clock went back.
-CREATE TABLE penstock.term (
-  one    boolean PRIMARY KEY DEFAULT true CHECK (one),
-  holder text COLLATE "C" NOT NULL,
-  epoch  bigint NOT NULL,
-  until  double precision NOT NULL,
-  ttl    double precision NOT NULL
+-- Small named values. Until when, and for how long it was given: more than that cannot be left unless the clock
+-- went back. The leader's term is one of them, written every few seconds.
+CREATE TABLE penstock.cell (
+  name    text COLLATE "C" PRIMARY KEY,
+  value   bytea,
+  version bigint NOT NULL,
+  until   double precision,
+  ttl     double precision
 ) WITH (fillfactor = 50);
-INSERT INTO penstock.term (holder, epoch, until, ttl) VALUES ('', 0, 0, 0);
-
-CREATE TABLE penstock.cell (name text COLLATE "C" PRIMARY KEY, value bytea, version bigint NOT NULL);
 
 -- Processes that sleep and want to be woken (law 11): one that is about to sleep says so, then looks once
 -- more. Lost in a crash of the server, which wakes them all anyway.
 CREATE UNLOGGED TABLE penstock.sleeper (
   id    text COLLATE "C" PRIMARY KEY,
-  kind  text COLLATE "C" NOT NULL,                          -- 'work', 'done', 'orders', 'news' or 'any'
+  kind  text COLLATE "C" NOT NULL,                          -- 'work', 'done', 'control', 'changed' or 'other'
   until double precision NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
 CREATE SEQUENCE penstock.ticket AS bigint;
 
--- Grows when a job that keeps an old ticket becomes ready: claimers who remember where the line begins
--- look from its start again.
-CREATE SEQUENCE penstock.lowered AS bigint;
+-- A job of this queue became ready with an old ticket, a minute ago at most: claimers that remember where the
+-- line begins look from its start again. Rows are only added, so that no step waits for another.
+CREATE TABLE penstock.lowered (
+  queue  text COLLATE "C" NOT NULL,
+  number bigint           GENERATED ALWAYS AS IDENTITY,
+  at     double precision NOT NULL DEFAULT extract(epoch FROM clock_timestamp())
+);
+CREATE INDEX lowered_queue ON penstock.lowered (queue, number);

@@ -26,174 +26,323 @@ CREATE FUNCTION penstock.now() RETURNS double precision LANGUAGE sql VOLATILE AS
 $$;
 
 -- The lock of the step that counts and claims in a limited, ordered or fair queue, until the transaction ends.
+-- It is tried and never waited for: the transaction has outcomes that others wait for.
 CREATE FUNCTION penstock.try_queue(queue_ text) RETURNS boolean LANGUAGE sql VOLATILE AS $$
   SELECT pg_catalog.pg_try_advisory_xact_lock(
     pg_catalog.hashtext('penstock.queue'), pg_catalog.hashtext(queue_))
 $$;
 
--- The same, with some patience: the step that has it ends within milliseconds. A lock that is waited for in
--- the usual way would end the whole turn when the wait is too long.
-CREATE FUNCTION penstock.await_queue(queue_ text) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-  FOR try_ IN 1..50 LOOP
-    IF penstock.try_queue(queue_) THEN
-      RETURN true;
-    END IF;
-    PERFORM pg_sleep(0.002);
-  END LOOP;
-  RETURN false;
-END $$;
-
 -- --- in -------------------------------------------------------------------------------------------
 
--- Store jobs that have nothing but a task and a payload, all of one kind. An id that is known is an
--- error here: the whole batch goes the long way then. `since_` is when the first of the ids was made: no
--- job can have ended before that, so only the days after it are searched; null: these ids
--- cannot have been sent before.
-CREATE FUNCTION penstock.put_plain(
-  ids_ text, payloads_ text, task_ text, queue_ text, priority_ bigint, by_ text,
-  since_ double precision) RETURNS void LANGUAGE plpgsql
+-- A batch comes as columns, each one text: `\x1f` stands between its items, and an item that is `\x1e` is
+-- null. If an item has one of these, a mark that no item has follows each. A column that is null has its
+-- default for all jobs, one with a single item has that for all.
+
+-- The items of a column; those of one that is sent once are null for all jobs but the first.
+CREATE FUNCTION penstock.items(column_ text, mark_ text) RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
+  SELECT pg_catalog.string_to_array(column_, e'\x1f' || mark_, e'\x1e' || mark_)
+$$;
+
+-- What all jobs have that say nothing else: the single item of a column.
+CREATE FUNCTION penstock.common(column_ text, mark_ text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN pg_catalog.strpos(column_, e'\x1f' || mark_) = 0 THEN column_ END
+$$;
+
+-- Store jobs; returns a row for each that is not stored: its number, from 1 on, the job that is there
+-- instead, and whether its id or its unique key was taken. No id is in a batch twice.
+--
+-- Ids are looked for in the ledger, then keys are taken, then ids: what is refused takes nothing. If an id
+-- turns out to be taken all the same, everything is undone (PS001, or a violation of `live_id`), and the
+-- caller tries again carefully: then the jobs are searched first. `since_` is when the first of the ids was
+-- made: no job can have ended before that, so only the days after it are searched; null: these ids cannot
+-- have been sent before. `is_ours_` says that no caller's transaction is around it: then a lock that another
+-- open transaction has is waited for only for a moment, and `contested` says which job it was.
+CREATE FUNCTION penstock.put(
+  ids_ text, payloads_ text, is_binary_ boolean, tasks_ text, queues_ text, priorities_ text, by_ text,
+  delays_ text, run_at_ text, expires_in_ text, keys_ text, names_ text, tags_ text, correlation_ids_ text,
+  at_most_once_ text, remember_ text, uniques_ text, unique_until_ text, unique_for_ text, mark_ text,
+  since_ double precision, is_careful_ boolean, is_ours_ boolean)
+RETURNS TABLE (number bigint, owner text, because text) LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = '100ms' AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
 DECLARE
-  now_  double precision := penstock.now();
-  list_ text[] := string_to_array(ids_, e'\x1f');
-  hold_ text;
+  now_     double precision := penstock.now();
+  list_    text[] := CASE ids_ WHEN '' THEN ARRAY[''] ELSE penstock.items(ids_, mark_) END;
+  refused_ bigint[] := '{}';
+  losers_  bigint[];
+  owners_  text[];
+  all_payload_     text := penstock.common(payloads_, mark_);
+  all_task_        text := penstock.common(tasks_, mark_);
+  all_queue_       text := coalesce(penstock.common(queues_, mark_), 'default');
+  all_priority_    bigint := coalesce(penstock.common(priorities_, mark_), '5');
+  all_by_          text := coalesce(penstock.common(by_, mark_), '');
+  all_delay_       double precision := coalesce(penstock.common(delays_, mark_), '0');
+  all_run_at_      double precision := penstock.common(run_at_, mark_);
+  all_expires_in_  double precision := penstock.common(expires_in_, mark_);
+  all_key_         text := penstock.common(keys_, mark_);
+  all_name_        text := penstock.common(names_, mark_);
+  all_tags_        text := penstock.common(tags_, mark_);
+  all_correlation_ text := penstock.common(correlation_ids_, mark_);
+  all_once_        boolean := coalesce(penstock.common(at_most_once_, mark_), 'f');
+  all_unique_      text := penstock.common(uniques_, mark_);
+  all_until_       text := penstock.common(unique_until_, mark_);
 BEGIN
-  IF EXISTS (SELECT FROM penstock.queue WHERE name = queue_ AND fair) THEN
-    hold_ := 'unplaced';
+  IF is_ours_ THEN
+    PERFORM set_config('lock_timeout', '100ms', true);
   END IF;
-  INSERT INTO penstock.live (entry, seq, priority, enqueued_at, id, task, queue, state, enqueued_by, hold,
-                             hold_cause, payload)
-  SELECT job.ticket, job.ticket, priority_, now_, job.id, task_, queue_, 'ready', by_, hold_,
-         CASE WHEN hold_ IS NOT NULL THEN queue_ END, convert_to(job.payload, 'UTF8')
-    FROM (SELECT nextval('penstock.ticket') AS ticket, given.id, given.payload
-            FROM unnest(list_, string_to_array(payloads_, e'\x1f')) AS given (id, payload)) AS job;
+  IF num_nonnulls(delays_, run_at_, expires_in_, tags_, remember_, unique_until_, unique_for_) > 0 THEN
+    PERFORM penstock.check_columns(
+      list_, penstock.items(delays_, mark_), penstock.items(run_at_, mark_),
+      penstock.items(expires_in_, mark_), penstock.items(remember_, mark_),
+      penstock.items(unique_for_, mark_), penstock.items(unique_until_, mark_), penstock.items(tags_, mark_));
+  END IF;
+  IF is_careful_ OR remember_ IS NOT NULL THEN
+    refused_ := penstock.known(list_, penstock.items(remember_, mark_), penstock.common(remember_, mark_),
+                               CASE WHEN is_careful_ THEN since_ END, now_);
+    RETURN QUERY SELECT given.number, list_[given.number], 'id' FROM unnest(refused_) AS given (number);
+  END IF;
+  IF uniques_ IS NOT NULL THEN
+    SELECT lost.numbers_, lost.owners_ INTO losers_, owners_
+      FROM penstock.take_keys(list_, penstock.items(uniques_, mark_), all_unique_,
+                              penstock.items(unique_for_, mark_), penstock.common(unique_for_, mark_),
+                              refused_, now_, is_careful_) AS lost;
+    IF losers_ <> '{}' AND since_ IS NOT NULL AND NOT is_careful_ THEN
+      -- An id counts before a key, and these may be taken.
+      RAISE EXCEPTION USING ERRCODE = 'PS001', MESSAGE = 'an id may be taken';
+    END IF;
+    RETURN QUERY SELECT lost.number, lost.owner, 'unique'
+                   FROM unnest(losers_, owners_) AS lost (number, owner);
+    refused_ := refused_ || losers_;
+  END IF;
+  IF remember_ IS NOT NULL THEN
+    PERFORM penstock.remember(list_, penstock.items(remember_, mark_), penstock.common(remember_, mark_),
+                              refused_, now_);
+  END IF;
+
+  INSERT INTO penstock.live (
+    entry, seq, priority, enqueued_at, run_at, expires_at, at_most_once, id, task, queue, state, enqueued_by,
+    hold, hold_cause, key, unique_key, unique_until, name, correlation_id, tags, payload)
+  SELECT job.ticket, job.ticket, coalesce(job.priority::bigint, all_priority_), now_,
+         CASE WHEN job.run_at IS NOT NULL OR job.due_at > now_ THEN job.due_at END,
+         now_ + job.expires_in, coalesce(job.once::boolean, all_once_), job.id, coalesce(job.task, all_task_),
+         job.queue, CASE WHEN job.due_at > now_ THEN 'scheduled' ELSE 'ready' END,
+         coalesce(job.by, all_by_), CASE WHEN job.due_at <= now_ AND decided.fair THEN 'unplaced' END,
+         CASE WHEN job.due_at <= now_ AND decided.fair THEN job.queue END,
+         coalesce(job.key, all_key_), coalesce(job.unique_key, all_unique_),
+         nullif(coalesce(job.unique_until, all_until_), 'done'), coalesce(job.name, all_name_),
+         coalesce(job.correlation_id, all_correlation_), coalesce(job.tags, all_tags_),
+         CASE WHEN is_binary_ THEN decode(job.payload, 'hex') ELSE convert_to(job.payload, 'UTF8') END
+    FROM (SELECT nextval('penstock.ticket') AS ticket, given.id, given.task, given.priority, given.by,
+                 given.key, given.name, given.tags, given.correlation_id, given.once, given.unique_key,
+                 given.unique_until, coalesce(given.payload, all_payload_, '') AS payload,
+                 coalesce(given.queue, all_queue_) AS queue,
+                 coalesce(given.run_at::double precision, all_run_at_) AS run_at,
+                 coalesce(given.expires_in::double precision, all_expires_in_) AS expires_in,
+                 coalesce(given.run_at::double precision, all_run_at_,
+                          now_ + coalesce(given.delay::double precision, all_delay_)) AS due_at
+            FROM unnest(list_, penstock.items(payloads_, mark_), penstock.items(tasks_, mark_),
+                        penstock.items(queues_, mark_), penstock.items(priorities_, mark_),
+                        penstock.items(by_, mark_), penstock.items(delays_, mark_),
+                        penstock.items(run_at_, mark_), penstock.items(expires_in_, mark_),
+                        penstock.items(keys_, mark_), penstock.items(names_, mark_),
+                        penstock.items(tags_, mark_), penstock.items(correlation_ids_, mark_),
+                        penstock.items(at_most_once_, mark_), penstock.items(uniques_, mark_),
+                        penstock.items(unique_until_, mark_)) WITH ORDINALITY
+                   AS given (id, payload, task, queue, priority, by, delay, run_at, expires_in, key, name,
+                             tags, correlation_id, once, unique_key, unique_until, number)
+           WHERE given.number <> ALL (refused_)) AS job
+    LEFT JOIN penstock.queue AS decided ON decided.name = job.queue;
   -- Asked after the insert: a step that ends a job of this id at this moment has committed by now, or kept
   -- the insert waiting.
-  IF since_ IS NOT NULL AND EXISTS (
-       SELECT FROM penstock.history WHERE id = ANY (list_) AND finished_at >= least(since_, now_) - 86400)
-  THEN
-    RAISE EXCEPTION USING ERRCODE = 'PS001', MESSAGE = 'an id is known already';
+  IF since_ IS NOT NULL THEN
+    IF refused_ <> '{}' THEN
+      list_ := ARRAY(SELECT given.id FROM unnest(list_) WITH ORDINALITY AS given (id, number)
+                      WHERE given.number <> ALL (refused_));
+    END IF;
+    IF EXISTS (SELECT FROM penstock.history WHERE id = ANY (list_)
+                  AND finished_at >= least(since_, now_) - 86400) THEN
+      RAISE EXCEPTION USING ERRCODE = 'PS001', MESSAGE = 'an id is taken';
+    END IF;
   END IF;
 END $$;
 
--- Store jobs of any kind, from a JSON array of drafts; a receipt for each, in order. `tell_` says that
--- the transaction is the caller's own: then nothing of ours can look for sleepers after the commit, and how long to
--- wait for an id or a key that another open transaction has is the caller's to say. Ours waits for a moment,
--- and names the draft that has to be tried later by itself (law 10).
-CREATE FUNCTION penstock.put(drafts_ text, tell_ boolean DEFAULT false)
-RETURNS TABLE (id text, created boolean, because text) LANGUAGE plpgsql
-SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_bitmapscan = off AS $$
-#variable_conflict use_column
+-- A role that may enqueue may send anything. A row that a worker could not read would stop all that meet it.
+CREATE FUNCTION penstock.check_columns(
+  ids_ text[], delays_ text[], run_at_ text[], expires_in_ text[], remember_ text[], unique_for_ text[],
+  unique_until_ text[], tags_ text[]) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  now_    double precision := penstock.now();
-  draft   record;
-  run_at_ double precision;
-  is_due  boolean;
-  hold_   text;
-  ticket_ bigint;
-  owner_  text;
-  index_  bigint := -1;
+  id_ text;
 BEGIN
-  IF NOT tell_ THEN
-    PERFORM set_config('lock_timeout', '100ms', true);
+  SELECT given.id INTO id_
+    FROM unnest(ids_, delays_::double precision[], run_at_::double precision[],
+                expires_in_::double precision[], remember_::double precision[],
+                unique_for_::double precision[], unique_until_, tags_)
+           AS given (id, delay, run_at, expires_in, remember, unique_for, unique_until, tags)
+   WHERE given.unique_until NOT IN ('done', 'start')
+      OR greatest(abs(given.delay), abs(given.run_at), abs(given.expires_in), abs(given.remember),
+                  abs(given.unique_for)) > 1e300
+      OR json_typeof(given.tags::json) <> 'array'
+      OR given.tags::jsonb @? 'strict $[*] ? (@.type() != "string")'
+   LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = format(
+      'job %L has a time that is not finite, or words that are none', id_);
   END IF;
+END $$;
+
+-- The numbers of jobs whose ids are taken: by the ledger, where a person chose them; by a job that lives or
+-- ended after `since_`, if that is given. Only looked at, not locked: what a foreign transaction found taken
+-- must not wait for its end. Asked one after the other: a plan for both at once reads all of a table.
+CREATE FUNCTION penstock.known(
+  ids_ text[], remember_ text[], all_remember_ text, since_ double precision, now_ double precision)
+RETURNS bigint[] LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+  remembered_ text[] := '{}';
+  stored_     text[] := '{}';
+BEGIN
+  IF remember_ IS NOT NULL THEN
+    remembered_ := ARRAY(SELECT id FROM penstock.ledger WHERE id = ANY (ids_) AND until > now_);
+  END IF;
+  IF since_ IS NOT NULL THEN
+    stored_ := ARRAY(SELECT id FROM penstock.live    WHERE id = ANY (ids_) UNION ALL
+                     SELECT id FROM penstock.history WHERE id = ANY (ids_)
+                        AND finished_at >= least(since_, now_) - 86400);
+  END IF;
+  IF remembered_ = '{}' AND stored_ = '{}' THEN
+    RETURN '{}';
+  END IF;
+  RETURN ARRAY(
+    SELECT given.number FROM unnest(ids_, remember_) WITH ORDINALITY AS given (id, remember, number)
+     WHERE given.id = ANY (stored_)
+        OR (given.id = ANY (remembered_)
+            AND coalesce(given.remember, all_remember_)::double precision > 0));
+END $$;
+
+-- Write ids that a person chose into the ledger. One that is there already was written since we looked.
+CREATE FUNCTION penstock.remember(
+  ids_ text[], remember_ text[], all_remember_ text, refused_ bigint[], now_ double precision)
+RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  wanted_ bigint;
+  rows_   bigint;
+BEGIN
+  WITH given AS MATERIALIZED (
+    SELECT each.id, now_ + coalesce(each.remember, all_remember_)::double precision AS until
+      FROM unnest(ids_, remember_) WITH ORDINALITY AS each (id, remember, number)
+     WHERE coalesce(each.remember, all_remember_)::double precision > 0 AND each.number <> ALL (refused_)
+  ), written AS (
+    INSERT INTO penstock.ledger AS mine (id, until) SELECT id, until FROM given ORDER BY id
+    ON CONFLICT (id) DO UPDATE SET until = excluded.until WHERE mine.until <= now_
+    RETURNING 1)
+  SELECT (SELECT count(*) FROM given), (SELECT count(*) FROM written) INTO wanted_, rows_;
+  IF rows_ < wanted_ THEN
+    RAISE EXCEPTION USING ERRCODE = 'PS001', MESSAGE = 'an id is taken';
+  END IF;
+END $$;
+
+-- Give free keys to jobs, each to the first of the batch that wants it; returns those that found theirs
+-- taken, and the owners. A key that is taken is only read: a lock on it would keep its owner from ending. So
+-- is one that is over, if another transaction has it just now; what that does with it decides.
+CREATE FUNCTION penstock.take_keys(
+  ids_ text[], keys_ text[], all_key_ text, for_ text[], all_for_ text, refused_ bigint[],
+  now_ double precision, is_careful_ boolean,
+  OUT numbers_ bigint[], OUT owners_ text[]) LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  wanted_ bigint;
+  rows_   bigint;
+BEGIN
+  -- What is over, and what an id had in an earlier life, if it is known to be free again.
+  DELETE FROM penstock.unique_key WHERE key = ANY (ARRAY(
+    SELECT mine.key FROM unnest(ids_, keys_) WITH ORDINALITY AS given (id, key, number)
+      JOIN penstock.unique_key AS mine ON mine.key = coalesce(given.key, all_key_)
+     WHERE given.number <> ALL (refused_)
+       AND (NOT (mine.held OR mine.until > now_) OR (is_careful_ AND mine.owner = given.id))
+       FOR UPDATE OF mine SKIP LOCKED));
+  WITH given AS MATERIALIZED (
+    SELECT coalesce(each.key, all_key_) AS key, each.id, each.number,
+           now_ + coalesce(each.for_, all_for_, '0')::double precision AS until
+      FROM unnest(ids_, keys_, for_) WITH ORDINALITY AS each (id, key, for_, number)
+     WHERE coalesce(each.key, all_key_) IS NOT NULL AND each.number <> ALL (refused_)
+  ), taken AS (
+    INSERT INTO penstock.unique_key (key, owner, until, held)
+    SELECT DISTINCT ON (key) key, id, until, true FROM given ORDER BY key, number
+    ON CONFLICT (key) DO NOTHING
+    RETURNING 1)
+  SELECT (SELECT count(*) FROM given), (SELECT count(*) FROM taken) INTO wanted_, rows_;
+  numbers_ := '{}';
+  IF rows_ = wanted_ THEN
+    RETURN;
+  END IF;
+  SELECT array_agg(given.number), array_agg(mine.owner) INTO numbers_, owners_
+    FROM unnest(ids_, keys_) WITH ORDINALITY AS given (id, key, number)
+    JOIN penstock.unique_key AS mine ON mine.key = coalesce(given.key, all_key_)
+   WHERE given.number <> ALL (refused_) AND mine.owner <> given.id AND (mine.held OR mine.until > now_);
+  IF rows_ + coalesce(cardinality(numbers_), 0) <> wanted_ THEN
+    -- One was given back at this moment, or taken for the same job by another way.
+    RAISE EXCEPTION USING ERRCODE = 'PS001', MESSAGE = 'a unique key was taken or given back meanwhile';
+  END IF;
+END $$;
+
+-- Which job of a batch cannot be stored while another transaction is open that has its id or its key; null:
+-- all can by now. Each is tried, and nothing of it stays.
+CREATE FUNCTION penstock.contested(ids_ text, uniques_ text, mark_ text) RETURNS bigint LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '10ms' AS $$
+DECLARE
+  draft   record;
+  number_ bigint;
+BEGIN
   FOR draft IN
-    SELECT * FROM json_to_recordset(drafts_::json) AS given (
-      id text, task text, payload text, payload64 text, queue text, priority bigint,
-      delay double precision, run_at double precision, expires_in double precision,
-      remember double precision, since double precision, key text, "unique" text, unique_until text,
-      unique_for double precision, at_most_once boolean, name text, tags json, correlation_id text,
-      enqueued_by text)
+    SELECT * FROM unnest(penstock.items(ids_, mark_), penstock.items(uniques_, mark_)) WITH ORDINALITY
+               AS given (id, key, number)
   LOOP
-    -- A role that may enqueue may send anything. A row that a worker could not read would stop all that
-    -- meet it.
-    IF draft.unique_until NOT IN ('done', 'start')
-       OR coalesce(draft.run_at, 0) + coalesce(draft.delay, 0) + coalesce(draft.expires_in, 0)
-          + coalesce(draft.remember, 0) + coalesce(draft.unique_for, 0) NOT BETWEEN -1e300 AND 1e300
-       OR (draft.tags IS NOT NULL AND (
-             json_typeof(draft.tags) <> 'array'
-             OR draft.tags::text::jsonb @? 'strict $[*] ? (@.type() != "string")')) THEN
-      RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = format(
-        'job %L has a time that is not finite, or words that are none', draft.id);
+    number_ := draft.number;
+    INSERT INTO penstock.ledger (id, until) VALUES (draft.id, 0) ON CONFLICT (id) DO NOTHING;
+    IF draft.key IS NOT NULL THEN
+      INSERT INTO penstock.unique_key (key, owner, until, held) VALUES (draft.key, '', 0, true)
+      ON CONFLICT (key) DO NOTHING;
     END IF;
-    index_ := index_ + 1;
-    -- An id counts before a unique key. Only looked at, not locked: what a foreign transaction found
-    -- taken must not wait for its end.
-    IF EXISTS (SELECT FROM penstock.live WHERE live.id = draft.id)
-       OR (draft.remember > 0 AND EXISTS (
-             SELECT FROM penstock.ledger WHERE ledger.id = draft.id AND ledger.until > now_))
-       -- Who has its key already was stored before, and its window must go on as it is.
-       OR (EXISTS (SELECT FROM penstock.unique_key AS mine
-                    WHERE mine.key = draft.unique AND mine.owner = draft.id)
-           AND EXISTS (SELECT FROM penstock.history WHERE history.id = draft.id
-                          AND history.finished_at >= least(draft.since, now_) - 86400)) THEN
-      RETURN QUERY VALUES (draft.id, false, 'id');
-      CONTINUE;
-    END IF;
-    IF draft.unique IS NOT NULL THEN
-      owner_ := penstock.take_key(draft.unique, draft.id, now_, now_ + coalesce(draft.unique_for, 0));
-      IF owner_ IS NOT NULL THEN
-        -- The id may be known, too: then it is what counts.
-        IF EXISTS (SELECT FROM penstock.history WHERE history.id = draft.id
-                      AND history.finished_at >= least(draft.since, now_) - 86400) THEN
-          RETURN QUERY VALUES (draft.id, false, 'id');
-        ELSE
-          RETURN QUERY VALUES (owner_, false, 'unique');
-        END IF;
-        CONTINUE;
-      END IF;
-    END IF;
-    run_at_ := coalesce(draft.run_at, now_ + coalesce(draft.delay, 0));
-    is_due := run_at_ <= now_;
-    hold_ := CASE WHEN is_due AND EXISTS (
-               SELECT FROM penstock.queue WHERE queue.name = draft.queue AND queue.fair) THEN 'unplaced' END;
-    ticket_ := nextval('penstock.ticket');
-    INSERT INTO penstock.live AS job (
-      entry, seq, priority, enqueued_at, run_at, expires_at, at_most_once, id, task, queue, state,
-      enqueued_by, hold, hold_cause, key, unique_key, unique_until, name, correlation_id, tags, payload,
-      in_line, waits_until)
-    VALUES (
-      ticket_, ticket_, coalesce(draft.priority, 5), now_,
-      CASE WHEN draft.run_at IS NOT NULL OR NOT is_due THEN run_at_ END, now_ + draft.expires_in,
-      coalesce(draft.at_most_once, false), draft.id, draft.task, coalesce(draft.queue, 'default'),
-      CASE WHEN is_due THEN 'ready' ELSE 'scheduled' END, coalesce(draft.enqueued_by, ''), hold_,
-      CASE WHEN hold_ IS NOT NULL THEN draft.queue END, draft.key, draft.unique,
-      nullif(draft.unique_until, 'done'), draft.name, draft.correlation_id, draft.tags::text,
-      CASE WHEN draft.payload64 IS NOT NULL THEN decode(draft.payload64, 'base64')
-           ELSE convert_to(coalesce(draft.payload, '{}'), 'UTF8') END,
-      is_due, now_ + draft.expires_in)
-    ON CONFLICT (id) DO NOTHING;
-    IF NOT FOUND OR EXISTS (
-         SELECT FROM penstock.history WHERE history.id = draft.id
-            AND history.finished_at >= least(draft.since, now_) - 86400) THEN
-      IF FOUND THEN
-        DELETE FROM penstock.live AS job WHERE job.entry = ticket_ AND job.id = draft.id;
-      END IF;
-      -- If the same draft was stored at this moment by another way, the key is that job's.
-      DELETE FROM penstock.unique_key WHERE unique_key.key = draft.unique AND unique_key.owner = draft.id
-         AND NOT EXISTS (SELECT FROM penstock.live AS job
-                          WHERE job.id = draft.id AND job.unique_key = draft.unique);
-      RETURN QUERY VALUES (draft.id, false, 'id');
-      CONTINUE;
-    END IF;
-    IF draft.remember > 0 THEN
-      INSERT INTO penstock.ledger (id, until) VALUES (draft.id, now_ + draft.remember)
-      ON CONFLICT (id) DO UPDATE SET until = excluded.until;
-    END IF;
-    RETURN QUERY VALUES (draft.id, true, NULL);
+    INSERT INTO penstock.live (entry, seq, priority, enqueued_at, id, task, queue, state, payload)
+    VALUES (0, 0, 0, 0, draft.id, '', '', 'ready', '') ON CONFLICT (id) DO NOTHING;
   END LOOP;
-  IF tell_ THEN
-    PERFORM pg_notify('penstock.wake', 'work');
-  END IF;
-EXCEPTION WHEN lock_not_available THEN
-  IF tell_ THEN
-    RAISE;
-  END IF;
-  RAISE EXCEPTION USING ERRCODE = 'PS003', MESSAGE = 'an open transaction has this id or unique key',
-    DETAIL = index_;
+  number_ := NULL;
+  RAISE EXCEPTION USING ERRCODE = 'PS005', MESSAGE = 'nothing of it stays';
+EXCEPTION WHEN lock_not_available OR SQLSTATE 'PS005' THEN
+  RETURN number_;
+END $$;
+
+-- Store jobs in a transaction of the caller, from a JSON object of the columns by their names. Nothing of
+-- ours can look for sleepers after the commit, so the wake-up goes with it; and how long to wait for an id or a
+-- key that another open transaction has is the caller's to say.
+CREATE FUNCTION penstock.put_json(columns_ text)
+RETURNS TABLE (number bigint, owner text, because text) LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  given record;
+BEGIN
+  SELECT * INTO given FROM json_to_record(columns_::json) AS each (
+    ids text, payloads text, is_binary boolean, tasks text, queues text, priorities text, enqueued_by text, delays text,
+    run_at text, expires_in text, keys text, names text, tags text, correlation_ids text, at_most_once text,
+    remember text, uniques text, unique_until text, unique_for text, mark text, since double precision);
+  FOR try_ IN 1..5 LOOP
+    BEGIN
+      RETURN QUERY SELECT * FROM penstock.put(
+        given.ids, given.payloads, coalesce(given.is_binary, false), given.tasks, given.queues,
+        given.priorities, given.enqueued_by, given.delays, given.run_at, given.expires_in, given.keys, given.names,
+        given.tags, given.correlation_ids, given.at_most_once, given.remember, given.uniques,
+        given.unique_until, given.unique_for, coalesce(given.mark, ''), coalesce(given.since, 0), true, false);
+      EXIT;
+    EXCEPTION WHEN unique_violation OR SQLSTATE 'PS001' THEN
+      IF try_ = 5 THEN
+        RAISE;
+      END IF;
+    END;
+  END LOOP;
+  PERFORM pg_notify('penstock.wake', 'work');
 END $$;
 
 -- --- unique keys (law 13) ---------------------------------------------------------------------------

@@ -11,13 +11,14 @@ DECLARE
 BEGIN
   WITH old AS MATERIALIZED (
     SELECT ctid AS tid FROM penstock.live
-     WHERE waits_until IS NOT NULL AND waits_until <= now_ ORDER BY waits_until, seq LIMIT limit_ FOR UPDATE SKIP LOCKED
+     WHERE expires_at IS NOT NULL AND expires_at <= now_ AND state <> 'running'
+     ORDER BY expires_at, seq LIMIT limit_ FOR UPDATE SKIP LOCKED
   ), gone AS (
     DELETE FROM penstock.live AS job USING old WHERE job.ctid = old.tid RETURNING job.*
   ), ended AS (
     INSERT INTO penstock.history
     SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress,
-           attempt, failures, crashes, rescues, signed_attempt, started, at_most_once, id, task, queue,
+           revision + 1, attempt, failures, crashes, rescues, signed_attempt, started, at_most_once, id, task, queue,
            'cancelled', worker, enqueued_by, NULL, NULL, key, unique_key, unique_until, name,
            correlation_id, signed_by, NULL, 'expired', note, tags, errors, payload, NULL
       FROM gone
@@ -46,19 +47,19 @@ BEGIN
            CASE WHEN job.state = 'scheduled' THEN nextval('penstock.ticket') END AS ticket
       FROM (SELECT both_.tid FROM (
               (SELECT ctid AS tid, run_at AS at, seq FROM penstock.live
-                WHERE NOT in_line AND run_at <= now_ ORDER BY run_at, seq LIMIT limit_)
+                WHERE state = 'scheduled' AND run_at <= now_ ORDER BY run_at, seq LIMIT limit_)
               UNION ALL
               (SELECT ctid, hold_until, seq FROM penstock.live
                 WHERE hold_until IS NOT NULL AND hold_until <= now_ ORDER BY hold_until, seq LIMIT limit_)
             ) AS both_ ORDER BY both_.at, both_.seq LIMIT limit_) AS head
       JOIN penstock.live AS job ON job.ctid = head.tid
-       AND (NOT job.in_line AND job.run_at <= now_ OR job.hold_until <= now_)
+       AND (job.state = 'scheduled' AND job.run_at <= now_ OR job.hold_until <= now_)
        FOR UPDATE OF job SKIP LOCKED) AS due;
   IF tids_ IS NULL THEN
     RETURN 0;
   END IF;
   UPDATE penstock.live AS job
-     SET state = 'ready', in_line = true, seq = due.ticket, place = 0,
+     SET state = 'ready', seq = due.ticket, place = 0, revision = job.revision + 1,
          hold = CASE WHEN queue.fair THEN 'unplaced' END,
          hold_cause = CASE WHEN queue.fair THEN job.queue END
     FROM unnest(tids_, tickets_) AS due (tid, ticket) CROSS JOIN LATERAL (
@@ -68,11 +69,15 @@ BEGIN
    WHERE job.ctid = due.tid AND due.ticket IS NOT NULL;
   GET DIAGNOSTICS rows_ = ROW_COUNT;
   IF rows_ < cardinality(tids_) THEN
-    UPDATE penstock.live AS job SET hold = NULL, hold_cause = NULL, hold_until = NULL
-      FROM unnest(tids_, tickets_) AS due (tid, ticket)
-     WHERE job.ctid = due.tid AND due.ticket IS NULL;
-    GET DIAGNOSTICS unheld_ = ROW_COUNT;
-    PERFORM nextval('penstock.lowered');
+    WITH lifted AS (
+      UPDATE penstock.live AS job
+         SET hold = NULL, hold_cause = NULL, hold_until = NULL, revision = job.revision + 1
+        FROM unnest(tids_, tickets_) AS due (tid, ticket)
+       WHERE job.ctid = due.tid AND due.ticket IS NULL
+      RETURNING job.queue
+    ), told AS (
+      INSERT INTO penstock.lowered (queue) SELECT DISTINCT queue FROM lifted)
+    SELECT count(*) INTO unheld_ FROM lifted;
     rows_ := rows_ + unheld_;
   END IF;
   RETURN rows_;
@@ -101,7 +106,8 @@ BEGIN
                  WHERE queue = queue_ AND priority = job.priority), 0),
       (SELECT next_place FROM penstock.spot
         WHERE queue = queue_ AND priority = job.priority AND key = job.key));
-    UPDATE penstock.live SET place = place_, hold = NULL, hold_cause = NULL, hold_until = NULL
+    UPDATE penstock.live SET place = place_, hold = NULL, hold_cause = NULL, hold_until = NULL,
+                             revision = revision + 1
      WHERE id = job.id;
     INSERT INTO penstock.spot (queue, priority, key, next_place)
     VALUES (queue_, job.priority, job.key,
@@ -113,7 +119,7 @@ BEGIN
 END $$;
 
 -- Place what waits in all fair queues. One that is locked has a placer. Returns how many.
-CREATE FUNCTION penstock.place_all(limit_ bigint, is_patient boolean) RETURNS bigint LANGUAGE plpgsql
+CREATE FUNCTION penstock.place_all(limit_ bigint) RETURNS bigint LANGUAGE plpgsql
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_bitmapscan = off AS $$
 DECLARE
   name_ text;
@@ -121,7 +127,7 @@ DECLARE
 BEGIN
   FOR name_ IN SELECT name FROM penstock.queue WHERE fair ORDER BY name LOOP
     IF EXISTS (SELECT FROM penstock.live WHERE hold = 'unplaced' AND queue = name_)
-       AND (penstock.try_queue(name_) OR is_patient AND penstock.await_queue(name_)) THEN
+       AND penstock.try_queue(name_) THEN
       rows_ := rows_ + penstock.place(name_, limit_);
     END IF;
   END LOOP;

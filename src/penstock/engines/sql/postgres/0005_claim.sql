@@ -1,197 +1,215 @@
 -- Which jobs are next in line, of one queue or of several.
 
+-- Law 7: what could start now. The claim index has this condition, and no other statement repeats it.
+CREATE VIEW penstock.line AS
+SELECT ctid AS tid, live.* FROM penstock.live WHERE state = 'ready' AND hold IS NULL;
+
+-- What a claimer compares, by queue: another number after each job that became ready with an old ticket.
+CREATE FUNCTION penstock.lowered_in(queues_ text[]) RETURNS bigint[] LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+BEGIN
+  RETURN ARRAY(SELECT coalesce((SELECT sum(number) FROM penstock.lowered WHERE queue = mine.name), 0)::bigint
+                 FROM unnest(queues_) WITH ORDINALITY AS mine (name, nth) ORDER BY mine.nth);
+END $$;
+
+-- How many jobs each queue may give: as many as are wanted, unless something was decided about it. The queues
+-- that are `ordered_` give one, found by `next_ordered`. One whose lock another claimer has is skipped this
+-- time: to wait would keep the outcomes of this turn from being committed.
+CREATE FUNCTION penstock.rooms(
+  queues_ text[], want_ bigint,
+  OUT rooms_ bigint[], OUT ordered_ bigint[], OUT fair_ text[], OUT is_skipped_ boolean) LANGUAGE plpgsql AS $$
+DECLARE
+  decided record;
+BEGIN
+  rooms_ := array_fill(want_, ARRAY[cardinality(queues_)]);
+  ordered_ := '{}'; fair_ := '{}'; is_skipped_ := false;
+  FOR decided IN
+    SELECT mine.number, queue.* FROM unnest(queues_) WITH ORDINALITY AS mine (name, number)
+      JOIN penstock.queue AS queue ON queue.name = mine.name
+  LOOP
+    IF NOT decided.paused AND (decided.most IS NOT NULL OR decided.ordered OR decided.fair) THEN
+      IF NOT penstock.try_queue(decided.name) THEN
+        rooms_[decided.number] := 0;
+        is_skipped_ := true;
+        CONTINUE;
+      END IF;
+      -- The step that had the lock may have decided otherwise.
+      SELECT decided.number, queue.* INTO decided FROM penstock.queue AS queue WHERE queue.name = decided.name;
+    END IF;
+    IF decided.paused THEN
+      rooms_[decided.number] := 0;
+      CONTINUE;
+    END IF;
+    IF decided.fair THEN
+      fair_ := fair_ || decided.name;
+    END IF;
+    IF decided.most IS NOT NULL THEN
+      rooms_[decided.number] := greatest(0, least(
+        want_, decided.most - penstock.count_running(decided.name, decided.most)));
+    END IF;
+    IF decided.ordered THEN
+      IF rooms_[decided.number] > 0 THEN
+        ordered_ := ordered_ || decided.number;
+      END IF;
+      rooms_[decided.number] := 0;
+    END IF;
+  END LOOP;
+END $$;
+
+-- What choosing has to know of a job: the number of its queue among those asked for, and where its row is.
+CREATE TYPE penstock.head AS (
+  queue bigint, tid tid, priority bigint, at_most_once boolean, starts_unique boolean);
+
+-- The first jobs of some queues that this worker could have, locked, each queue by its own ranges of the claim
+-- index (law 9). A range begins after the ticket where this claimer has found the line to begin, or at the
+-- start of it: dead entries in front of it are not walked again. Tasks to avoid, jobs that run at most once
+-- and those that have expired are filtered while walking; all are rare. What another claimer has locked is
+-- skipped.
+CREATE FUNCTION penstock.heads(
+  queues_ text[], looks_ bigint[], slots_ bigint, avoid_ text[], least_ bigint, now_ double precision,
+  range_queue_ bigint[], from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[],
+  to_priority_ bigint[]) RETURNS SETOF penstock.head LANGUAGE plpgsql
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_sort = off AS $$
+BEGIN
+  RETURN QUERY
+  SELECT mine.number, head.tid, head.priority, head.at_most_once, head.starts_unique
+    FROM unnest(queues_, looks_) WITH ORDINALITY AS mine (queue, looks, number)
+   CROSS JOIN LATERAL (
+    SELECT head.* FROM unnest(range_queue_, from_priority_, from_place_, from_seq_, to_priority_)
+                         AS part (queue, from_priority, from_place, from_seq, to_priority)
+     CROSS JOIN LATERAL (
+      SELECT job.tid, job.priority, job.at_most_once, job.unique_until IS NOT NULL AS starts_unique
+        FROM penstock.line AS job
+       WHERE job.queue = mine.queue
+         AND (job.priority, job.place, job.seq) > (part.from_priority, part.from_place, part.from_seq)
+         AND job.priority <= least(part.to_priority, least_)
+         AND job.task <> ALL (avoid_) AND (slots_ > 0 OR NOT job.at_most_once)
+         AND (job.expires_at IS NULL OR job.expires_at > now_)
+       ORDER BY job.priority, job.place, job.seq LIMIT mine.looks FOR UPDATE SKIP LOCKED) AS head
+     WHERE part.queue = mine.number
+     LIMIT mine.looks) AS head
+   WHERE mine.looks > 0;
+END $$;
+
 -- The job of an ordered queue that runs next, if this worker could have it: the one that is open and
 -- waits, or the first in line; what it cannot have is not passed over. The caller has the queue's lock
 -- and knows that none of its jobs runs.
 CREATE FUNCTION penstock.next_ordered(
-  queue_ text, slots_ bigint, avoid_ text[], least_ bigint, is_fair boolean, now_ double precision)
-RETURNS TABLE (tid tid, priority bigint, at_most_once boolean, starts_unique boolean) LANGUAGE plpgsql
+  number_ bigint, queue_ text, slots_ bigint, avoid_ text[], least_ bigint, now_ double precision)
+RETURNS SETOF penstock.head LANGUAGE plpgsql
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_sort = off AS $$
-#variable_conflict use_column
+DECLARE
+  head record;
 BEGIN
   IF EXISTS (SELECT FROM penstock.live
-              WHERE queue = queue_ AND was_claimed AND state IN ('scheduled', 'ready')
+              WHERE queue = queue_ AND claimed_at IS NOT NULL AND state <> 'running'
                 AND (expires_at IS NULL OR expires_at > now_)) THEN
-    RETURN QUERY
-    SELECT job.ctid, job.priority, job.at_most_once, job.unique_until IS NOT NULL
-      FROM penstock.live AS job
-     WHERE queue = queue_ AND was_claimed AND state IN ('scheduled', 'ready')
-       AND state = 'ready' AND priority <= least_
-       AND (hold IS NULL OR (is_fair AND hold = 'unplaced'))
-       AND task <> ALL (avoid_) AND (slots_ > 0 OR NOT at_most_once)
+    SELECT job.ctid AS tid, job.* INTO head FROM penstock.live AS job
+     WHERE queue = queue_ AND claimed_at IS NOT NULL AND state <> 'running' AND state = 'ready'
+       AND (hold IS NULL OR hold = 'unplaced')
        AND (expires_at IS NULL OR expires_at > now_)
+       AND priority <= least_ AND task <> ALL (avoid_) AND (slots_ > 0 OR NOT at_most_once)
      ORDER BY priority, place, seq LIMIT 1 FOR UPDATE SKIP LOCKED;
   ELSE
-    RETURN QUERY
-    SELECT head.tid, head.priority, head.at_most_once, head.starts_unique FROM (
-      SELECT job.ctid AS tid, job.priority, job.at_most_once, job.unique_until IS NOT NULL AS starts_unique,
-             job.priority <= least_ AND job.task <> ALL (avoid_)
-             AND (slots_ > 0 OR NOT job.at_most_once) AS fits
-        FROM penstock.live AS job
-       WHERE queue = queue_ AND in_line AND hold IS NULL AND state = 'ready'
-         AND (expires_at IS NULL OR expires_at > now_)
-       ORDER BY priority, place, seq LIMIT 1 FOR UPDATE SKIP LOCKED) AS head
-     WHERE head.fits;
+    SELECT * INTO head FROM penstock.line AS job
+     WHERE job.queue = queue_ AND (job.expires_at IS NULL OR job.expires_at > now_)
+     ORDER BY job.priority, job.place, job.seq LIMIT 1 FOR UPDATE SKIP LOCKED;
+  END IF;
+  IF head.priority <= least_ AND head.task <> ALL (avoid_) AND (slots_ > 0 OR NOT head.at_most_once) THEN
+    RETURN NEXT ROW(number_, head.tid, head.priority, head.at_most_once, head.unique_until IS NOT NULL)::penstock.head;
   END IF;
 END $$;
 
--- The first jobs of one queue, by its own ranges of the claim index (law 9). A range begins after the
--- ticket where this claimer has found the line to begin, or at the start of it: dead entries in front of
--- it are not walked again. Tasks to avoid, jobs that run at most once and those that have expired are
--- filtered while walking; all are rare.
-CREATE FUNCTION penstock.head(
-  queue_ text, want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, now_ double precision,
-  is_locking boolean, from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[],
-  to_priority_ bigint[])
-RETURNS TABLE (tid tid, priority bigint, at_most_once boolean, starts_unique boolean) LANGUAGE plpgsql
-SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_sort = off AS $$
-#variable_conflict use_column
+-- Merge the heads of several queues: priority first, among queues of one priority turns, within a queue its
+-- own order (core.job.choose says the same). `used_` are the queues of all that were chosen or passed over.
+CREATE FUNCTION penstock.merge(
+  heads_ penstock.head[], count_ bigint, want_ bigint, slots_ bigint,
+  OUT tids_ tid[], OUT passed_ boolean, OUT used_ bigint[]) LANGUAGE plpgsql AS $$
+DECLARE
+  level_ bigint;
+  turn_  bigint := 0;
+  taken_ tid[];
+  from_  bigint[];
+  skips_ boolean;
 BEGIN
-  IF is_locking THEN
-    RETURN QUERY
-    SELECT head.* FROM unnest(from_priority_, from_place_, from_seq_, to_priority_)
-                         AS part (from_priority, from_place, from_seq, to_priority)
-     CROSS JOIN LATERAL (
-      SELECT job.ctid, job.priority, job.at_most_once, job.unique_until IS NOT NULL
-        FROM penstock.live AS job
-       WHERE job.queue = queue_ AND job.in_line AND job.hold IS NULL AND job.state = 'ready'
-         AND (job.priority, job.place, job.seq) > (part.from_priority, part.from_place, part.from_seq)
-         AND job.priority <= least(part.to_priority, least_)
-         AND job.task <> ALL (avoid_) AND (slots_ > 0 OR NOT job.at_most_once)
-         AND (job.expires_at IS NULL OR job.expires_at > now_)
-       ORDER BY job.priority, job.place, job.seq LIMIT want_ FOR UPDATE SKIP LOCKED) AS head
-     LIMIT want_;
-  ELSE
-    RETURN QUERY
-    SELECT head.* FROM unnest(from_priority_, from_place_, from_seq_, to_priority_)
-                         AS part (from_priority, from_place, from_seq, to_priority)
-     CROSS JOIN LATERAL (
-      SELECT job.ctid, job.priority, job.at_most_once, job.unique_until IS NOT NULL
-        FROM penstock.live AS job
-       WHERE job.queue = queue_ AND job.in_line AND job.hold IS NULL AND job.state = 'ready'
-         AND (job.priority, job.place, job.seq) > (part.from_priority, part.from_place, part.from_seq)
-         AND job.priority <= least(part.to_priority, least_)
-         AND job.task <> ALL (avoid_) AND (slots_ > 0 OR NOT job.at_most_once)
-         AND (job.expires_at IS NULL OR job.expires_at > now_)
-       ORDER BY job.priority, job.place, job.seq LIMIT want_) AS head
-     LIMIT want_;
-  END IF;
+  tids_ := '{}'; passed_ := false; used_ := '{}';
+  -- Level by level, each beginning with the queue after the one that came last.
+  FOR level_ IN SELECT DISTINCT head.priority FROM unnest(heads_) AS head ORDER BY 1 LOOP
+    EXIT WHEN cardinality(tids_) >= want_;
+    SELECT array_agg(line.tid ORDER BY line.number) FILTER (WHERE NOT line.is_passed),
+           array_agg(line.queue ORDER BY line.number), coalesce(bool_or(line.is_passed), false)
+      INTO taken_, from_, skips_
+      FROM (SELECT ranked.*, count(*) FILTER (WHERE NOT ranked.is_passed) OVER (ORDER BY ranked.number) AS kept
+              FROM (SELECT turns.tid, turns.queue, turns.number,
+                           turns.at_most_once AND turns.number > slots_ - cardinality(tids_) AS is_passed
+                      FROM (SELECT rounds.*, row_number() OVER (ORDER BY rounds.round, rounds.turn) AS number
+                              FROM (SELECT head.*, (head.queue - 1 - turn_ + count_) % count_ AS turn,
+                                           row_number() OVER (PARTITION BY head.queue ORDER BY head.place) AS round
+                                      FROM unnest(heads_) WITH ORDINALITY AS head (
+                                             queue, tid, priority, at_most_once, starts_unique, place)
+                                     WHERE head.priority = level_) AS rounds) AS turns) AS ranked) AS line
+     WHERE line.kept <= want_ - cardinality(tids_);
+    tids_ := tids_ || coalesce(taken_, '{}');
+    used_ := used_ || coalesce(from_, '{}');
+    passed_ := passed_ OR skips_;
+    turn_ := coalesce(from_[cardinality(from_)] % count_, turn_);
+  END LOOP;
 END $$;
 
--- Choose among several queues: priority first, among queues of one priority turns, within a queue its
--- own order (core.job.choose says the same). Returns the rows' places in the order of the claim, and
--- whether one of them gives its unique key back when it starts.
+-- Choose the next jobs of these queues; returns where their rows are, in the order of the claim, whether one of
+-- them gives its unique key back when it starts, and whether a job that runs at most once was passed over.
 --
--- First no row is locked: of every queue as many are looked at as are wanted in all. Those that another
--- claimer took meanwhile are replaced by locking as we look.
+-- At first each queue is looked at for its share of what is wanted and a little more. Where all of that was
+-- used, the line may have had more to say: it is looked at once more, for all that is wanted.
 CREATE FUNCTION penstock.choose(
-  queues_ text[], want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, now_ double precision,
-  is_locking boolean, range_queue_ bigint[], from_priority_ bigint[], from_place_ double precision[],
+  queues_ text[], rooms_ bigint[], ordered_ bigint[], want_ bigint, slots_ bigint, avoid_ text[], least_ bigint,
+  now_ double precision, range_queue_ bigint[], from_priority_ bigint[], from_place_ double precision[],
   from_seq_ bigint[], to_priority_ bigint[],
-  OUT tids_ tid[], OUT starts_unique_ boolean, OUT is_fair_ boolean, OUT passed_ boolean,
-  OUT is_contended_ boolean) LANGUAGE plpgsql
+  OUT tids_ tid[], OUT starts_unique_ boolean, OUT passed_ boolean) LANGUAGE plpgsql
 SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-  decided  penstock.queue;
-  room_    bigint;
-  lines_   tid[] := '{}';
-  at_      bigint[] := '{}';
-  urgent_  bigint[] := '{}';
-  once_    boolean[] := '{}';
-  level_   bigint;
-  turn_    bigint := 0;
-  count_   bigint := cardinality(queues_);
-  taken_   tid[];
-  seen_    bigint;
-  last_    bigint;
-  frees_   boolean;
-  heads_   tid[];
-  levels_  bigint[];
-  onces_   boolean[];
+  count_ bigint := cardinality(queues_);
+  share_ bigint := CASE WHEN count_ = 1 THEN want_ ELSE ceil(want_::numeric / count_) + 2 END;
+  looks_ bigint[] := ARRAY(SELECT least(room, share_) FROM unnest(rooms_) AS room);
+  heads_ penstock.head[];
+  used_  bigint[];
+  again_ bigint[];
 BEGIN
-  tids_ := '{}'; starts_unique_ := false; is_fair_ := false; passed_ := false; is_contended_ := false;
-  FOR number_ IN 1..count_ LOOP
-    room_ := want_;
-    SELECT * INTO decided FROM penstock.queue WHERE name = queues_[number_];
-    IF FOUND THEN
-      CONTINUE WHEN decided.paused;
-      IF decided.most IS NOT NULL OR decided.ordered OR decided.fair THEN
-        IF NOT penstock.await_queue(queues_[number_]) THEN
-          is_contended_ := true;
-          CONTINUE;
-        END IF;
-        -- The step that had the lock may have decided otherwise.
-        SELECT * INTO decided FROM penstock.queue WHERE name = queues_[number_];
-        CONTINUE WHEN decided.paused;
-        IF decided.most IS NOT NULL THEN
-          room_ := least(want_, decided.most - penstock.count_running(
-            queues_[number_], greatest(1, decided.most - want_ + 1)));
-          CONTINUE WHEN room_ <= 0;
-        END IF;
-        is_fair_ := is_fair_ OR decided.fair;
-      END IF;
+  IF count_ = 1 AND ordered_ = '{}' THEN
+    -- The usual case: there is nothing to merge.
+    SELECT coalesce(array_agg(head.tid), '{}'), coalesce(bool_or(head.starts_unique), false),
+           coalesce(bool_or(head.at_most_once), false)
+      INTO tids_, starts_unique_, passed_
+      FROM penstock.heads(queues_, looks_, slots_, avoid_, least_, now_, range_queue_, from_priority_, from_place_,
+                          from_seq_, to_priority_) AS head;
+    IF NOT passed_ THEN
+      RETURN;
     END IF;
-    IF decided.ordered IS TRUE THEN
-      SELECT array_agg(head.tid), array_agg(head.priority), array_agg(head.at_most_once),
-             bool_or(head.starts_unique)
-        INTO heads_, levels_, onces_, frees_
-        FROM penstock.next_ordered(queues_[number_], slots_, avoid_, least_, decided.fair, now_) AS head;
-    ELSE
-      SELECT array_agg(head.tid), array_agg(head.priority), array_agg(head.at_most_once),
-             bool_or(head.starts_unique)
-        INTO heads_, levels_, onces_, frees_
-        FROM penstock.head(
-          queues_[number_], room_, slots_, avoid_, least_, now_, is_locking OR count_ = 1,
-          ARRAY(SELECT part.a FROM unnest(range_queue_, from_priority_) AS part (q, a) WHERE q = number_),
-          ARRAY(SELECT part.a FROM unnest(range_queue_, from_place_) AS part (q, a) WHERE q = number_),
-          ARRAY(SELECT part.a FROM unnest(range_queue_, from_seq_) AS part (q, a) WHERE q = number_),
-          ARRAY(SELECT part.a FROM unnest(range_queue_, to_priority_) AS part (q, a) WHERE q = number_)
-        ) AS head;
-    END IF;
-    CONTINUE WHEN heads_ IS NULL;
-    lines_ := lines_ || heads_;
-    urgent_ := urgent_ || levels_;
-    once_ := once_ || onces_;
-    at_ := at_ || array_fill(number_::bigint, ARRAY[cardinality(heads_)]);
-    starts_unique_ := starts_unique_ OR frees_;
-  END LOOP;
-
-  -- Level by level, each beginning with the queue after the one that came last.
-  FOR level_ IN SELECT DISTINCT line.priority FROM unnest(urgent_) AS line (priority) ORDER BY 1 LOOP
-    EXIT WHEN cardinality(tids_) >= want_;
-    SELECT array_agg(line.tid ORDER BY line.round, line.turn) FILTER (
-             WHERE line.number <= slots_ - cardinality(tids_) OR NOT line.once),
-           bool_or(line.number > slots_ - cardinality(tids_) AND line.once),
-           (array_agg(line.queue ORDER BY line.round DESC, line.turn DESC))[1]
-      INTO taken_, frees_, last_
-      FROM (SELECT ranked.*, row_number() OVER (ORDER BY ranked.round, ranked.turn) AS number FROM (
-              SELECT line.tid, line.once, line.queue, row_number() OVER (
-                       PARTITION BY line.queue ORDER BY line.position) AS round,
-                     (line.queue - 1 - turn_ + count_) % count_ AS turn
-                FROM unnest(lines_, at_, urgent_, once_) WITH ORDINALITY
-                       AS line (tid, queue, priority, once, position)
-               WHERE line.priority = level_) AS ranked) AS line;
-    passed_ := passed_ OR frees_;
-    turn_ := last_ % count_;
-    tids_ := tids_ || coalesce(taken_, '{}');
-  END LOOP;
-  tids_ := tids_[1:want_];
-  IF NOT is_locking AND count_ > 1 AND tids_ <> '{}' THEN
-    -- Those that are still free, in their order.
-    seen_ := cardinality(tids_);
-    SELECT coalesce(array_agg(mine.tid), '{}') INTO taken_ FROM penstock.lock_ready(tids_) AS mine (tid);
-    tids_ := taken_;
-    is_contended_ := is_contended_ OR cardinality(tids_) < seen_;
   END IF;
+  heads_ := ARRAY(
+    SELECT head FROM penstock.heads(queues_, looks_, slots_, avoid_, least_, now_, range_queue_, from_priority_,
+                                    from_place_, from_seq_, to_priority_) AS head
+    UNION ALL
+    SELECT head FROM unnest(ordered_) AS mine (number)
+     CROSS JOIN LATERAL penstock.next_ordered(mine.number, queues_[mine.number], slots_, avoid_, least_,
+                                              now_) AS head);
+  SELECT merged.* INTO tids_, passed_, used_ FROM penstock.merge(heads_, count_, want_, slots_) AS merged;
+  IF count_ > 1 THEN
+    again_ := ARRAY(SELECT mine.queue FROM unnest(used_) AS mine (queue)
+                     WHERE looks_[mine.queue] < rooms_[mine.queue]
+                     GROUP BY mine.queue HAVING count(*) = looks_[mine.queue]);
+    IF again_ <> '{}' THEN
+      looks_ := ARRAY(SELECT CASE WHEN mine.number = ANY (again_) THEN mine.room ELSE 0 END
+                        FROM unnest(rooms_) WITH ORDINALITY AS mine (room, number) ORDER BY mine.number);
+      heads_ := ARRAY(
+        SELECT head FROM unnest(heads_) AS head WHERE head.queue <> ALL (again_)
+        UNION ALL
+        SELECT head FROM penstock.heads(queues_, looks_, slots_, avoid_, least_, now_, range_queue_,
+                                        from_priority_, from_place_, from_seq_, to_priority_) AS head);
+      SELECT merged.* INTO tids_, passed_, used_ FROM penstock.merge(heads_, count_, want_, slots_) AS merged;
+    END IF;
+  END IF;
+  starts_unique_ := EXISTS (SELECT FROM unnest(heads_) AS head WHERE head.starts_unique);
 END $$;
-
--- Lock the rows at these places that are still in line; the others are another claimer's.
-CREATE FUNCTION penstock.lock_ready(tids_ tid[]) RETURNS SETOF tid LANGUAGE sql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_indexscan = off
-SET enable_bitmapscan = off AS $$
-  SELECT job.ctid FROM unnest(tids_) WITH ORDINALITY AS chosen (tid, number)
-    JOIN penstock.live AS job ON job.ctid = chosen.tid AND job.state = 'ready'
-   ORDER BY chosen.number FOR UPDATE OF job SKIP LOCKED
-$$;

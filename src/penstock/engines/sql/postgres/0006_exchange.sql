@@ -1,12 +1,195 @@
 -- One turn of a worker, in one call.
+--
+-- What finds rows by their place (ctid) may use no index: a plan that was made while there were hardly any jobs
+-- would read all of them, for each one that is meant. The state is asked so that no index knows it.
 
--- What a turn gives back, a row per job; the first row (number 0) says in `rest` what is not a job.
+-- What a turn gives back, a row per job; the last row (number 0) says in `rest` what is not a job.
 CREATE TYPE penstock.taken AS (
   number bigint, tid text, id text, task text, payload bytea, queue text, priority bigint,
   enqueued_at double precision, enqueued_by text, seq bigint, attempt integer, started boolean,
   rest text);
 
-CREATE TYPE penstock.ticket_line AS (priority bigint, place double precision, seq bigint);
+-- The worker's lease, until the transaction ends: no leader takes it from a worker in its exchange. A lock on
+-- its row would have to be written, and a turn that changes nothing would cost a commit. What can be tried
+-- need not be planned.
+CREATE FUNCTION penstock.hold_lease(worker_ text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF NOT pg_try_advisory_xact_lock_shared(hashtext('penstock.worker'), hashtext(worker_)) THEN
+    PERFORM pg_advisory_xact_lock_shared(hashtext('penstock.worker'), hashtext(worker_));
+  END IF;
+END $$;
+
+-- Attempts that have begun since they were claimed.
+CREATE FUNCTION penstock.begin_attempts(worker_ text, ids_ text[], attempts_ integer[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE penstock.live AS job SET started = true
+    FROM unnest(ids_, attempts_) AS begun (id, attempt)
+   WHERE job.id = begun.id AND job.attempt = begun.attempt AND job.worker = worker_
+     AND job.state = 'running' AND NOT job.started;
+END $$;
+
+-- Where the rows of these jobs are by now.
+CREATE FUNCTION penstock.places(ids_ text[]) RETURNS tid[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN ARRAY(SELECT (SELECT job.ctid FROM penstock.live AS job WHERE job.id = mine.id)
+                 FROM unnest(ids_) WITH ORDINALITY AS mine (id, number) ORDER BY mine.number);
+END $$;
+
+-- End jobs that have succeeded, by their places; returns the ids of those that were inside the fence.
+CREATE FUNCTION penstock.succeed_at(
+  worker_ text, tids_ tid[], ids_ text[], attempts_ integer[], results_ text[], now_ double precision)
+RETURNS text[] LANGUAGE plpgsql SET enable_indexscan = off AS $$
+DECLARE
+  done_   text[];
+  keys_   text[];
+  owners_ text[];
+BEGIN
+  WITH gone AS (
+    DELETE FROM penstock.live AS job
+     USING unnest(tids_, ids_, attempts_, results_) AS done (tid, id, attempt, result)
+     WHERE job.ctid = done.tid AND job.id = done.id AND job.attempt = done.attempt
+       AND job.worker = worker_ AND job.state || '' = 'running'
+    RETURNING job.*, convert_to(done.result, 'UTF8') AS outcome
+  ), ended AS (
+    INSERT INTO penstock.history
+    SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress,
+           revision + 1, attempt, failures, crashes, rescues, signed_attempt, started, at_most_once, id, task,
+           queue, 'succeeded', worker, enqueued_by, NULL, NULL, key, unique_key, unique_until, name,
+           correlation_id, signed_by, NULL, NULL, note, tags, errors, payload, outcome
+      FROM gone
+  )
+  SELECT array_agg(id), array_agg(unique_key) FILTER (WHERE unique_key IS NOT NULL),
+         array_agg(id) FILTER (WHERE unique_key IS NOT NULL)
+    INTO done_, keys_, owners_ FROM gone;
+  IF keys_ IS NOT NULL THEN
+    PERFORM penstock.give_back(keys_, owners_, now_);
+  END IF;
+  RETURN coalesce(done_, '{}');
+END $$;
+
+-- Settle successes. A row that was written to since it was claimed has moved: it is found by its id. Returns
+-- the ids of those that are not inside the fence.
+CREATE FUNCTION penstock.succeed_all(
+  worker_ text, tids_ text[], ids_ text[], attempts_ integer[], results_ text[], now_ double precision)
+RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+  done_ text[] := penstock.succeed_at(worker_, tids_::tid[], ids_, attempts_, results_, now_);
+BEGIN
+  IF cardinality(done_) < cardinality(ids_) THEN
+    done_ := done_ || penstock.succeed_at(worker_, penstock.places(ids_), ids_, attempts_, results_, now_);
+    RETURN ARRAY(SELECT id FROM unnest(ids_) AS given (id) WHERE id <> ALL (done_));
+  END IF;
+  RETURN '{}';
+END $$;
+
+-- The next jobs for this worker, chosen and locked. Of a queue where a job with an old ticket is ready, and of
+-- all if what comes after the bounds is less than wanted and a sweep may be made, the line is looked at
+-- from its start.
+CREATE FUNCTION penstock.pick(
+  queues_ text[], want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, now_ double precision,
+  range_queue_ bigint[], from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[],
+  to_priority_ bigint[], lowered_ bigint[], lowest_ bigint[], sweeps_ boolean, is_decided_ boolean,
+  OUT tids_ tid[], OUT starts_unique_ boolean, OUT passed_ boolean, OUT fair_ text[], OUT is_skipped_ boolean,
+  OUT is_wide_ boolean, OUT took_ double precision) LANGUAGE plpgsql AS $$
+DECLARE
+  rooms_    bigint[] := array_fill(want_, ARRAY[cardinality(queues_)]);
+  ordered_  bigint[] := '{}';
+  begun_at_ timestamptz;
+  is_whole_ boolean[] := ARRAY(SELECT before IS DISTINCT FROM after
+                                 FROM unnest(lowered_, lowest_) AS each (before, after));
+BEGIN
+  is_skipped_ := false; fair_ := '{}'; is_wide_ := true = ALL (is_whole_);
+  IF is_decided_ THEN
+    SELECT room.* INTO rooms_, ordered_, fair_, is_skipped_ FROM penstock.rooms(queues_, want_) AS room;
+  END IF;
+  LOOP
+    begun_at_ := clock_timestamp();
+    IF true = ANY (is_whole_) THEN
+      SELECT array_agg(part.queue), array_agg(part.from_priority), array_agg(part.from_place),
+             array_agg(part.from_seq), array_agg(part.to_priority)
+        INTO range_queue_, from_priority_, from_place_, from_seq_, to_priority_
+        FROM (SELECT * FROM unnest(range_queue_, from_priority_, from_place_, from_seq_, to_priority_)
+                              AS part (queue, from_priority, from_place, from_seq, to_priority)
+               WHERE NOT is_whole_[part.queue]
+              UNION ALL
+              SELECT number, -9223372036854775808, '-Infinity', -9223372036854775808, 9223372036854775807
+                FROM unnest(is_whole_) WITH ORDINALITY AS mine (is_whole, number) WHERE mine.is_whole) AS part;
+    END IF;
+    SELECT picked.* INTO tids_, starts_unique_, passed_
+      FROM penstock.choose(queues_, rooms_, ordered_, want_, slots_, avoid_, least_, now_, range_queue_,
+                           from_priority_, from_place_, from_seq_, to_priority_) AS picked;
+    took_ := extract(epoch FROM clock_timestamp() - begun_at_);
+    EXIT WHEN is_wide_ OR NOT sweeps_ OR cardinality(tids_) >= want_;
+    is_wide_ := true;
+    is_whole_ := array_fill(true, ARRAY[cardinality(queues_)]);
+  END LOOP;
+END $$;
+
+-- Claim these rows, in this order. What few jobs have comes as one text.
+CREATE FUNCTION penstock.take(worker_ text, tids_ tid[], slots_ bigint, now_ double precision)
+RETURNS SETOF penstock.taken LANGUAGE plpgsql SET enable_indexscan = off AS $$
+BEGIN
+  RETURN QUERY
+  UPDATE penstock.live AS job
+     SET state = 'running', revision = job.revision + 1, attempt = job.attempt + 1, worker = worker_,
+         hold = NULL, hold_cause = NULL, hold_until = NULL, claimed_at = now_, progress = NULL, note = NULL,
+         started = job.at_most_once OR (job.crashes = 0 AND (mine.number <= slots_ OR job.rescues > 0))
+    FROM unnest(tids_) WITH ORDINALITY AS mine (tid, number)
+   WHERE job.ctid = mine.tid
+  RETURNING mine.number, job.ctid::text, job.id, job.task, job.payload, job.queue, job.priority,
+            job.enqueued_at, job.enqueued_by, job.seq, job.attempt, job.started,
+            CASE WHEN job.place = 0 AND job.run_at IS NULL AND job.expires_at IS NULL
+                  AND job.failures = 0 AND job.crashes = 0 AND job.rescues = 0 AND job.key IS NULL
+                  AND job.unique_key IS NULL AND job.unique_until IS NULL AND NOT job.at_most_once
+                  AND job.name IS NULL AND job.tags IS NULL AND job.correlation_id IS NULL
+                  AND job.reason IS NULL AND job.errors IS NULL
+                 THEN NULL
+                 ELSE json_build_array(
+                   job.place, job.run_at, job.expires_at, job.failures, job.crashes, job.rescues,
+                   job.key, job.unique_key, coalesce(job.unique_until, 'done'), job.at_most_once,
+                   job.name, coalesce(job.tags, '[]')::json, job.correlation_id, job.reason,
+                   coalesce(job.errors, '[]')::json)::text
+            END;
+END $$;
+
+-- What a claim changes beside the rows that it is about to take: unique keys that were kept until the start, and
+-- the virtual time of fair queues.
+CREATE FUNCTION penstock.note_starts(
+  tids_ tid[], starts_unique_ boolean, fair_ text[], now_ double precision) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  keys_   text[];
+  owners_ text[];
+BEGIN
+  IF starts_unique_ THEN
+    SELECT array_agg(job.unique_key), array_agg(job.id) INTO keys_, owners_
+      FROM unnest(tids_) AS mine (tid) JOIN penstock.live AS job ON job.ctid = mine.tid
+     WHERE job.unique_key IS NOT NULL AND job.unique_until = 'start';
+    PERFORM penstock.give_back(keys_, owners_, now_);
+  END IF;
+  IF fair_ <> '{}' THEN
+    INSERT INTO penstock.lane AS lane (queue, priority, virtual_time)
+    SELECT job.queue, job.priority, max(job.place)
+      FROM unnest(tids_) AS mine (tid) JOIN penstock.live AS job ON job.ctid = mine.tid
+     WHERE job.queue = ANY (fair_)
+     GROUP BY job.queue, job.priority
+    ON CONFLICT (queue, priority)
+    DO UPDATE SET virtual_time = greatest(lane.virtual_time, excluded.virtual_time);
+  END IF;
+END $$;
+
+-- When the next job of these queues falls due. A range of one, so that only the index that begins with the queue
+-- has the order asked for.
+CREATE FUNCTION penstock.due_at(queues_ text[]) RETURNS double precision LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (SELECT min(next.at) FROM unnest(queues_) AS mine (queue) CROSS JOIN LATERAL (
+    (SELECT run_at AS at FROM penstock.live
+      WHERE state = 'scheduled' AND queue BETWEEN mine.queue AND mine.queue ORDER BY queue, run_at LIMIT 1)
+    UNION ALL
+    (SELECT hold_until FROM penstock.live
+      WHERE hold_until IS NOT NULL AND queue BETWEEN mine.queue AND mine.queue
+      ORDER BY queue, hold_until LIMIT 1)) AS next);
+END $$;
 
 -- One turn of a worker: settle its successes, promote what is due, claim. Everything else that can
 -- become of an attempt is settled before this is called, in the same transaction.
@@ -14,104 +197,51 @@ CREATE FUNCTION penstock.exchange(
   worker_ text, tids_ text, ids_ text, attempts_ text, results_ text, begun_ text, begun_attempts_ text,
   queues_ text[], want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, range_queue_ bigint[],
   from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[], to_priority_ bigint[],
-  lowered_ bigint, sweeps_ boolean)
+  lowered_ bigint[], sweeps_ boolean)
 RETURNS SETOF penstock.taken LANGUAGE plpgsql
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_bitmapscan = off SET enable_material = off SET enable_indexscan = on
 SET lock_timeout = '100ms' AS $$
 DECLARE
-  now_       double precision := penstock.now();
-  done_      text[] := string_to_array(ids_, e'\x1f');
-  wanted_    bigint := coalesce(cardinality(done_), 0);
-  settled_   bigint := 0;
-  places_    tid[];
-  numbers_   bigint[];
-  lines_     text[];
-  levels_    bigint[];
-  counts_    bigint[];
-  chosen_    tid[];
-  frees_     boolean := false;
-  fair_      boolean := false;
-  passed_    boolean := false;
-  contended_ boolean := false;
-  keys_      text[];
-  owners_    text[];
-  has_lease_ boolean;
-  cancels_   text[];
-  due_at_    double precision;
-  is_old_    boolean;
+  now_        double precision := penstock.now();
+  picked      record;
+  unsettled_  text[];
+  has_lease_  boolean;
+  cancels_    text[];
+  due_at_     double precision;
+  is_old_     boolean;
   is_decided_ boolean;
-  lowest_    bigint;
-  is_wide_   boolean;
-  begun_at_  timestamptz;
-  took_      double precision;
-  claim_     bigint;
-  first_     penstock.ticket_line;                          -- where they begin and end in their line; a row
-  last_      penstock.ticket_line;                          -- that has just changed is not where it was
+  is_lowered_ boolean;
+  is_skipped_ boolean := false;
+  lowest_     bigint[];
+  claim_      json;
 BEGIN
-  -- Held until the end: no leader ends the lease of a worker in its exchange. A lock on its row would have
-  -- to be written, and a turn that changes nothing would cost a commit. Who tries need not be planned.
-  IF NOT pg_try_advisory_xact_lock_shared(hashtext('penstock.worker'), hashtext(worker_)) THEN
-    PERFORM pg_advisory_xact_lock_shared(hashtext('penstock.worker'), hashtext(worker_));
-  END IF;
+  PERFORM penstock.hold_lease(worker_);
   -- The lease, what is rarely so, and what is told to every worker: asked at once, for each statement
   -- costs as much as what it does.
   SELECT EXISTS (SELECT FROM penstock.worker WHERE id = worker_),
-         EXISTS (SELECT FROM penstock.live WHERE waits_until IS NOT NULL AND waits_until <= now_),
-         least((SELECT run_at FROM penstock.live WHERE NOT in_line ORDER BY run_at, seq LIMIT 1),
+         EXISTS (SELECT FROM penstock.live WHERE expires_at IS NOT NULL AND expires_at <= now_ AND state <> 'running'),
+         least((SELECT run_at FROM penstock.live WHERE state = 'scheduled' ORDER BY run_at, seq LIMIT 1),
                (SELECT hold_until FROM penstock.live WHERE hold_until IS NOT NULL
                  ORDER BY hold_until, seq LIMIT 1)),
-         EXISTS (SELECT FROM penstock.queue),
-         (SELECT last_value + is_called::integer FROM penstock.lowered),
-         (SELECT array_agg(id ORDER BY id) FROM penstock.live WHERE cancels = worker_)
-    INTO has_lease_, is_old_, due_at_, is_decided_, lowest_, cancels_;
+         EXISTS (SELECT FROM penstock.queue), EXISTS (SELECT FROM penstock.lowered),
+         (SELECT array_agg(id ORDER BY id) FROM penstock.live WHERE worker = worker_ AND cancel_reason IS NOT NULL)
+    INTO has_lease_, is_old_, due_at_, is_decided_, is_lowered_, cancels_;
   IF NOT has_lease_ THEN
     RAISE EXCEPTION USING ERRCODE = 'PS002', MESSAGE = 'the worker has no lease';
   END IF;
   IF begun_ IS NOT NULL THEN
-    UPDATE penstock.live AS job SET started = true
-      FROM unnest(string_to_array(begun_, e'\x1f'), string_to_array(begun_attempts_, ',')::integer[])
-             AS begun (id, attempt)
-     WHERE job.id = begun.id AND job.attempt = begun.attempt AND job.worker = worker_
-       AND job.state = 'running' AND NOT job.started;
+    PERFORM penstock.begin_attempts(worker_, string_to_array(begun_, e'\x1f'),
+                                    string_to_array(begun_attempts_, ',')::integer[]);
   END IF;
-
-  IF wanted_ > 0 THEN
-    places_ := string_to_array(tids_, e'\x1f')::tid[];
-    FOR try_ IN 1..2 LOOP
-      -- The state is asked so that no index knows it, and no index is to be read at all: a plan that was made
-      -- while there were hardly any jobs would read all of them, for each one that has ended.
-      SET LOCAL enable_indexscan = off;
-      WITH gone AS (
-        DELETE FROM penstock.live AS job
-         USING unnest(places_, done_, string_to_array(attempts_, ',')::integer[],
-                      string_to_array(results_, e'\x1f', '')) AS done (tid, id, attempt, result)
-         WHERE job.ctid = done.tid AND job.id = done.id AND job.attempt = done.attempt
-           AND job.worker = worker_ AND job.state || '' = 'running' AND job.unique_key IS NULL
-        RETURNING job.*, convert_to(done.result, 'UTF8') AS outcome
-      ), ended AS (
-        INSERT INTO penstock.history
-        SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress,
-               attempt, failures, crashes, rescues, signed_attempt, started, at_most_once, id, task, queue,
-               'succeeded', worker, enqueued_by, NULL, NULL, key, NULL, unique_until, name, correlation_id,
-               signed_by, NULL, NULL, note, tags, errors, payload, outcome
-          FROM gone
-      )
-      SELECT array_agg(each.claim), array_agg(each.queue), array_agg(each.priority), array_agg(each.jobs),
-             settled_ + coalesce(sum(each.jobs), 0)
-        INTO numbers_, lines_, levels_, counts_, settled_
-        FROM (SELECT claim, queue, priority, count(*) AS jobs FROM gone GROUP BY claim, queue, priority) AS each;
-      SET LOCAL enable_indexscan = on;
-      PERFORM penstock.uncount(numbers_, lines_, levels_, counts_);
-      EXIT WHEN settled_ >= wanted_ OR try_ = 2;
-      -- A row that was written to meanwhile has moved: found by its id.
-      places_ := ARRAY(SELECT (SELECT job.ctid FROM penstock.live AS job WHERE job.id = done.id)
-                         FROM unnest(done_) WITH ORDINALITY AS done (id, number) ORDER BY done.number);
-    END LOOP;
-    IF settled_ < wanted_ THEN
-      -- Something has to be looked at one by one: the caller does, and asks again for jobs.
+  IF ids_ IS NOT NULL THEN
+    unsettled_ := penstock.succeed_all(
+      worker_, string_to_array(tids_, e'\x1f'), string_to_array(ids_, e'\x1f'),
+      string_to_array(attempts_, ',')::integer[], string_to_array(results_, e'\x1f', ''), now_);
+    IF unsettled_ <> '{}' THEN
+      -- These have to be looked at: the caller does, and asks again for jobs.
       RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        json_build_object('now', now_, 'unsettled', wanted_ - settled_))::penstock.taken;
+        json_build_object('now', now_, 'unsettled', unsettled_))::penstock.taken;
       RETURN;
     END IF;
   END IF;
@@ -120,149 +250,41 @@ BEGIN
     PERFORM penstock.expire(now_, 500);
   END IF;
   -- One promoter at a time, so that tickets are in the order of the instants. Two conditions: of `null AND
-  -- ...` the rest is evaluated, and where nothing is due all claimers would wait for each other.
+  -- ...` the rest is evaluated, and where nothing is due all claimers would try the lock.
   IF due_at_ <= now_ THEN
-    IF penstock.await_queue('') THEN
-      PERFORM penstock.promote(now_, 500);
-      lowest_ := (SELECT last_value + is_called::integer FROM penstock.lowered);
+    IF penstock.try_queue('') THEN
+      is_lowered_ := penstock.promote(now_, 500) > 0 OR is_lowered_;
+    ELSE
+      is_skipped_ := true;
     END IF;
   END IF;
   IF is_decided_ THEN
-    PERFORM penstock.place_all(20000, true);
+    PERFORM penstock.place_all(20000);
   END IF;
 
   IF want_ > 0 AND queues_ <> '{}' THEN
-    -- If a job with an old ticket is ready, or what comes after the bounds is less than wanted and a sweep
-    -- may be made, look from the start of every line.
-    is_wide_ := lowered_ <> lowest_;
-    LOOP
-      begun_at_ := clock_timestamp();
-      IF is_wide_ THEN
-        SELECT array_agg(number), array_agg(-9223372036854775808), array_agg('-Infinity'::double precision),
-               array_agg(-9223372036854775808), array_agg(9223372036854775807)
-          INTO range_queue_, from_priority_, from_place_, from_seq_, to_priority_
-          FROM generate_series(1, cardinality(queues_)) AS number;
+    lowest_ := CASE WHEN is_lowered_ THEN penstock.lowered_in(queues_)
+                    ELSE array_fill(0::bigint, ARRAY[cardinality(queues_)]) END;
+    SELECT * INTO picked FROM penstock.pick(
+      queues_, want_, slots_, avoid_, least_, now_, range_queue_, from_priority_, from_place_, from_seq_,
+      to_priority_, lowered_, lowest_, sweeps_, is_decided_);
+    IF picked.tids_ <> '{}' THEN
+      IF picked.starts_unique_ OR picked.fair_ <> '{}' THEN
+        PERFORM penstock.note_starts(picked.tids_, picked.starts_unique_, picked.fair_, now_);
       END IF;
-      IF cardinality(queues_) = 1
-         AND NOT (is_decided_ AND EXISTS (SELECT FROM penstock.queue WHERE name = queues_[1])) THEN
-        -- The usual case, without a detour: one queue about which nothing was decided.
-        SELECT array_agg(head.tid), bool_or(head.once), bool_or(head.starts_unique), min(head.priority),
-               max(head.priority), min(head.place), max(head.place), min(head.seq), max(head.seq)
-          INTO chosen_, passed_, frees_, first_.priority, last_.priority, first_.place, last_.place, first_.seq,
-               last_.seq
-          FROM (SELECT head.* FROM unnest(from_priority_, from_place_, from_seq_, to_priority_)
-                                     AS part (from_priority, from_place, from_seq, to_priority)
-                 CROSS JOIN LATERAL (
-                  SELECT job.ctid AS tid, job.at_most_once AS once, job.unique_until IS NOT NULL AS starts_unique,
-                         job.priority, job.place, job.seq
-                    FROM penstock.live AS job
-                   WHERE job.queue = queues_[1] AND job.in_line AND job.hold IS NULL AND job.state = 'ready'
-                     AND (job.priority, job.place, job.seq)
-                           > (part.from_priority, part.from_place, part.from_seq)
-                     AND job.priority <= least(part.to_priority, least_)
-                     AND job.task <> ALL (avoid_) AND (slots_ > 0 OR NOT job.at_most_once)
-                     AND (job.expires_at IS NULL OR job.expires_at > now_)
-                   ORDER BY job.priority, job.place, job.seq LIMIT want_ FOR UPDATE SKIP LOCKED) AS head
-                 LIMIT want_) AS head;
-        IF passed_ THEN
-          -- Beyond the slots they would wait in the worker's hands, and run once all the same.
-          SELECT array_agg(mine.tid ORDER BY mine.number) FILTER (
-                   WHERE mine.number <= slots_ OR NOT job.at_most_once),
-                 bool_or(mine.number > slots_ AND job.at_most_once)
-            INTO chosen_, passed_
-            FROM unnest(chosen_) WITH ORDINALITY AS mine (tid, number)
-            JOIN penstock.live AS job ON job.ctid = mine.tid;
-        END IF;
-      ELSE
-        SELECT picked.tids_, picked.starts_unique_, picked.is_fair_, picked.passed_, picked.is_contended_
-          INTO chosen_, frees_, fair_, passed_, contended_
-          FROM penstock.choose(queues_, want_, slots_, avoid_, least_, now_, false, range_queue_,
-                               from_priority_, from_place_, from_seq_, to_priority_) AS picked;
-        IF contended_ AND coalesce(cardinality(chosen_), 0) = 0 THEN
-          SELECT picked.tids_, picked.starts_unique_, picked.is_fair_, picked.passed_, picked.is_contended_
-            INTO chosen_, frees_, fair_, passed_, contended_
-            FROM penstock.choose(queues_, want_, slots_, avoid_, least_, now_, true, range_queue_,
-                                 from_priority_, from_place_, from_seq_, to_priority_) AS picked;
-        END IF;
-      END IF;
-      took_ := extract(epoch FROM clock_timestamp() - begun_at_);
-      EXIT WHEN is_wide_ OR NOT sweeps_ OR coalesce(cardinality(chosen_), 0) >= want_;
-      is_wide_ := true;
-    END LOOP;
-
-    IF coalesce(cardinality(chosen_), 0) > 0 THEN
-      IF frees_ THEN
-        SELECT array_agg(job.unique_key), array_agg(job.id) INTO keys_, owners_
-          FROM unnest(chosen_) AS mine (tid) JOIN penstock.live AS job ON job.ctid = mine.tid
-         WHERE job.unique_key IS NOT NULL AND job.unique_until = 'start';
-        PERFORM penstock.give_back(keys_, owners_, now_);
-      END IF;
-      IF fair_ THEN
-        INSERT INTO penstock.lane AS lane (queue, priority, virtual_time)
-        SELECT job.queue, job.priority, max(job.place)
-          FROM unnest(chosen_) AS mine (tid) JOIN penstock.live AS job ON job.ctid = mine.tid
-          JOIN penstock.queue AS decided ON decided.name = job.queue AND decided.fair
-         GROUP BY job.queue, job.priority
-        ON CONFLICT (queue, priority)
-        DO UPDATE SET virtual_time = greatest(lane.virtual_time, excluded.virtual_time);
-      END IF;
-      claim_ := nextval('penstock.claims');
-      IF first_.priority = last_.priority THEN
-        INSERT INTO penstock.claim (number, priority, from_place, from_seq, to_place, to_seq, jobs, queue, worker)
-        VALUES (claim_, first_.priority, first_.place, first_.seq, last_.place, last_.seq, cardinality(chosen_),
-                queues_[1], worker_);
-      ELSE
-        PERFORM penstock.note_claim(claim_, worker_, chosen_);
-      END IF;
-      SET LOCAL enable_indexscan = off;
-      RETURN QUERY
-      UPDATE penstock.live AS job
-         SET state = 'running', attempt = job.attempt + 1, worker = worker_, claim = claim_,
-             waits_until = NULL, hold = NULL, hold_cause = NULL,
-             hold_until = NULL, claimed_at = now_, progress = NULL, note = NULL,
-             started = job.at_most_once
-                       OR (job.crashes = 0 AND (mine.number <= slots_ OR job.rescues > 0))
-        FROM unnest(chosen_) WITH ORDINALITY AS mine (tid, number)
-       WHERE job.ctid = mine.tid
-      RETURNING mine.number, job.ctid::text, job.id, job.task, job.payload, job.queue, job.priority,
-                job.enqueued_at, job.enqueued_by, job.seq, job.attempt, job.started,
-                CASE WHEN job.place = 0 AND job.run_at IS NULL AND job.expires_at IS NULL
-                      AND job.failures = 0 AND job.crashes = 0 AND job.rescues = 0 AND job.key IS NULL
-                      AND job.unique_key IS NULL AND job.unique_until IS NULL AND NOT job.at_most_once
-                      AND job.name IS NULL
-                      AND job.tags IS NULL AND job.correlation_id IS NULL AND job.reason IS NULL
-                      AND job.errors IS NULL
-                     THEN NULL
-                     ELSE json_build_array(
-                       job.place, job.run_at, job.expires_at, job.failures, job.crashes, job.rescues,
-                       job.key, job.unique_key, coalesce(job.unique_until, 'done'), job.at_most_once,
-                       job.name, coalesce(job.tags, '[]')::json, job.correlation_id, job.reason,
-                       coalesce(job.errors, '[]')::json)::text
-                END;
-      SET LOCAL enable_indexscan = on;
+      RETURN QUERY SELECT * FROM penstock.take(worker_, picked.tids_, slots_, now_);
     END IF;
+    claim_ := json_build_object(
+      'passed', picked.passed_, 'fair', picked.fair_, 'skipped', is_skipped_ OR picked.is_skipped_,
+      'wide', picked.is_wide_, 'took', picked.took_, 'lowered', lowest_);
   END IF;
 
   -- What was asked at the start, as far as this turn may have changed it.
-  IF cancels_ IS NOT NULL AND wanted_ > 0 THEN
+  IF cancels_ IS NOT NULL AND ids_ IS NOT NULL THEN
     SELECT array_agg(job.id ORDER BY job.id) INTO cancels_
-      FROM penstock.live AS job WHERE job.cancels = worker_;
-  END IF;
-  IF due_at_ IS NOT NULL THEN
-    -- Not of all queues but of these. A range of one, so that only the index of this queue has the order
-    -- asked for.
-    due_at_ := (SELECT min(next.at) FROM unnest(queues_) AS mine (queue) CROSS JOIN LATERAL (
-      (SELECT run_at AS at FROM penstock.live
-        WHERE NOT in_line AND queue BETWEEN mine.queue AND mine.queue ORDER BY queue, run_at LIMIT 1)
-      UNION ALL
-      (SELECT hold_until FROM penstock.live
-        WHERE hold_until IS NOT NULL AND queue BETWEEN mine.queue AND mine.queue
-        ORDER BY queue, hold_until LIMIT 1)) AS next);
+      FROM penstock.live AS job WHERE job.worker = worker_ AND job.cancel_reason IS NOT NULL;
   END IF;
   RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, json_build_object(
-    'now', now_,
-    'due', due_at_,
-    'cancels', cancels_,
-    'passed', coalesce(passed_, false), 'fair', fair_, 'wide', is_wide_, 'took', took_,
-    'lowered', lowest_))::penstock.taken;
+    'now', now_, 'claim', claim_, 'cancels', cancels_,
+    'due', CASE WHEN due_at_ IS NOT NULL THEN penstock.due_at(queues_) END))::penstock.taken;
 END $$;

@@ -21,7 +21,7 @@ DECLARE
   queue_ text COLLATE "C";
 BEGIN
   FOR queue_ IN SELECT name FROM penstock.queue WHERE (most IS NOT NULL OR ordered) AND NOT paused LOOP
-    IF EXISTS (SELECT FROM penstock.live WHERE queue = queue_ AND in_line AND hold IS NULL AND state = 'ready')
+    IF EXISTS (SELECT FROM penstock.line WHERE queue = queue_)
        OR EXISTS (SELECT FROM penstock.live WHERE hold = 'unplaced' AND queue = queue_) THEN
       RETURN true;
     END IF;
@@ -31,9 +31,8 @@ END $$;
 
 -- Wake sleepers of this kind, after a commit; false: there are none. A NOTIFY takes a lock of the whole
 -- cluster while it commits, so none is sent without sleepers; and it says nothing that has to outlive the
--- server, so it need not be on disk. `queue_` has new jobs: if nothing was decided about it that may keep
--- them from being claimed, its name goes along, and a worker that wants them need not look first.
-CREATE FUNCTION penstock.wake(kind_ text, queue_ text DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql
+-- server, so it need not be on disk.
+CREATE FUNCTION penstock.wake(kind_ text) RETURNS boolean LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   now_   double precision := extract(epoch FROM clock_timestamp());
@@ -41,16 +40,13 @@ DECLARE
 BEGIN
   IF kind_ = 'done' AND 'work' = ANY (kinds_) THEN
     IF penstock.has_crowd() THEN
-      kind_ := 'any';
+      kind_ := 'changed';
     END IF;
   END IF;
-  IF kinds_ = '{}' OR NOT (kind_ = 'any' OR kinds_ && ARRAY[kind_, 'any']) THEN
+  IF kinds_ = '{}' OR NOT (kind_ = 'changed' OR kinds_ && ARRAY[kind_, 'changed']) THEN
     RETURN false;
   END IF;
-  IF length(queue_) > 200 OR EXISTS (SELECT FROM penstock.queue WHERE name = queue_) THEN
-    queue_ := NULL;
-  END IF;
   PERFORM set_config('synchronous_commit', 'off', true);
-  PERFORM pg_notify('penstock.wake', kind_ || coalesce(' ' || queue_, ''));
+  PERFORM pg_notify('penstock.wake', kind_);
   RETURN true;
 END $$;

@@ -202,25 +202,24 @@ BEGIN
   NEW.enqueued_by := 'sql:' || session_user;
   why_ := penstock.not_an_object(NEW.payload);
 
-  -- A given id is remembered for 7 days, and may have been used at any time before.
-  IF NOT (SELECT receipt.created FROM penstock.put(json_build_array(json_build_object(
-      'id', NEW.id, 'task', NEW.task, 'payload', NEW.payload, 'queue', NEW.queue,
-      'priority', NEW.priority, 'key', NEW.key, 'name', NEW.name,
-      'tags', CASE WHEN NEW.tags <> '{}' THEN to_json(NEW.tags) END,
-      'correlation_id', NEW.correlation_id, 'run_at', extract(epoch FROM NEW.run_at),
-      'delay', extract(epoch FROM NEW.delay),
-      'expires_in', coalesce(extract(epoch FROM NEW.expires_in)::double precision,
-                             extract(epoch FROM NEW.expires_at)::double precision - now_),
-      'unique', NEW.unique_key, 'unique_until', NEW.unique_until,
-      'unique_for', extract(epoch FROM NEW.unique_for), 'at_most_once', NEW.at_most_once,
-      'enqueued_by', NEW.enqueued_by, 'remember', CASE WHEN is_given THEN 604800 ELSE 0 END,
-      'since', CASE WHEN is_given THEN 0 ELSE now_ END))::text, true) AS receipt) THEN
+  -- A given id is remembered for 7 days, and may have been used at any time before. No text has the mark.
+  PERFORM penstock.put_json(json_build_object(
+    'ids', NEW.id, 'tasks', NEW.task, 'payloads', NEW.payload, 'queues', NEW.queue, 'priorities', NEW.priority,
+    'keys', NEW.key, 'names', NEW.name, 'tags', CASE WHEN NEW.tags <> '{}' THEN to_json(NEW.tags)::text END,
+    'correlation_ids', NEW.correlation_id, 'run_at', extract(epoch FROM NEW.run_at),
+    'delays', extract(epoch FROM NEW.delay),
+    'expires_in', coalesce(extract(epoch FROM NEW.expires_in)::double precision,
+                           extract(epoch FROM NEW.expires_at)::double precision - now_),
+    'uniques', NEW.unique_key, 'unique_until', NEW.unique_until,
+    'unique_for', extract(epoch FROM NEW.unique_for), 'at_most_once', NEW.at_most_once,
+    'enqueued_by', NEW.enqueued_by, 'remember', CASE WHEN is_given THEN 604800 END,
+    'since', CASE WHEN is_given THEN 0 ELSE now_ END, 'mark', gen_random_uuid())::text);
+  IF FOUND THEN
     RETURN NULL;
   END IF;
   IF NEW.expires_at IS NOT NULL THEN
     -- As it was said: on the way through `put` it was a time from now on.
-    UPDATE penstock.live SET expires_at = extract(epoch FROM NEW.expires_at),
-                             waits_until = extract(epoch FROM NEW.expires_at) WHERE id = NEW.id;
+    UPDATE penstock.live SET expires_at = extract(epoch FROM NEW.expires_at) WHERE id = NEW.id;
   END IF;
   IF why_ IS NOT NULL THEN
     PERFORM penstock.quarantine(NEW.id, format('%s: the stored payload is no JSON object: %s', NEW.task, why_));
@@ -252,8 +251,8 @@ BEGIN
   PERFORM penstock.make_day(now_);
   WITH gone AS (DELETE FROM penstock.live WHERE id = id_ RETURNING *)
   INSERT INTO penstock.history
-  SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, NULL, now_, NULL, 0, 0, 0, 0,
-         NULL, false, at_most_once, id, task, queue, 'failed', NULL, enqueued_by, NULL, NULL, key,
+  SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, NULL, now_, NULL, revision + 1,
+         0, 0, 0, 0, NULL, false, at_most_once, id, task, queue, 'failed', NULL, enqueued_by, NULL, NULL, key,
          unique_key, unique_until, name, correlation_id, NULL, NULL, reason_, NULL, tags, NULL, payload, NULL
     FROM gone
   RETURNING unique_key INTO key_;
@@ -333,7 +332,8 @@ BEGIN
   CASE what_
     WHEN 'enqueue' THEN
       EXECUTE format('GRANT INSERT ON penstock.job TO %I', role_);
-      EXECUTE format('GRANT EXECUTE ON FUNCTION penstock.put, penstock.put_plain, penstock.wake TO %I', role_);
+      EXECUTE format('GRANT EXECUTE ON FUNCTION penstock.put, penstock.put_json, penstock.contested, penstock.wake '
+                     'TO %I', role_);
     WHEN 'read' THEN
       EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA %s TO %I', schema_, role_);
       EXECUTE format('GRANT SELECT ON ALL SEQUENCES IN SCHEMA %s TO %I', schema_, role_);

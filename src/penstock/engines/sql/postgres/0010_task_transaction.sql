@@ -10,7 +10,6 @@ SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
   now_ double precision := penstock.now();
   key_ text;
-  counts_ boolean;
 BEGIN
   IF mark_ IS DISTINCT FROM current_setting('penstock_effect.mark', true) THEN
     RAISE EXCEPTION USING ERRCODE = 'PS004', MESSAGE = 'the transaction is not the one that was begun';
@@ -27,11 +26,11 @@ BEGIN
     RETURNING job.*), ended AS (
     INSERT INTO penstock.history
     SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress,
-           attempt, failures, crashes, rescues, signed_attempt, true, at_most_once, id, task, queue,
+           revision + 1, attempt, failures, crashes, rescues, signed_attempt, true, at_most_once, id, task, queue,
            'succeeded', worker, enqueued_by, NULL, NULL, key, unique_key, unique_until, name,
            correlation_id, signed_by, NULL, NULL, note, tags, errors, payload, result_
       FROM gone)
-  SELECT coalesce(unique_key, ''), penstock.uncount(claim, queue, priority) INTO key_, counts_ FROM gone;
+  SELECT coalesce(unique_key, '') INTO key_ FROM gone;
   IF key_ IS NULL THEN
     RETURN false;
   END IF;

@@ -18,14 +18,14 @@ SELECT name, reset_val FROM pg_settings
 SELECT needed.name || ' on ' || this.relname FROM pg_class AS this
  CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS needed (name)
  WHERE this.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'penstock.live'::regclass)
-   AND this.relname IN ('live', 'history', 'ledger', 'unique_key', 'queue', 'lane', 'spot', 'worker', 'claim', 'term',
+   AND this.relname IN ('live', 'history', 'ledger', 'unique_key', 'queue', 'lane', 'spot', 'worker', 'lowered',
                         'cell', 'sleeper')
    AND NOT has_table_privilege(this.oid, needed.name)
 UNION ALL
 SELECT 'EXECUTE on ' || this.proname FROM pg_proc AS this
  WHERE this.pronamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'penstock.live'::regclass)
-   AND this.proname IN ('now', 'put', 'put_plain', 'exchange', 'promote', 'expire', 'look',
-                        'wake', 'doze', 'lead', 'make_day', 'make_days', 'days', 'prune_day')
+   AND this.proname IN ('now', 'put', 'put_json', 'contested', 'exchange', 'promote', 'expire', 'look',
+                        'wake', 'doze', 'make_day', 'make_days', 'days', 'prune_day')
    AND NOT has_function_privilege(this.oid, 'EXECUTE')
 
 -- name: owner
@@ -131,5 +131,5 @@ SET LOCAL enable_indexscan = on; SET LOCAL enable_indexonlyscan = on; SET LOCAL 
 -- name: recount
 -- Asked twice on one snapshot: the table alone and the indexes alone have to say the same.
 SELECT (SELECT count(*) FROM penstock.live WHERE id >= ''),
-       (SELECT count(*) FROM penstock.live WHERE in_line AND hold IS NULL AND queue >= ''),
-       (SELECT count(*) FROM penstock.live WHERE NOT in_line AND run_at > '-infinity')
+       (SELECT count(*) FROM penstock.live WHERE state = 'ready' AND hold IS NULL AND queue >= ''),
+       (SELECT count(*) FROM penstock.live WHERE state = 'scheduled' AND run_at > '-infinity')

@@ -1,20 +1,20 @@
 -- How jobs enter a PostgreSQL store: what is sent by the engine's pool, by blocking callers and on a caller's own
 -- connection.
 
--- name: put_plain
--- Plain jobs of one kind; values are texts.
-SELECT penstock.put_plain($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::text,
-                          $7::double precision)
+-- name: put
+-- Values are texts, so that one statement serves all batches whatever is in them.
+SELECT * FROM penstock.put($1::text, $2::text, $3::boolean, $4::text, $5::text, $6::text, $7::text, $8::text,
+  $9::text, $10::text, $11::text, $12::text, $13::text, $14::text, $15::text, $16::text, $17::text, $18::text,
+  $19::text, $20::text, $21::double precision, $22::boolean, true)
+
+-- name: contested
+SELECT penstock.contested(%s::text, %s::text, %s::text)
 
 -- name: wake
 -- After a blocking caller's commit.
-SELECT penstock.wake('work', $1::text)
-
--- name: put
--- Any other jobs, as JSON.
-SELECT * FROM penstock.put(%s)
+SELECT penstock.wake('work')
 
 -- name: put_for_caller
 -- On a connection of the caller, in its transaction. One value on every driver, so that all that differs is how
--- it is marked. The second argument says that no wake-up of ours comes after the commit: it goes with it.
-SELECT id, created, because FROM penstock.put(:drafts, true)
+-- it is marked.
+SELECT number, owner, because FROM penstock.put_json(:drafts)

@@ -5,12 +5,7 @@
 -- name: exchange
 -- Values are texts, so that one statement serves all exchanges whatever is in them.
 SELECT * FROM penstock.exchange($1, $2, $3, $4, $5, $6, $7, $8::text[], $9, $10, $11::text[], $12,
-  $13::bigint[], $14::bigint[], $15::double precision[], $16::bigint[], $17::bigint[], $18, $19)
-
--- name: lead
--- The term and the workers' beats in one statement: every process asks every few seconds.
-SELECT penstock.lead(%s::text, %s::double precision),
-       coalesce((SELECT jsonb_object_agg(id, beat) FROM penstock.worker), '{}')
+  $13::bigint[], $14::bigint[], $15::double precision[], $16::bigint[], $17::bigint[], $18::bigint[], $19)
 
 -- name: beat
 UPDATE penstock.worker SET beat = beat + 1 WHERE id = %s::text RETURNING 1
@@ -50,37 +45,29 @@ UPDATE penstock.live SET started = true WHERE id = (
      FOR UPDATE SKIP LOCKED)
 
 -- name: save
--- Write back everything that can change in a job's life. One that ran until now leaves its claim. The id is
--- given by itself: joined to the record, a plan made over hardly any jobs would read all of them.
+-- Write back everything that can change in a job's life. The id is given by itself: joined to the record, a plan
+-- made over hardly any jobs would read all of them.
 UPDATE penstock.live AS job
-   SET state = new.state, in_line = new.state <> 'scheduled',
-       was_claimed = CASE WHEN new.state = 'running' THEN job.was_claimed
-                          ELSE new.claimed_at IS NOT NULL END,
-       waits_until = CASE WHEN new.state <> 'running' THEN new.expires_at END,
-       cancels = CASE WHEN new.state = 'running' AND new.cancel_reason IS NOT NULL THEN new.worker END,
+   SET state = new.state, revision = job.revision + 1,
        hold = new.hold, hold_cause = new.hold_cause, hold_until = new.hold_until,
        place = new.place, seq = new.seq, run_at = new.run_at, expires_at = new.expires_at,
        attempt = new.attempt, failures = new.failures, crashes = new.crashes, rescues = new.rescues,
        worker = new.worker, started = new.started, cancel_reason = new.cancel_reason,
        claimed_at = new.claimed_at, reason = new.reason, progress = new.progress, note = new.note,
        errors = new.errors, signed_attempt = coalesce(new.signed_attempt, job.signed_attempt),
-       signed_by = coalesce(new.signed_by, job.signed_by),
-       claim = CASE WHEN new.state = 'running' THEN old.claim END
+       signed_by = coalesce(new.signed_by, job.signed_by)
   FROM json_populate_record(NULL::penstock.live, %(job)s::json) AS new
-  JOIN penstock.live AS old ON old.id = %(id)s::text
  WHERE job.id = %(id)s::text
-RETURNING CASE WHEN job.claim IS NULL THEN penstock.uncount(old.claim, old.queue, old.priority) END
 
 -- name: end
 -- The job leaves the live ones and enters the history of the day. What its record does not say, its
 -- row does.
 WITH new AS (SELECT * FROM json_populate_record(NULL::penstock.live, %(job)s::json)),
      gone AS (DELETE FROM penstock.live AS job WHERE job.id = %(id)s::text
-              RETURNING job.entry, job.signed_attempt, job.signed_by,
-                        penstock.uncount(job.claim, job.queue, job.priority))
+              RETURNING job.entry, job.revision, job.signed_attempt, job.signed_by)
 INSERT INTO penstock.history
 SELECT gone.entry, new.seq, new.place, new.priority, new.enqueued_at, new.run_at, new.expires_at,
-       new.hold_until, new.claimed_at, new.finished_at, new.progress, new.attempt, new.failures,
+       new.hold_until, new.claimed_at, new.finished_at, new.progress, gone.revision + 1, new.attempt, new.failures,
        new.crashes, new.rescues, gone.signed_attempt, new.started, new.at_most_once, new.id, new.task,
        new.queue, new.state, new.worker, new.enqueued_by, new.hold, new.hold_cause, new.key,
        new.unique_key, new.unique_until, new.name, new.correlation_id, gone.signed_by,
@@ -92,19 +79,18 @@ SELECT gone.entry, new.seq, new.place, new.priority, new.enqueued_at, new.run_at
 WITH new AS (SELECT * FROM json_populate_record(NULL::penstock.live, %(job)s::json)),
      gone AS (DELETE FROM penstock.history AS job
                WHERE job.finished_at = %(at)s::double precision AND job.id = %(id)s::text
-              RETURNING job.entry, job.signed_attempt, job.signed_by)
+              RETURNING job.entry, job.revision, job.signed_attempt, job.signed_by)
 INSERT INTO penstock.live
 SELECT gone.entry, new.seq, new.place, new.priority, new.enqueued_at, new.run_at, new.expires_at,
-       new.hold_until, new.claimed_at, NULL, new.progress, new.attempt, new.failures, new.crashes,
+       new.hold_until, new.claimed_at, NULL, new.progress, gone.revision + 1, new.attempt, new.failures, new.crashes,
        new.rescues, gone.signed_attempt, new.started, new.at_most_once, new.id, new.task, new.queue,
        new.state, new.worker, new.enqueued_by, new.hold, new.hold_cause, new.key, new.unique_key,
        new.unique_until, new.name, new.correlation_id, gone.signed_by, new.cancel_reason, new.reason,
-       new.note, new.tags, new.errors, new.payload, new.result, new.state <> 'scheduled',
-       new.claimed_at IS NOT NULL, NULL, new.expires_at
+       new.note, new.tags, new.errors, new.payload, new.result
   FROM gone, new
 
 -- name: lower
-SELECT nextval('penstock.lowered')
+INSERT INTO penstock.lowered (queue) SELECT DISTINCT queue FROM unnest(%s::text[]) AS mine (queue)
 
 -- name: ticket
 SELECT nextval('penstock.ticket')
@@ -154,14 +140,11 @@ ON CONFLICT (name) DO UPDATE SET settings = excluded.settings, paused = excluded
    most = excluded.most, ordered = excluded.ordered, fair = excluded.fair
 
 -- name: unhold_unplaced
-UPDATE penstock.live SET hold = NULL, hold_cause = NULL, hold_until = NULL
+UPDATE penstock.live SET hold = NULL, hold_cause = NULL, hold_until = NULL, revision = revision + 1
  WHERE hold = 'unplaced' AND queue = %s::text
 
 -- name: level
 UPDATE penstock.live SET place = 0 WHERE queue = %s::text AND place <> 0
-
--- name: split_claims
-SELECT penstock.split_claims(%s::text)
 
 -- name: forget_lanes
 DELETE FROM penstock.lane WHERE queue = %s::text
@@ -176,11 +159,12 @@ SELECT penstock.expire(%(now)s::double precision, %(limit)s::bigint),
 -- name: next_instant
 -- When anything at all falls due or expires, each by its own index; and what time it is.
 SELECT min(at), penstock.now() FROM (
-  (SELECT run_at AS at FROM penstock.live WHERE NOT in_line ORDER BY run_at LIMIT 1)
+  (SELECT run_at AS at FROM penstock.live WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
   UNION ALL
   (SELECT hold_until FROM penstock.live WHERE hold_until IS NOT NULL ORDER BY hold_until LIMIT 1)
   UNION ALL
-  (SELECT waits_until FROM penstock.live WHERE waits_until IS NOT NULL ORDER BY waits_until LIMIT 1)
+  (SELECT expires_at FROM penstock.live WHERE expires_at IS NOT NULL AND state <> 'running'
+    ORDER BY expires_at LIMIT 1)
 ) AS next
 
 -- name: end_lease
@@ -190,13 +174,13 @@ DELETE FROM penstock.worker WHERE id = %s::text AND beat = %s::bigint
 
 -- name: has_orphans
 -- Whether there may be running jobs with no live lease.
-SELECT 1 FROM penstock.claim
- WHERE NOT EXISTS (SELECT FROM penstock.worker WHERE worker.id = claim.worker) LIMIT 1
+SELECT 1 FROM penstock.pairs() AS pair
+ WHERE NOT EXISTS (SELECT FROM penstock.worker WHERE worker.id = pair.worker) LIMIT 1
 
 -- name: orphans
 -- Running jobs with no live lease, locked; they are asked once more whether they are.
 SELECT job.* FROM penstock.live AS job
- WHERE job.id = ANY (ARRAY(SELECT id FROM penstock.orphans() ORDER BY priority, place, seq LIMIT %s::bigint))
+ WHERE job.id = ANY (ARRAY(SELECT id FROM penstock.orphans(%s::bigint)))
    AND job.state = 'running' AND NOT EXISTS (SELECT FROM penstock.worker WHERE worker.id = job.worker)
  ORDER BY job.priority, job.place, job.seq FOR UPDATE OF job SKIP LOCKED
 
@@ -229,6 +213,10 @@ DELETE FROM penstock.spot WHERE next_place <= coalesce(
   (SELECT virtual_time FROM penstock.lane
     WHERE lane.queue = spot.queue AND lane.priority = spot.priority), 0)
 
+-- name: prune_lowered
+-- A claimer sweeps more often than that.
+DELETE FROM penstock.lowered WHERE at < extract(epoch FROM clock_timestamp()) - 60
+
 -- name: prune_sleepers
 DELETE FROM penstock.sleeper WHERE until < extract(epoch FROM clock_timestamp()) - 60
 
@@ -239,21 +227,17 @@ SAVEPOINT rehearsal
 ROLLBACK TO SAVEPOINT rehearsal
 
 -- name: place_all
-SELECT penstock.place_all(1000000, false)
+SELECT penstock.place_all(1000000)
 
 -- name: mend_holds
 -- A hold has a cause while its instant is to come, its queue is fair, or no worker knows its task.
-UPDATE penstock.live AS job SET hold = NULL, hold_cause = NULL, hold_until = NULL
+UPDATE penstock.live AS job
+   SET hold = NULL, hold_cause = NULL, hold_until = NULL, revision = job.revision + 1
  WHERE job.hold IS NOT NULL AND job.hold_until IS NULL
    AND NOT (job.hold = 'unplaced'
             AND EXISTS (SELECT FROM penstock.queue WHERE queue.name = job.queue AND queue.fair))
    AND NOT (job.hold = 'unknown_task' AND job.task <> ALL (%s::text[]))
-
--- name: mend_claims
--- Those of which nothing runs any more.
-DELETE FROM penstock.claim WHERE ctid = ANY (ARRAY(
-  SELECT ctid FROM penstock.claim WHERE NOT EXISTS (SELECT FROM penstock.running(ARRAY[claim]))
-     FOR UPDATE SKIP LOCKED))
+RETURNING job.queue
 
 -- name: loose_keys
 -- Keys still held for a job that no longer needs them.
@@ -274,20 +258,33 @@ VALUES (%s::text, 0, %s::double precision, %s::text)
 ON CONFLICT (id) DO UPDATE SET info = excluded.info
 
 -- name: unhold_known
-UPDATE penstock.live SET hold = NULL, hold_cause = NULL, hold_until = NULL
+UPDATE penstock.live SET hold = NULL, hold_cause = NULL, hold_until = NULL, revision = revision + 1
  WHERE hold = %s::text AND task = ANY (%s::text[])
+RETURNING queue
 
 -- name: leave
 DELETE FROM penstock.worker WHERE id = %s::text
 
--- name: resign
-UPDATE penstock.term SET holder = '', until = 0 WHERE holder = %s::text AND epoch = %s::bigint
-
 -- name: new_cell
-INSERT INTO penstock.cell (name, value, version)
-VALUES (%(name)s::text, %(value)s::bytea, %(version)s::bigint + 1)
+-- A version is a ticket: it never starts again. What is given is what the difference of the instants is, as they
+-- are rounded: a reader finds the value over if more is left than was given.
+INSERT INTO penstock.cell AS cell (name, value, version, until, ttl)
+SELECT %(name)s::text, %(value)s::bytea, nextval('penstock.ticket'),
+       penstock.now() + %(ttl)s::double precision,
+       penstock.now() + %(ttl)s::double precision - penstock.now()
+ WHERE NOT EXISTS (SELECT FROM penstock.cell WHERE name = %(name)s::text)
 ON CONFLICT (name) DO NOTHING
+RETURNING penstock.now(), cell.value, cell.version, cell.until, cell.ttl
 
 -- name: set_cell
-UPDATE penstock.cell SET value = %(value)s::bytea, version = version + 1
- WHERE name = %(name)s::text AND version = %(version)s::bigint
+UPDATE penstock.cell AS cell
+   SET value = %(value)s::bytea, version = nextval('penstock.ticket'),
+       until = penstock.now() + %(ttl)s::double precision,
+       ttl = penstock.now() + %(ttl)s::double precision - penstock.now()
+ WHERE cell.name = %(name)s::text AND cell.version = %(version)s::bigint
+RETURNING penstock.now(), cell.value, cell.version, cell.until, cell.ttl
+
+-- name: prune_cells
+DELETE FROM penstock.cell WHERE name = ANY (ARRAY(
+  SELECT name FROM penstock.cell
+   WHERE value IS NULL OR until <= penstock.now() OR until - penstock.now() > ttl LIMIT %s::bigint))

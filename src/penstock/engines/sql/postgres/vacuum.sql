@@ -13,7 +13,7 @@ SET lock_timeout = '100ms'; SET statement_timeout = '5s'
 
 -- name: vacuum
 -- The files stay as large as they are: to cut them would lock all others out for a moment.
-VACUUM (TRUNCATE false, PARALLEL 0) penstock.live, penstock.claim
+VACUUM (TRUNCATE false, PARALLEL 0) penstock.live
 
 -- name: counted
 -- Before PostgreSQL 15 the server has counted a moment later.

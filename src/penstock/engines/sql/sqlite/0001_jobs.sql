@@ -90,14 +90,10 @@ CREATE TABLE worker (
   id TEXT PRIMARY KEY, beat INTEGER NOT NULL, joined_at REAL NOT NULL, info TEXT NOT NULL
 ) WITHOUT ROWID;
 
--- Until when, and for how long it was given: more than that cannot be left unless the clock went back.
-CREATE TABLE term (
-  one INTEGER PRIMARY KEY CHECK (one = 1),
-  holder TEXT NOT NULL, epoch INTEGER NOT NULL, until REAL NOT NULL, ttl REAL NOT NULL
-);
-INSERT INTO term VALUES (1, '', 0, 0, 0);
-
 CREATE TABLE ticket (one INTEGER PRIMARY KEY CHECK (one = 1), last INTEGER NOT NULL);
 INSERT INTO ticket VALUES (1, 0);
 
-CREATE TABLE cell (name TEXT PRIMARY KEY, value BLOB, version INTEGER NOT NULL) WITHOUT ROWID;
+-- Until when, and for how long it was given: more than that cannot be left unless the clock went back.
+CREATE TABLE cell (
+  name TEXT PRIMARY KEY, value BLOB, version INTEGER NOT NULL, until REAL, ttl REAL
+) WITHOUT ROWID;

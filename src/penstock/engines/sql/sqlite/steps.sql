@@ -176,57 +176,6 @@ SELECT id FROM job WHERE state = 'running' AND worker = ? AND cancel_reason IS N
 -- name: report
 UPDATE job SET progress = ?, note = ? WHERE id = ? AND attempt = ? AND worker = ? AND state = 'running'
 
--- name: unplaced_fits
-SELECT 1 FROM job
- WHERE hold = 'unplaced' AND queue = :queue AND priority <= :least_urgent
-   AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
-   AND (:slots > 0 OR NOT at_most_once)
-   AND (expires_at IS NULL OR expires_at > :now)
- LIMIT 1
-
--- name: next_due_fits
--- What is less urgent than wanted counts while it is to come: to leave it out, all of it would have to
--- be read, and who wakes for it only looks once more.
-SELECT min(at) FROM (
-  SELECT * FROM (SELECT run_at AS at FROM job
-   WHERE state = 'scheduled' AND queue = :queue
-     AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
-     AND (:slots > 0 OR NOT at_most_once)
-     AND (expires_at IS NULL OR expires_at > max(run_at, :now))
-     AND (priority <= :least_urgent OR run_at > :now)
-   ORDER BY run_at LIMIT 1)
-  UNION ALL
-  SELECT * FROM (SELECT hold_until FROM job
-   WHERE hold_until IS NOT NULL AND queue = :queue
-     AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
-     AND (:slots > 0 OR NOT at_most_once)
-     AND (expires_at IS NULL OR expires_at > max(hold_until, :now))
-     AND (priority <= :least_urgent OR hold_until > :now)
-   ORDER BY hold_until LIMIT 1))
-
--- name: open_due
--- When a blocked queue may have something: an open job falls due, or expires and blocks no longer.
-SELECT min(at) FROM (
-  SELECT run_at AS at FROM job INDEXED BY job_open
-   WHERE queue = :queue AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
-     AND state = 'scheduled'
-     AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
-     AND (:slots > 0 OR NOT at_most_once)
-     AND (expires_at IS NULL OR expires_at > max(run_at, :now))
-     AND (priority <= :least_urgent OR run_at > :now)
-  UNION ALL
-  SELECT hold_until FROM job INDEXED BY job_open
-   WHERE queue = :queue AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
-     AND state = 'ready' AND hold_until IS NOT NULL
-     AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
-     AND (:slots > 0 OR NOT at_most_once)
-     AND (expires_at IS NULL OR expires_at > max(hold_until, :now))
-     AND (priority <= :least_urgent OR hold_until > :now)
-  UNION ALL
-  SELECT expires_at FROM job INDEXED BY job_open
-   WHERE queue = :queue AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
-     AND expires_at > :now)
-
 -- name: next_due
 SELECT min(at) FROM (
   SELECT min(run_at) AS at FROM job WHERE state = 'scheduled' AND queue = :queue
@@ -347,9 +296,6 @@ SELECT 1 FROM worker WHERE id = ?
 -- name: workers
 SELECT id, beat, joined_at, info FROM worker ORDER BY joined_at, id
 
--- name: beats
-SELECT id, beat FROM worker
-
 -- name: join
 INSERT INTO worker (id, beat, joined_at, info) VALUES (?, 0, ?, ?)
 ON CONFLICT (id) DO UPDATE SET info = excluded.info
@@ -363,35 +309,21 @@ DELETE FROM worker WHERE id = ? AND beat = ?
 -- name: beat
 UPDATE worker SET beat = beat + 1 WHERE id = ?
 
--- name: term
-SELECT holder, epoch, until, ttl FROM term
-
--- name: set_term
-UPDATE term SET holder = ?, epoch = ?, until = ?, ttl = ?
-
--- name: resign
-UPDATE term SET holder = '', until = 0 WHERE holder = ? AND epoch = ?
-
 -- name: cell
-SELECT value, version FROM cell WHERE name = ?
+SELECT value, version, until, ttl FROM cell WHERE name = ?
 
 -- name: set_cell
-INSERT INTO cell (name, value, version) VALUES (?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET value = excluded.value, version = excluded.version
+INSERT INTO cell (name, value, version, until, ttl) VALUES (?, ?, ?, ?, ?)
+    ON CONFLICT (name) DO UPDATE
+   SET value = excluded.value, version = excluded.version, until = excluded.until, ttl = excluded.ttl
 
--- name: purgeable
--- Newest first, as find goes, and never what runs.
-SELECT entry, id, unique_key FROM job
- WHERE entry < :before
-   AND state <> 'running'
-   AND (:ids    = '[]' OR id    IN (SELECT value FROM json_each(:ids)))
-   AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))
-   AND (:queues = '[]' OR queue IN (SELECT value FROM json_each(:queues)))
-   AND (:tasks  = '[]' OR task  IN (SELECT value FROM json_each(:tasks)))
-   AND (:keys   = '[]' OR key   IN (SELECT value FROM json_each(:keys)))
-   AND (:holds  = '[]' OR hold  IN (SELECT value FROM json_each(:holds)))
-   AND (:tag IS NULL OR :tag IN (SELECT value FROM json_each(tags)))
-   AND (:correlation_id IS NULL OR correlation_id = :correlation_id)
-   AND (:since IS NULL OR enqueued_at >= :since)
-   AND (:until IS NULL OR enqueued_at < :until)
- ORDER BY entry DESC LIMIT :limit
+-- name: cells
+SELECT name, value, version, until, ttl FROM cell
+ WHERE name >= :after AND (:is_first OR name > :after)
+   AND substr(name, 1, length(:prefix)) = :prefix
+   AND value IS NOT NULL AND (until IS NULL OR (until > :now AND until - :now <= ttl))
+ ORDER BY name LIMIT :limit
+
+-- name: prune_cells
+DELETE FROM cell WHERE name IN (
+  SELECT name FROM cell WHERE value IS NULL OR until <= :now OR until - :now > ttl LIMIT :limit)

@@ -1,23 +1,25 @@
-"""``line`` and ``hands``: where a job stands, and what the workers have."""
+"""Where a job stands, and what the workers have."""
 
 from __future__ import annotations
 
 import pytest
 
 from conformance.steps import (
+    ask,
     bury,
     claim,
     claim_one,
     enqueue_jobs,
-    everything,
     joined,
     put,
+    running,
     settle,
     stored,
 )
-from penstock.core.job import State
-from penstock.engines import records
-from penstock.engines.records import Hand, QueueSettings, Standing
+from penstock.core.job import Hold, State
+from penstock.engines import reads
+from penstock.engines.reads import Standing
+from penstock.engines.records import QueueSettings, Running
 
 
 async def test_those_before_a_job_are_counted_by_priority_and_ticket(engine):
@@ -27,45 +29,35 @@ async def test_those_before_a_job_are_counted_by_priority_and_ticket(engine):
     await enqueue_jobs(engine, 4)
     await enqueue_jobs(engine, 4, priority=10)
     await enqueue_jobs(engine, 4, queue="other", priority=0)
-    found = await engine.line(id)
-    assert (found.ahead, found.more_urgent, found.keys) == (5, 2, (("", 5),))
+    found = await reads.standing(engine, id)
+    assert (found.ahead, found.more_urgent, found.keys) == (5, 2, ())
     assert found.job == await stored(engine, id)
 
 
 async def test_what_is_not_in_line_has_nobody_before_it(engine):
     await put(engine)
     later = await put(engine, delay=60)
-    assert (await engine.line(later)).ahead == 0
+    assert (await reads.standing(engine, later)).ahead == 0
     job = await claim_one(engine)
-    assert (await engine.line(job.id)).ahead == 0
+    assert (await reads.standing(engine, job.id)).ahead == 0
 
 
-async def test_what_cannot_start_now_or_any_more_is_not_before_a_job(engine, store):
+async def test_what_cannot_start_now_is_not_before_a_job(engine):
     await put(engine, delay=60)
-    await put(engine, expires_in=1)
+    await settle(engine, await running(engine, queue="default"), "released", hold=Hold.BREAKER)
     id = await put(engine)
-    assert (await engine.line(id)).ahead == 1
-    store.clock.advance(2)
-    assert (await engine.line(id)).ahead == 0
+    assert (await reads.standing(engine, id)).ahead == 0
 
 
-async def test_no_more_are_counted_than_the_limit_and_one(engine, monkeypatch):
-    for module in ("memory.reads", "sqlite.reads", "postgres.reads"):
-        monkeypatch.setattr(f"penstock.engines.{module}.LINE_LIMIT", 3)
-    await enqueue_jobs(engine, 9)
-    id = await put(engine)
-    assert (await engine.line(id)).ahead == 4
-    assert records.LINE_LIMIT == 10_000
-
-
-async def test_the_keys_before_a_job_of_a_fair_queue_are_named_by_how_many_they_have(engine):
+async def test_only_jobs_of_its_own_key_are_surely_before_a_job_of_a_fair_queue(engine):
     await engine.set_queue("fair", QueueSettings(fair=True))
+    await engine.exchange(ask(await joined(engine), "fair", want=0))
     await enqueue_jobs(engine, 3, queue="fair", key="big")
     await enqueue_jobs(engine, 2, queue="fair", key="small")
-    await engine.mend()
-    last = [job.id for job in sorted(await everything(engine), key=lambda job: job.order)][-1]
-    found = await engine.line(last)
-    assert (found.ahead, found.keys) == (4, (("big", 2), ("small", 2)))
+    last = await put(engine, queue="fair", key="big")
+    await engine.exchange(ask(await joined(engine), "fair", want=0))
+    found = await reads.standing(engine, last)
+    assert (found.ahead, found.keys) == (3, (("big", 4), ("small", 2)))
 
 
 async def test_an_open_job_blocks_the_others_of_an_ordered_queue(engine):
@@ -73,12 +65,12 @@ async def test_an_open_job_blocks_the_others_of_an_ordered_queue(engine):
     first, second = await enqueue_jobs(engine, 2)
     job = await claim_one(engine)
     assert job.id == first
-    assert (await engine.line(second)).blockers == ()
+    assert (await reads.standing(engine, second)).blockers == ()
     await settle(engine, job, "retry", delay=60)
-    assert (await engine.line(second)).blockers == (first,)
-    assert (await engine.line(first)).blockers == ()
+    assert (await reads.standing(engine, second)).blockers == (first,)
+    assert (await reads.standing(engine, first)).blockers == ()
     await engine.set_queue("default", QueueSettings())
-    assert (await engine.line(second)).blockers == ()
+    assert (await reads.standing(engine, second)).blockers == ()
 
 
 async def test_an_open_job_is_blocked_by_the_open_ones_that_are_ready_before_it(engine):
@@ -87,8 +79,8 @@ async def test_an_open_job_is_blocked_by_the_open_ones_that_are_ready_before_it(
         delay = 60 if job.id == first else 0
         await settle(engine, job, "retry" if delay else "released", delay=delay)
     await engine.set_queue("default", QueueSettings(ordered=True))
-    assert (await engine.line(third)).blockers == (second,)
-    assert (await engine.line(second)).blockers == ()
+    assert (await reads.standing(engine, third)).blockers == (second,)
+    assert (await reads.standing(engine, second)).blockers == ()
 
 
 async def test_an_open_job_that_has_expired_blocks_nobody(engine, store):
@@ -97,35 +89,22 @@ async def test_an_open_job_that_has_expired_blocks_nobody(engine, store):
     id = await put(engine)
     await settle(engine, await claim_one(engine), "retry", delay=60)
     store.clock.advance(31)
-    assert (await engine.line(id)).blockers == ()
-
-
-async def test_an_id_is_known_by_the_ledger_after_the_job_has_gone(engine, store):
-    now = store.clock.now()
-    await put(engine, "mine", remember=100)
-    assert (await engine.line("mine")).remembered_until == now + 100
-    await settle(engine, await claim_one(engine), "succeeded")
-    store.clock.advance(10)
-    await engine.prune(5, 10)
-    gone = Standing(now=now + 10, remembered_until=now + 100)
-    assert await engine.line("mine") == gone
-    store.clock.advance(90)
-    assert (await engine.line("mine")).remembered_until is None
+    assert (await reads.standing(engine, id)).blockers == ()
 
 
 async def test_what_was_decided_about_the_queue_comes_along(engine):
     id = await put(engine, queue="mail")
-    assert (await engine.line(id)).settings == QueueSettings()
+    assert (await reads.standing(engine, id)).settings == QueueSettings()
     decided = QueueSettings(paused=True, note="later", fair=True)
     await engine.set_queue("mail", decided)
-    assert (await engine.line(id)).settings == decided
+    assert (await reads.standing(engine, id)).settings == decided
 
 
 async def test_an_unknown_id_stands_nowhere(engine, store):
-    assert await engine.line("nobody") == Standing(now=store.clock.now())
+    assert await reads.standing(engine, "nobody") == Standing(now=store.clock.now())
 
 
-async def test_hands_tell_what_each_worker_has(engine, store):
+async def test_running_tells_what_each_worker_has(engine, store):
     now = store.clock.now()
     one, two = sorted([await joined(engine), await joined(engine)])
     first = await put(engine, task="a")
@@ -136,8 +115,8 @@ async def test_hands_tell_what_each_worker_has(engine, store):
     store.clock.advance(5)
     urgent = await put(engine, task="b", queue="mail", priority=0)
     await claim_one(engine, "mail", worker=two)
-    assert await engine.hands() == [
-        Hand(
+    assert await engine.running() == [
+        Running(
             worker=one,
             queue="default",
             task="a",
@@ -147,7 +126,7 @@ async def test_hands_tell_what_each_worker_has(engine, store):
             first=first,
             since_at=now,
         ),
-        Hand(
+        Running(
             worker=two,
             queue="mail",
             task="b",
@@ -160,13 +139,13 @@ async def test_hands_tell_what_each_worker_has(engine, store):
     ]
 
 
-async def test_hands_tell_of_workers_without_a_lease_until_their_jobs_are_rescued(engine):
+async def test_running_tells_of_workers_without_a_lease_until_their_jobs_are_rescued(engine):
     await put(engine)
     job = await claim_one(engine)
     await engine.leave(job.worker)
-    assert [hand.worker for hand in await engine.hands()] == [job.worker]
+    assert [each.worker for each in await engine.running()] == [job.worker]
     assert [each.state for each in await bury(engine)] == [State.READY]
-    assert await engine.hands() == []
+    assert await engine.running() == []
 
 
 @pytest.mark.parametrize("rehearse", [True, False])
