@@ -37,7 +37,9 @@ def postgres_url() -> Iterator[str]:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Tests that may share a fixture of their module run in one process: it is made once.
 
-    xdist's own groups do nothing with pytest 9.2, which has no ``_nodeid`` to write them to.
+    xdist's own groups do nothing with pytest 9.2, which has no ``_nodeid`` to write them to. And
+    after the death of a test process its scheduler hands out units that have nothing left to run,
+    for which no report ever comes: the run would wait for it without end.
     """
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
@@ -45,6 +47,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
             return path if _shares_fixtures(config.rootpath / path) else nodeid
+
+        def remove_node(self, node: Any) -> str | None:
+            units = self.assigned_work.pop(node)
+            left = {
+                scope: tests
+                for scope, unit in units.items()
+                if (tests := {test: False for test, is_done in unit.items() if not is_done})
+            }
+            if not left:
+                return None
+            scope = next(iter(left))
+            killer = next(iter(left[scope]))
+            del left[scope][killer]
+            self.workqueue.update({scope: tests for scope, tests in left.items() if tests})
+            for other in self.assigned_work:
+                self._reschedule(other)
+            return killer
+
+        def _reschedule(self, node: Any) -> None:
+            if node in self.registered_collections:  # a new one may not have collected yet
+                super()._reschedule(node)
 
     return ModulesWithFixtures(config, log)
 
