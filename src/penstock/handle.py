@@ -9,6 +9,7 @@ from typing import Final, Generic, Literal, NoReturn, TypeVar
 from penstock.context import CURRENT
 from penstock.core.job import Job, State
 from penstock.core.units import Duration, seconds
+from penstock.engines import changes
 from penstock.engines.records import Receipt
 from penstock.errors import (
     JobCancelled,
@@ -121,8 +122,9 @@ class Handle(Generic[R_co]):
         On failure: ``JobGone``.
         """
         word("reason", reason, LONGEST_REASON)
-        ids = [self.id]
-        (control,) = await self._facade.ask(lambda client: client.engine.cancel(ids, reason))
+        (control,) = await self._facade.ask(
+            lambda client: changes.cancel(client.engine, [self.id], reason)
+        )
         if control.state is None:
             raise self._gone()
         return control.changed
@@ -132,7 +134,7 @@ class Handle(Generic[R_co]):
 
         On failure: ``WrongState``, ``JobGone``, or ``UniqueConflict`` if another job has its key.
         """
-        (control,) = await self._facade.ask(lambda client: client.engine.retry([self.id]))
+        (control,) = await self._facade.ask(lambda client: changes.retry(client.engine, [self.id]))
         if control.owner is not None:
             raise UniqueConflict(self.id, (await self.astatus()).unique or "", control.owner)
         if control.state is None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Se
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
 
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from penstock.client import Client
 from penstock.core.job import WAITING, Hold, State
 from penstock.core.units import Duration, seconds
-from penstock.engines import reads
+from penstock.engines import changes, reads
 from penstock.engines.engine import Engine
 from penstock.engines.records import (
     Control,
@@ -116,7 +117,7 @@ class Operations:
         An id that the store does not know has no ``state`` in its answer.
         """
         word("reason", reason, LONGEST_REASON)
-        return await self._each(lambda engine, some: engine.cancel(some, reason), ids, told)
+        return await self._each(partial(changes.cancel, reason=reason), ids, told)
 
     async def aretry_many(self, ids: Iterable[str], *, told: Told | None = None) -> list[Control]:
         """Send those of these jobs that failed or were cancelled back to run again, with all their
@@ -125,7 +126,7 @@ class Operations:
         One that is not ``changed`` is in another state, is not known (no ``state``), or has a
         unique key that its ``owner`` has taken.
         """
-        return await self._each(lambda engine, some: engine.retry(some), ids, told)
+        return await self._each(changes.retry, ids, told)
 
     async def acancel_all(
         self, reason: str = BY_A_PERSON, *, told: Told | None = None, **which: Unpack[Which]
@@ -133,7 +134,7 @@ class Operations:
         """Cancel every job that fits and has not ended; return how many were changed."""
         chosen = narrowed(which, WAITING | {State.RUNNING})
         word("reason", reason, LONGEST_REASON)
-        return await self._all(lambda engine, some: engine.cancel(some, reason), chosen, told)
+        return await self._all(partial(changes.cancel, reason=reason), chosen, told)
 
     async def aretry_all(self, *, told: Told | None = None, **which: Unpack[Which]) -> int:
         """Send every job that fits and failed back to run again; return how many were changed.
@@ -141,7 +142,7 @@ class Operations:
         Those that were cancelled are among them only if ``state`` says so.
         """
         chosen = narrowed(which, {State.FAILED})
-        return await self._all(lambda engine, some: engine.retry(some), chosen, told)
+        return await self._all(changes.retry, chosen, told)
 
     async def apurge(self, *, told: Told | None = None, **which: Unpack[Which]) -> int:
         """Delete the jobs that fit and do not run, all of them if nothing is said; return how many.

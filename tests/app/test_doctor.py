@@ -443,7 +443,7 @@ async def test_a_store_that_goes_away_while_it_is_looked_at(store):
 async def test_a_store_that_answers_slowly(store):
     def handle() -> Engine:
         faulty = Faulty(store.handle())
-        faulty.delay("rescue", 3.0)
+        faulty.delay("end_leases", 3.0)
         return faulty
 
     found = await store.examined(handle=handle)

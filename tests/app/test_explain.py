@@ -15,6 +15,7 @@ import pytest
 
 from conformance.steps import bury, claim_one, elect, settle
 from penstock.core.job import Draft, ErrorRecord, Hold, Job
+from penstock.engines import changes
 from penstock.engines.engine import Engine
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import Ask, QueueSettings, Report, WorkerInfo
@@ -131,7 +132,7 @@ async def test_a_job_that_may_have_run(engine):
 
 async def test_a_job_that_was_cancelled(engine):
     await put(engine)
-    await engine.cancel(["a"], "no longer needed")
+    await changes.cancel(engine, ["a"], "no longer needed")
     text, step = told(await explain(engine, "a"), "cancelled")
     assert text == "it was cancelled 0s ago, at 2025-06-15 15:06:40 UTC: no longer needed"
     assert step == "to run it again: penstock jobs retry a"
@@ -522,7 +523,7 @@ async def test_a_cancellation_that_was_not_heard_yet(engine):
     await staffed(engine)
     await put(engine)
     await taken(engine)
-    await engine.cancel(["a"], "enough")
+    await changes.cancel(engine, ["a"], "enough")
     found = await explain(engine, "a")
     assert found.codes == (Code.CANCELLING, Code.RUNNING)
     text, step = told(found, "cancelling")
@@ -720,7 +721,7 @@ async def test_next_steps_quote_what_a_shell_would_misread(engine):
     start = "start a worker: penstock worker MODULE:APP --queues 'my mail; date'"
     assert told(found, "no_worker")[1] == start
     await put(engine, "-x")
-    await engine.cancel(["-x"], "enough")
+    await changes.cancel(engine, ["-x"], "enough")
     step = told(await explain(engine, "-x"), "cancelled")[1]
     assert step == "to run it again: penstock jobs retry -- -x"
 

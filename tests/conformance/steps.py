@@ -10,6 +10,7 @@ import pytest
 
 from penstock.core.ids import new_id
 from penstock.core.job import Draft, Job, Outcome, OutcomeKind, Verdict
+from penstock.engines import changes
 from penstock.engines.engine import Engine
 from penstock.engines.records import Ask, Exchange, Filter, Receipt, Sighting, WorkerInfo
 from penstock.errors import EngineBusy, ItemContested
@@ -165,7 +166,7 @@ async def everything(engine: Engine) -> tuple[Job, ...]:
 async def bury(engine: Engine, *workers: str | None, limit: int = 1000) -> list[Job]:
     """Rescue what these workers have: an observer saw each stand still at its present beat."""
     beats = {info.id: info.beat for info in await engine.workers()}
-    return await engine.rescue([Sighting(id, beats[id]) for id in workers if id], limit)
+    return await changes.rescue(engine, [Sighting(id, beats[id]) for id in workers if id], limit)
 
 
 def standing_still(job: Job) -> Sighting:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from conformance.steps import ask, draft, everything, outcome
 from penstock.core.job import Draft, Hold, Job, Outcome, OutcomeKind, State
+from penstock.engines import changes
 from penstock.engines.engine import Engine
 from penstock.engines.records import Filter, QueueSettings, Sighting, WorkerInfo
 from penstock.testing.clock import FakeClock
@@ -94,14 +95,16 @@ class Story:
         beats = {info.id: info.beat for info in await self.engine.workers()}
         dead = [worker for worker in self.workers if self.dice.random() < 0.3]
         self.workers = [worker for worker in self.workers if worker not in dead]
-        rescued = await self.engine.rescue([Sighting(id, beats[id]) for id in dead], ALL)
+        rescued = await changes.rescue(self.engine, [Sighting(id, beats[id]) for id in dead], ALL)
         return sorted((job.id, job.state) for job in rescued)
 
     async def cancel(self) -> object:
-        return await self.engine.cancel(self._some(await everything(self.engine)), "enough")
+        return await changes.cancel(
+            self.engine, self._some(await everything(self.engine)), "enough"
+        )
 
     async def retry(self) -> object:
-        return await self.engine.retry(self._some(await everything(self.engine)))
+        return await changes.retry(self.engine, self._some(await everything(self.engine)))
 
     def _some(self, jobs: Sequence[Job]) -> list[str]:
         return [job.id for job in jobs if self.dice.random() < 0.2]

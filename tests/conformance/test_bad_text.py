@@ -7,15 +7,16 @@ from math import inf, nan
 import pytest
 
 from conformance.steps import joined, put, running, stored
+from penstock.engines import changes
 from penstock.engines.records import Filter, QueueSettings, Report, Sighting, WorkerInfo
 from penstock.errors import ItemRefused
 
 BAD = "a\ud800b"
 CALLS = {
     "get": lambda engine: engine.get([BAD]),
-    "cancel": lambda engine: engine.cancel([BAD], "why"),
-    "cancel for": lambda engine: engine.cancel(["known"], BAD),
-    "retry": lambda engine: engine.retry([BAD]),
+    "cancel": lambda engine: changes.cancel(engine, [BAD], "why"),
+    "cancel for": lambda engine: changes.cancel(engine, ["known"], BAD),
+    "retry": lambda engine: changes.retry(engine, [BAD]),
     "join": lambda engine: engine.join(WorkerInfo(id="w", tasks=(BAD,))),
     "join as": lambda engine: engine.join(WorkerInfo(id=BAD)),
     "leave": lambda engine: engine.leave(BAD),
@@ -29,7 +30,7 @@ CALLS = {
     "find": lambda engine: engine.find(Filter(queues=(BAD,)), None, 5),
     "find too many": lambda engine: engine.find(Filter(), None, 10**30),
     "purge": lambda engine: engine.purge(Filter(tasks=(BAD,)), 5),
-    "rescue": lambda engine: engine.rescue([Sighting(BAD, 0)], 1),
+    "rescue": lambda engine: changes.rescue(engine, [Sighting(BAD, 0)], 1),
 }
 
 

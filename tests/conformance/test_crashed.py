@@ -20,6 +20,7 @@ from conformance.steps import (
 )
 from penstock.core.job import ErrorRecord, State, Verdict
 from penstock.core.lifecycle import CRASH_LIMIT
+from penstock.engines import changes
 from penstock.engines.records import QueueSettings
 
 KILLED = "its process was killed by SIGKILL"
@@ -133,7 +134,7 @@ async def test_a_job_that_runs_at_most_once_may_have_run(engine):
 @pytest.mark.parametrize("once", [False, True])
 async def test_a_requested_cancellation_wins(engine, once):
     job = await running(engine, at_most_once=once)
-    await engine.cancel([job.id], "enough")
+    await changes.cancel(engine, [job.id], "enough")
     answer = await send(engine, job.worker, outcome(job, "crashed", reason=KILLED))
     after = await stored(engine, job.id)
     assert (after.state, after.reason, after.crashes) == (State.CANCELLED, "enough", 1)
@@ -182,6 +183,6 @@ async def test_a_job_that_crashed_too_often_gives_its_key_back(engine):
 async def test_a_person_may_send_it_back_after_its_last_crash(engine):
     job = await running(engine, at_most_once=True)
     await crashed(engine, job)
-    await engine.retry([job.id])
+    await changes.retry(engine, [job.id])
     after = await stored(engine, job.id)
     assert (after.state, after.crashes, after.reason) == (State.READY, 0, None)

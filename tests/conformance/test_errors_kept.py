@@ -6,6 +6,7 @@ import pytest
 
 from conformance.steps import bury, claim_one, running, settle, stored
 from penstock.core.job import ErrorRecord, State
+from penstock.engines import changes
 
 
 def error(attempt, message="boom"):
@@ -57,7 +58,7 @@ async def test_a_crash_stands_among_the_errors(engine):
 async def test_errors_are_kept_when_a_person_sends_the_job_back(engine):
     job = await running(engine)
     await settle(engine, job, "failed", error=error(1), reason="boom")
-    await engine.retry([job.id])
+    await changes.retry(engine, [job.id])
     after = await stored(engine, job.id)
     assert (after.errors, after.failures, after.reason) == ((error(1),), 0, None)
 
@@ -78,7 +79,7 @@ async def test_an_outcome_without_an_error_adds_none(engine):
 
 async def test_an_error_of_an_attempt_that_was_asked_to_end_is_kept(engine):
     job = await running(engine)
-    await engine.cancel([job.id], "enough")
+    await changes.cancel(engine, [job.id], "enough")
     await settle(engine, job, "retry", error=error(1))
     after = await stored(engine, job.id)
     assert (after.state, after.errors, after.failures) == (State.CANCELLED, (error(1),), 1)

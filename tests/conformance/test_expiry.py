@@ -6,6 +6,7 @@ import pytest
 
 from conformance.steps import claim, claim_one, enqueue_jobs, ids, put, running, settle, stored
 from penstock.core.job import Hold, State
+from penstock.engines import changes
 from penstock.engines.records import QueueSettings
 
 
@@ -111,7 +112,7 @@ async def test_an_expired_job_that_a_person_sends_back_does_not_expire_again(eng
     id = await put(engine, expires_in=60)
     store.clock.advance(61)
     await engine.promote(10)
-    await engine.retry([id])
+    await changes.retry(engine, [id])
     assert (await stored(engine, id)).expires_at is None
     store.clock.advance(1e6)
     assert (await claim_one(engine)).id == id

@@ -18,6 +18,7 @@ from conformance.steps import (
     stored,
 )
 from penstock.core.job import Hold, State
+from penstock.engines import changes
 from penstock.engines.records import Filter, Page, QueueSettings
 from penstock.errors import BadOption
 
@@ -105,8 +106,8 @@ async def test_a_job_that_changes_between_two_pages_keeps_its_place(engine):
 
 async def test_a_job_that_a_person_sent_back_keeps_its_place(engine):
     first, second = await enqueue_jobs(engine, 2)
-    await engine.cancel([first], "enough")
-    await engine.retry([first])
+    await changes.cancel(engine, [first], "enough")
+    await changes.retry(engine, [first])
     assert await found(engine) == [second, first]
 
 

@@ -19,6 +19,7 @@ from conformance.steps import (
     stored,
 )
 from penstock.core.job import Outcome, OutcomeKind, State, Verdict
+from penstock.engines import changes
 from penstock.errors import LeaseLost
 
 KINDS = list(OutcomeKind)
@@ -148,7 +149,7 @@ async def test_a_rescued_attempt_is_stale_once_another_worker_runs_the_next(engi
 async def test_no_outcome_of_the_past_reaches_a_job_that_a_person_sent_back(engine, kind):
     job = await running(engine)
     await settle(engine, job, "failed")
-    await engine.retry([job.id])
+    await changes.retry(engine, [job.id])
     after = await stored(engine, job.id)
     await settle(engine, job, kind)
     assert await stored(engine, job.id) == after

@@ -21,6 +21,7 @@ from conformance.steps import (
 )
 from conformance.waiting import breathe
 from penstock.core.job import State, Verdict
+from penstock.engines import changes
 from penstock.errors import LeaseLost
 
 
@@ -77,7 +78,7 @@ async def test_a_job_that_was_asked_to_end_is_still_held(engine):
     worker = await joined(engine)
     await put(engine)
     (job,) = await claim(engine, worker=worker)
-    await engine.cancel([job.id], "enough")
+    await changes.cancel(engine, [job.id], "enough")
     assert ids(await engine.held(worker)) == [job.id]
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from conformance.steps import ask, bury, claim, enqueue_jobs, joined, running, stored
 from penstock.core.job import State
+from penstock.engines import changes
 from penstock.engines.records import Sighting
 from penstock.errors import LeaseLost
 
@@ -20,14 +21,14 @@ async def test_a_worker_that_beat_since_it_was_seen_is_not_dead(engine):
     job = await running(engine)
     sighting = await seen(engine, job.worker)
     await engine.beat(job.worker)
-    assert await engine.rescue([sighting], 10) == []
+    assert await changes.rescue(engine, [sighting], 10) == []
     assert await stored(engine, job.id) == job
     assert await engine.held(job.worker) == [job]
 
 
 async def test_a_worker_whose_beat_stood_still_loses_its_lease_and_its_jobs(engine):
     job = await running(engine)
-    (rescued,) = await engine.rescue([await seen(engine, job.worker)], 10)
+    (rescued,) = await changes.rescue(engine, [await seen(engine, job.worker)], 10)
     assert (rescued.id, rescued.state, rescued.worker) == (job.id, State.READY, None)
     assert await engine.workers() == []
     with pytest.raises(LeaseLost):
@@ -44,9 +45,9 @@ async def test_a_dead_worker_without_jobs_loses_its_lease_too(engine):
 async def test_no_clock_makes_a_worker_dead(engine, store):
     job = await running(engine)
     store.clock.advance(1e6)
-    assert await engine.rescue([], 10) == []
+    assert await changes.rescue(engine, [], 10) == []
     store.clock.jump(1e6)
-    assert await engine.rescue([], 10) == []
+    assert await changes.rescue(engine, [], 10) == []
     assert await stored(engine, job.id) == job
 
 
@@ -75,12 +76,12 @@ async def test_a_live_workers_jobs_are_not_taken_with_a_dead_ones(engine):
 async def test_jobs_of_a_worker_that_nobody_knows_are_rescued_without_a_sighting(engine):
     job = await running(engine)
     await engine.leave(job.worker)
-    (rescued,) = await engine.rescue([], 10)
+    (rescued,) = await changes.rescue(engine, [], 10)
     assert rescued.id == job.id
 
 
 async def test_a_sighting_of_an_unknown_worker_is_no_error(engine):
-    assert await engine.rescue([Sighting("stranger", 0)], 10) == []
+    assert await changes.rescue(engine, [Sighting("stranger", 0)], 10) == []
 
 
 async def test_a_rescue_of_part_of_the_jobs_ends_the_lease_at_once(engine):

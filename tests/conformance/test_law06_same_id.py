@@ -6,6 +6,7 @@ import pytest
 
 from conformance.steps import draft, everything, finished, put, running, stored
 from penstock.core.job import State
+from penstock.engines import changes
 from penstock.engines.records import Filter, Receipt
 
 WEEK = 7 * 86400.0
@@ -101,7 +102,7 @@ async def test_a_draft_that_was_not_stored_does_not_use_up_its_id(engine):
     owner = await put(engine, unique="invoice")
     refused = draft("order-1", remember=WEEK, unique="invoice")
     assert await engine.enqueue([refused]) == [Receipt(owner, created=False, because="unique")]
-    await engine.cancel([owner], "make room")
+    await changes.cancel(engine, [owner], "make room")
     assert await engine.enqueue([refused]) == [Receipt("order-1", created=True)]
 
 

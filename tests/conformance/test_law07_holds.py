@@ -18,7 +18,7 @@ from conformance.steps import (
 )
 from conformance.waiting import gives_in
 from penstock.core.job import Hold, State, Verdict
-from penstock.engines import reads
+from penstock.engines import changes, reads
 from penstock.engines.records import QueueSettings
 
 WITH_AN_INSTANT = [Hold.LIMIT, Hold.RATE, Hold.BREAKER, Hold.DEPENDENCY, Hold.OVERLAP]
@@ -94,7 +94,7 @@ async def test_a_job_that_is_released_without_a_hold_can_start_at_once(engine):
 
 async def test_a_held_job_can_be_cancelled(engine):
     job = await held_back(engine)
-    await engine.cancel([job.id], "enough")
+    await changes.cancel(engine, [job.id], "enough")
     after = await stored(engine, job.id)
     assert (after.state, after.hold, after.hold_cause) == (State.CANCELLED, None, None)
     assert after.hold_until is None
@@ -102,8 +102,8 @@ async def test_a_held_job_can_be_cancelled(engine):
 
 async def test_the_hold_is_gone_when_a_person_sends_the_job_back(engine):
     job = await held_back(engine)
-    await engine.cancel([job.id], "enough")
-    await engine.retry([job.id])
+    await changes.cancel(engine, [job.id], "enough")
+    await changes.retry(engine, [job.id])
     assert (await claim_one(engine, job.queue)).id == job.id
 
 

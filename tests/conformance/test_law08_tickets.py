@@ -6,6 +6,7 @@ import pytest
 
 from conformance.steps import bury, claim, claim_one, enqueue_jobs, ids, joined, put, settle, stored
 from penstock.core.job import Hold, State
+from penstock.engines import changes
 from penstock.engines.records import QueueSettings
 
 
@@ -92,7 +93,7 @@ async def test_a_promoted_job_takes_a_new_ticket(engine, store):
 async def test_a_job_that_a_person_sends_back_goes_to_the_end_of_the_line(engine, kind):
     job, behind = await first_of_three(engine)
     await settle(engine, job, kind)
-    await engine.retry([job.id])
+    await changes.retry(engine, [job.id])
     assert await line(engine) == [*behind, job.id]
 
 
@@ -131,7 +132,7 @@ async def test_a_job_that_a_person_sends_back_enters_a_fair_queue_unplaced(engin
     await put(engine, key="a")
     job = await claim_one(engine)
     await settle(engine, job, "failed")
-    await engine.retry([job.id])
+    await changes.retry(engine, [job.id])
     assert (await stored(engine, job.id)).hold is Hold.UNPLACED
     assert await line(engine) == [job.id]
 

@@ -9,6 +9,7 @@ import pytest
 from conformance.steps import ask, joined, outcome, put, running, send, soon
 from conformance.waiting import LONG, asleep, awake_after, gives_in, work
 from penstock.core.job import Hold
+from penstock.engines import changes
 from penstock.engines.records import Filter, News, QueueSettings
 
 
@@ -76,7 +77,7 @@ async def test_a_wait_without_time_does_not_sleep(engine, timeout):
 
 
 async def cancelled(engine, job):
-    await engine.cancel([job.id], "enough")
+    await changes.cancel(engine, [job.id], "enough")
 
 
 async def resumed(engine, job):
@@ -89,7 +90,7 @@ async def settled(engine, job):
 
 async def rescued(engine, job):
     await engine.leave(job.worker)
-    await engine.rescue([], 10)
+    await changes.rescue(engine, [], 10)
 
 
 @pytest.mark.parametrize("happening", [resumed, settled, rescued])
@@ -107,9 +108,9 @@ async def test_whatever_lets_a_job_start_wakes_the_sleeper(store, happening):
 async def test_a_person_sending_a_job_back_wakes_the_sleeper(store):
     sleeper, other = await store.open(), await store.open()
     id = await put(other)
-    await other.cancel([id], "enough")
+    await changes.cancel(other, [id], "enough")
     async with asleep(work(sleeper, ask(await joined(sleeper)), LONG)) as nap:
-        await other.retry([id])
+        await changes.retry(other, [id])
         await soon(nap)
 
 

@@ -20,6 +20,7 @@ from conformance.steps import (
     stored,
 )
 from penstock.core.job import ErrorRecord, State, Verdict
+from penstock.engines import changes
 from penstock.engines.records import Filter, Receipt
 
 FINAL = ["succeeded", "failed", "cancelled", "expired"]
@@ -120,13 +121,13 @@ async def test_a_rescued_job_has_its_key(engine):
 
 
 async def test_a_job_that_is_cancelled_while_it_waits_gives_its_key_back(engine):
-    await engine.cancel([await put(engine, unique="invoice")], "enough")
+    await changes.cancel(engine, [await put(engine, unique="invoice")], "enough")
     assert await is_free(engine)
 
 
 async def test_a_job_that_was_asked_to_end_has_its_key_until_it_ends(engine):
     job = await running(engine, unique="invoice")
-    await engine.cancel([job.id], "enough")
+    await changes.cancel(engine, [job.id], "enough")
     assert await owner(engine) == job.id
     await settle(engine, job, "retry")
     assert await is_free(engine)
@@ -223,7 +224,7 @@ async def test_a_job_whose_key_was_taken_ends_as_its_worker_says(engine, kind):
 async def test_a_requested_cancellation_wins_over_being_superseded(engine):
     job = await running(engine, unique="invoice", unique_until="start")
     await put(engine, unique="invoice")
-    await engine.cancel([job.id], "enough")
+    await changes.cancel(engine, [job.id], "enough")
     await settle(engine, job, "retry")
     assert (await stored(engine, job.id)).reason == "enough"
 
@@ -283,18 +284,18 @@ async def test_a_key_that_is_held_is_not_pruned(engine, store):
 
 async def test_a_job_that_a_person_sends_back_takes_its_key_again(engine):
     id = await put(engine, unique="invoice")
-    await engine.cancel([id], "enough")
-    (control,) = await engine.retry([id])
+    await changes.cancel(engine, [id], "enough")
+    (control,) = await changes.retry(engine, [id])
     assert control.changed
     assert await owner(engine) == id
 
 
 async def test_a_person_cannot_send_back_a_job_whose_key_another_has(engine):
     id = await put(engine, unique="invoice")
-    await engine.cancel([id], "enough")
+    await changes.cancel(engine, [id], "enough")
     before = await stored(engine, id)
     other = await put(engine, unique="invoice")
-    (control,) = await engine.retry([id])
+    (control,) = await changes.retry(engine, [id])
     assert (control.changed, control.state) == (False, State.CANCELLED)
     assert control.owner == other
     assert await stored(engine, id) == before
@@ -302,35 +303,35 @@ async def test_a_person_cannot_send_back_a_job_whose_key_another_has(engine):
 
 async def test_a_person_cannot_send_back_a_job_into_anothers_window(engine):
     id = await put(engine, unique="invoice")
-    await engine.cancel([id], "enough")
+    await changes.cancel(engine, [id], "enough")
     other = await running(engine, unique="invoice", unique_for=3600)
     await settle(engine, other, "succeeded")
-    (control,) = await engine.retry([id])
+    (control,) = await changes.retry(engine, [id])
     assert (control.changed, control.owner) == (False, other.id)
 
 
 async def test_a_person_can_send_a_job_back_in_its_own_window(engine):
     job = await running(engine, unique="invoice", unique_for=3600)
     await settle(engine, job, "failed")
-    (control,) = await engine.retry([job.id])
+    (control,) = await changes.retry(engine, [job.id])
     assert (control.changed, control.owner) == (True, None)
     assert ids(await claim(engine, job.queue)) == [job.id]
 
 
 async def test_of_two_jobs_of_one_key_sent_back_together_the_first_has_it(engine):
     first = await put(engine, unique="invoice")
-    await engine.cancel([first], "enough")
+    await changes.cancel(engine, [first], "enough")
     second = await put(engine, unique="invoice")
-    await engine.cancel([second], "enough")
-    one, other = await engine.retry([first, second])
+    await changes.cancel(engine, [second], "enough")
+    one, other = await changes.retry(engine, [first, second])
     assert (one.changed, other.changed, other.owner) == (True, False, first)
 
 
 async def test_a_job_without_a_key_can_always_be_sent_back(engine):
     await put(engine, unique="invoice")
     id = await put(engine)
-    await engine.cancel([id], "enough")
-    (control,) = await engine.retry([id])
+    await changes.cancel(engine, [id], "enough")
+    (control,) = await changes.retry(engine, [id])
     assert control.changed
 
 
@@ -338,7 +339,7 @@ async def test_another_handle_respects_the_key(store):
     first, second = await store.open(), await store.open()
     id = await put(first, unique="invoice")
     assert await owner(second) == id
-    await first.cancel([id], "enough")
+    await changes.cancel(first, [id], "enough")
     assert await is_free(second)
 
 

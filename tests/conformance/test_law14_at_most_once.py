@@ -14,6 +14,7 @@ from conformance.steps import (
     stored,
 )
 from penstock.core.job import State
+from penstock.engines import changes
 from penstock.engines.records import QueueSettings
 
 
@@ -77,7 +78,7 @@ async def test_a_rescue_fails_it_because_it_may_have_run(engine):
 
 async def test_a_rescue_of_one_that_was_asked_to_end_cancels_it(engine):
     job = await running(engine, at_most_once=True)
-    await engine.cancel([job.id], "enough")
+    await changes.cancel(engine, [job.id], "enough")
     (rescued,) = await bury(engine, job.worker)
     assert (rescued.state, rescued.reason) == (State.CANCELLED, "enough")
 
@@ -91,6 +92,6 @@ async def test_its_worker_may_give_it_back_before_it_ran(engine):
 async def test_a_person_may_send_it_back(engine):
     job = await running(engine, at_most_once=True)
     await bury(engine, job.worker)
-    (control,) = await engine.retry([job.id])
+    (control,) = await changes.retry(engine, [job.id])
     assert control.changed
     assert (await claim_one(engine, job.queue)).at_most_once

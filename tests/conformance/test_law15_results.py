@@ -10,6 +10,7 @@ import pytest
 from conformance.steps import finished, put, running, settle, soon, stored
 from conformance.waiting import LONG, asleep, awake_after, sleeps_through
 from penstock.core.job import State
+from penstock.engines import changes
 from penstock.engines.records import Filter
 from penstock.engines.waiting import wait_for_results
 
@@ -64,7 +65,7 @@ async def test_a_waiter_is_woken_by_a_cancellation(store):
     caller, other = await store.open(), await store.open()
     id = await put(caller)
     async with asleep(wait_for_results(caller, [id], LONG)) as nap:
-        await other.cancel([id], "enough")
+        await changes.cancel(other, [id], "enough")
         assert (await soon(nap))[id].state is State.CANCELLED
 
 

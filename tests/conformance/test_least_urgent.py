@@ -21,6 +21,7 @@ from conformance.steps import (
 from conformance.test_nothing_to_do import nothing_to_do
 from conformance.waiting import LONG, asleep, awake_after, gives_in, sleeps_through, work
 from penstock.core.job import Hold, State
+from penstock.engines import changes
 from penstock.engines.records import QueueSettings
 
 HIGH, NORMAL, LOW = 0, 5, 10
@@ -119,7 +120,7 @@ async def test_a_low_job_that_is_given_back_does_not_wake_it_either(store, kind)
 
 async def test_a_cancellation_reaches_a_worker_whatever_it_wants(engine):
     job = await running(engine, priority=LOW)
-    await engine.cancel([job.id], "enough")
+    await changes.cancel(engine, [job.id], "enough")
     turn = ask(job.worker, least_urgent=HIGH)
     assert (await engine.exchange(turn)).cancels == (job.id,)
 

@@ -9,7 +9,7 @@ import pytest
 from conformance.steps import ask, draft, joined, put, soon, stored
 from conformance.waiting import LONG, work
 from penstock.core.job import State
-from penstock.engines import reads
+from penstock.engines import changes, reads
 from penstock.engines.records import Filter, News, QueueSettings, WorkerInfo
 from penstock.engines.waiting import wait_for_results
 from penstock.errors import EngineClosed
@@ -22,13 +22,13 @@ VERBS = {
     "exchange": lambda engine: engine.exchange(ask("w")),
     "held": lambda engine: engine.held("w"),
     "progress": lambda engine: engine.progress("w", []),
-    "cancel": lambda engine: engine.cancel(["a"], "enough"),
-    "retry": lambda engine: engine.retry(["a"]),
+    "cancel": lambda engine: changes.cancel(engine, ["a"], "enough"),
+    "retry": lambda engine: changes.retry(engine, ["a"]),
     "purge": lambda engine: engine.purge(Filter(), 1),
     "set_queue": lambda engine: engine.set_queue("q", QueueSettings()),
     "queues": lambda engine: engine.queues(),
     "promote": lambda engine: engine.promote(1),
-    "rescue": lambda engine: engine.rescue([], 1),
+    "rescue": lambda engine: changes.rescue(engine, [], 1),
     "prune": lambda engine: engine.prune(1, 1),
     "mend": lambda engine: engine.mend(),
     "cells": lambda engine: engine.cells("", None, 1),

@@ -24,6 +24,7 @@ from conformance.steps import (
     uncontested,
 )
 from penstock.core.job import Hold, State, Verdict
+from penstock.engines import changes
 from penstock.engines.records import Filter, QueueSettings
 from penstock.errors import LeaseLost
 
@@ -159,7 +160,7 @@ async def test_a_job_is_either_claimed_or_cancelled(store):
         id = await put(one)
         worker = await joined(one)
         claimed, (control,) = await at_once(
-            number, claim(one, worker=worker), other.cancel([id], "enough")
+            number, claim(one, worker=worker), changes.cancel(other, [id], "enough")
         )
         job = await stored(one, id)
         if claimed:
@@ -176,7 +177,7 @@ async def test_an_attempt_is_either_settled_or_rescued(store):
         job = await running(one)
         sighting = standing_still(job)
         verdict, rescued = await at_once(
-            number, settle(one, job, "succeeded"), other.rescue([sighting], 10)
+            number, settle(one, job, "succeeded"), changes.rescue(other, [sighting], 10)
         )
         after = await stored(one, job.id)
         if rescued:
@@ -192,7 +193,9 @@ async def test_a_beat_and_a_burial_at_once_agree(store):
     for number in range(10):
         job = await running(one)
         sighting = standing_still(job)
-        beat, rescued = await at_once(number, one.beat(job.worker), other.rescue([sighting], 10))
+        beat, rescued = await at_once(
+            number, one.beat(job.worker), changes.rescue(other, [sighting], 10)
+        )
         assert isinstance(beat, LeaseLost) == bool(rescued)
 
 
@@ -201,7 +204,7 @@ async def test_a_dead_workers_job_is_rescued_once(store):
     jobs = [await running(engines[0]) for _ in range(10)]
     sightings = [standing_still(job) for job in jobs]
 
-    batches = await asyncio.gather(*(engine.rescue(sightings, 10) for engine in engines))
+    batches = await asyncio.gather(*(changes.rescue(engine, sightings, 10) for engine in engines))
 
     assert sorted(id for batch in batches for id in ids(batch)) == sorted(ids(jobs))
     assert {(await stored(engines[0], job.id)).crashes for job in jobs} == {1}
@@ -236,9 +239,9 @@ async def test_of_two_who_run_one_key_at_once_the_later_is_superseded_once(store
 async def test_people_who_send_a_job_back_at_once_send_it_back_once(store):
     engines = await handles(store)
     id = await put(engines[0])
-    await engines[0].cancel([id], "enough")
+    await changes.cancel(engines[0], [id], "enough")
 
-    answers = await asyncio.gather(*(engine.retry([id]) for engine in engines))
+    answers = await asyncio.gather(*(changes.retry(engine, [id]) for engine in engines))
 
     assert sum(control.changed for (control,) in answers) == 1
 
@@ -256,7 +259,7 @@ async def test_promoters_that_race_promote_each_job_once(store):
 async def test_pruners_that_race_count_each_job_once(store):
     engines = await handles(store)
     jobs = await enqueue_jobs(engines[0], 30)
-    await engines[0].cancel(jobs, "enough")
+    await changes.cancel(engines[0], jobs, "enough")
     store.clock.advance(3600)
 
     pruned = await asyncio.gather(*(engine.prune(60, 20) for engine in engines))
@@ -304,7 +307,7 @@ async def test_nothing_is_lost_or_run_twice_when_everybody_works(store):
     async def tidy(engine):
         for _ in range(10):
             await engine.promote(5)
-            await engine.rescue([], 5)
+            await changes.rescue(engine, [], 5)
             await engine.mend()
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.steps import bury, claim, enqueue_jobs, ids, put, settle
+from penstock.engines import changes
 from penstock.engines.records import QueueSettings
 
 
@@ -55,7 +56,7 @@ async def test_a_cancelled_attempt_takes_room_until_it_ends(engine):
     await limited(engine, 1)
     await enqueue_jobs(engine, 2)
     (job,) = await claim(engine)
-    await engine.cancel([job.id], "enough")
+    await changes.cancel(engine, [job.id], "enough")
     assert await claim(engine) == []
 
 

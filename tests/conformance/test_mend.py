@@ -19,6 +19,7 @@ from conformance.steps import (
     stored,
 )
 from penstock.core.job import Hold
+from penstock.engines import changes
 from penstock.engines.records import Filter, Mended, QueueSettings
 
 HEALTHY = Mended()
@@ -72,7 +73,7 @@ async def test_unique_keys_in_use_are_left(engine, until):
 async def test_keys_are_healthy_after_every_way_to_end(engine, store):
     for kind in ("succeeded", "failed", "cancelled", "expired"):
         await finished(engine, kind, unique=kind)
-    await engine.cancel([await put(engine, unique="cancel")], "enough")
+    await changes.cancel(engine, [await put(engine, unique="cancel")], "enough")
     await put(engine, unique="expiry", expires_in=60)
     store.clock.advance(61)
     await engine.promote(10)

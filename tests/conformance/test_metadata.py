@@ -6,7 +6,7 @@ from typing import Any
 
 from conformance.steps import about, bury, claim_one, put, settle, stored
 from penstock.core.job import State
-from penstock.engines import reads
+from penstock.engines import changes, reads
 
 FACTS: dict[str, Any] = {
     "name": "welcome mail",
@@ -43,7 +43,7 @@ async def test_nothing_of_it_changes_over_a_jobs_life(engine, store):
     await bury(engine, (await claim_one(engine)).worker)
     await settle(engine, await claim_one(engine), "released")
     await settle(engine, await claim_one(engine), "failed")
-    await engine.retry([id])
+    await changes.retry(engine, [id])
     await settle(engine, await claim_one(engine), "succeeded")
     job = await stored(engine, id)
     assert (job.state, job.attempt) == (State.SUCCEEDED, 5)

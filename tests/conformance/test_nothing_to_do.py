@@ -7,6 +7,7 @@ import pytest
 from conformance.steps import ask, claim, joined, outcome, put, running, send
 from conformance.waiting import LONG, asleep, awake_after, gives_in, sleeps_through, work
 from penstock.core.job import Hold
+from penstock.engines import changes
 from penstock.engines.records import QueueSettings
 
 
@@ -136,13 +137,13 @@ async def test_a_job_that_has_fallen_due_can_be_given_now(engine, store):
 
 async def test_a_cancellation_is_given_even_to_who_wants_no_jobs(engine):
     job = await running(engine)
-    await engine.cancel([job.id], "enough")
+    await changes.cancel(engine, [job.id], "enough")
     assert await gives_in(engine, ask(job.worker, want=0)) == 0
 
 
 async def test_a_cancellation_that_the_worker_was_told_of_is_not_given_again(engine, store):
     job = await running(engine)
-    await engine.cancel([job.id], "enough")
+    await changes.cancel(engine, [job.id], "enough")
     await nothing_to_do(store, engine, ask(job.worker, told=frozenset({job.id})))
 
 
@@ -151,13 +152,13 @@ async def test_a_second_cancellation_is_given_beside_one_told(engine):
     await put(engine)
     await put(engine)
     first, second = await claim(engine, worker=worker, want=2)
-    await engine.cancel([first.id, second.id], "enough")
+    await changes.cancel(engine, [first.id, second.id], "enough")
     assert await gives_in(engine, ask(worker, told=frozenset({first.id}))) == 0
 
 
 async def test_another_workers_cancellation_is_not_given(engine, store):
     job = await running(engine)
-    await engine.cancel([job.id], "enough")
+    await changes.cancel(engine, [job.id], "enough")
     await nothing_to_do(store, engine, ask(await joined(engine)))
 
 

@@ -23,6 +23,7 @@ from conformance.steps import (
 from conformance.test_nothing_to_do import nothing_to_do
 from conformance.waiting import gives_in
 from penstock.core.job import Hold
+from penstock.engines import changes
 from penstock.engines.records import Filter, QueueSettings
 
 FINAL = ["succeeded", "failed", "cancelled", "expired"]
@@ -176,7 +177,7 @@ async def test_an_open_job_that_is_cancelled_frees_the_queue(engine):
     job = await opened(engine)
     turn = ask(await joined(engine))
     assert await gives_in(engine, turn) > 0
-    await engine.cancel([job.id], "enough")
+    await changes.cancel(engine, [job.id], "enough")
     assert len((await engine.exchange(turn)).jobs) == 1
 
 
@@ -220,7 +221,7 @@ async def test_an_attempt_that_is_asked_to_end_blocks_until_it_has(engine):
     await ordered(engine)
     _, second = await enqueue_jobs(engine, 2)
     job = await claim_one(engine)
-    await engine.cancel([job.id], "enough")
+    await changes.cancel(engine, [job.id], "enough")
     assert await claim(engine) == []
     await settle(engine, job, "retry", delay=60)
     assert ids(await claim(engine)) == [second]
@@ -242,7 +243,7 @@ async def test_a_job_that_a_person_sent_back_enters_like_a_new_one(engine):
     await ordered(engine)
     first, second, third = await enqueue_jobs(engine, 3)
     await settle(engine, await claim_one(engine), "failed")
-    await engine.retry([first])
+    await changes.retry(engine, [first])
     assert await drained(engine) == [second, third, first]
 
 
@@ -251,7 +252,7 @@ async def test_once_it_is_claimed_again_it_is_open_again(engine, store):
     await put(engine)
     job = await claim_one(engine)
     await settle(engine, job, "failed")
-    await engine.retry([job.id])
+    await changes.retry(engine, [job.id])
     assert (await stored(engine, job.id)).claimed_at is None
     await settle(engine, await claim_one(engine), "retry", delay=60)
     await put(engine)
@@ -261,8 +262,8 @@ async def test_once_it_is_claimed_again_it_is_open_again(engine, store):
 async def test_an_open_job_that_was_cancelled_and_sent_back_is_not_open(engine):
     job = await opened(engine, count=2)
     urgent = await put(engine, priority=0)
-    await engine.cancel([job.id], "enough")
-    await engine.retry([job.id])
+    await changes.cancel(engine, [job.id], "enough")
+    await changes.retry(engine, [job.id])
     done = await drained(engine)
     assert (done[0], done[-1]) == (urgent, job.id)
 

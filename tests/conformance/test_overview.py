@@ -6,7 +6,7 @@ import pytest
 
 from conformance.steps import claim, enqueue_jobs, finished, ids, joined, put, running, settle
 from penstock.core.job import Hold, State
-from penstock.engines import reads
+from penstock.engines import changes, reads
 from penstock.engines.engine import Engine
 from penstock.engines.reads import Traffic
 from penstock.engines.records import QueueSettings
@@ -99,7 +99,7 @@ async def test_nothing_is_picked_out_below_a_limit_of_one(engine):
 
 async def test_a_job_that_a_person_sent_back_is_no_failure_any_more(engine):
     job = await finished(engine, "failed", queue="a")
-    await engine.retry([job.id])
+    await changes.retry(engine, [job.id])
     seen = await reads.overview(engine, 10, 10)
     assert seen.failed == ()
     assert await counted(engine) == {("a", State.READY, None): 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conformance.steps import bury, claim, claim_one, ids, put, settle, stored
 from penstock.core.job import State, Verdict
-from penstock.engines import reads
+from penstock.engines import changes, reads
 from penstock.engines.records import QueueSettings
 
 PAUSED = QueueSettings(paused=True, note="deploy of 12:00")
@@ -84,7 +84,7 @@ async def test_an_engine_lists_only_queues_about_which_something_was_decided(eng
 
 
 async def test_a_queue_whose_jobs_have_all_ended_is_listed(engine):
-    await engine.cancel([await put(engine, queue="old")], "enough")
+    await changes.cancel(engine, [await put(engine, queue="old")], "enough")
     assert list(await reads.queues(engine)) == ["old"]
 
 

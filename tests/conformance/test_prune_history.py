@@ -16,6 +16,7 @@ from conformance.steps import (
     settle,
     stored,
 )
+from penstock.engines import changes
 from penstock.engines.records import Pruned
 
 DAY = 86400.0
@@ -55,7 +56,7 @@ async def test_the_end_counts_not_the_beginning(engine, store):
 async def test_a_job_that_a_person_sent_back_is_not_pruned(engine, store):
     job = await finished(engine, "failed")
     store.clock.advance(2 * WEEK)
-    await engine.retry([job.id])
+    await changes.retry(engine, [job.id])
     assert (await engine.prune(WEEK, 100)).jobs == 0
 
 

@@ -14,6 +14,7 @@ from conformance.steps import (
     stored,
 )
 from penstock.core.job import State
+from penstock.engines import changes
 
 
 async def test_rescued_jobs_are_returned_as_they_are_now(engine):
@@ -45,7 +46,7 @@ async def test_no_more_than_the_limit_is_rescued_at_once(engine):
     jobs = await claim(engine, want=5)
     batches = [await bury(engine, jobs[0].worker, limit=2)]
     while batches[-1]:
-        batches.append(await engine.rescue([], 2))
+        batches.append(await changes.rescue(engine, [], 2))
     assert [len(batch) for batch in batches] == [2, 2, 1, 0]
     assert sorted(id for batch in batches for id in ids(batch)) == sorted(ids(jobs))
 
@@ -54,7 +55,7 @@ async def test_rescuing_again_finds_nothing(engine):
     job = await running(engine)
     await bury(engine, job.worker)
     after = await stored(engine, job.id)
-    assert await engine.rescue([], 10) == []
+    assert await changes.rescue(engine, [], 10) == []
     assert await stored(engine, job.id) == after
 
 
@@ -67,7 +68,7 @@ async def test_several_dead_workers_are_buried_at_once(engine):
 
 async def test_waiting_jobs_are_not_touched(engine):
     waiting = [await stored(engine, await put(engine, delay=delay)) for delay in (0, 60)]
-    assert await engine.rescue([], 10) == []
+    assert await changes.rescue(engine, [], 10) == []
     assert [await stored(engine, job.id) for job in waiting] == waiting
 
 

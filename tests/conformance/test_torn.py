@@ -37,6 +37,7 @@ from conformance import test_many_handles as many
 from conformance import test_nothing_to_do as idle
 from conformance import test_ordered as ordered
 from conformance import test_ordered_beside as ordered_beside
+from conformance import test_rewrite as rewrite
 from conformance import test_same_story as same_story
 from conformance import test_threads as threads
 from conformance import test_unknown_task as unknown
@@ -314,18 +315,16 @@ TEARS: list[tuple[type[Torn], list[Sentence]]] = [
         [many.test_of_two_who_run_one_key_at_once_the_later_is_superseded_once],
     ),
     (two_steps.GivesTicketsInTwoSteps, [many.test_tickets_given_at_once_are_all_different]),
-    (two_steps.CancelsInTwoSteps, [many.test_a_job_is_either_claimed_or_cancelled]),
     (two_steps.BuriesInTwoSteps, [many.test_a_beat_and_a_burial_at_once_agree]),
+    (two_steps.LooksForTheLeaseFirst, [many.test_an_attempt_is_either_settled_or_rescued]),
     (
-        two_steps.RescuesInTwoSteps,
+        two_steps.RewritesWithoutComparing,
         [
-            many.test_an_attempt_is_either_settled_or_rescued,
+            many.test_a_job_is_either_claimed_or_cancelled,
             many.test_a_dead_workers_job_is_rescued_once,
+            many.test_people_who_send_a_job_back_at_once_send_it_back_once,
+            rewrite.test_a_job_that_has_changed_meanwhile_is_not_written,
         ],
-    ),
-    (
-        two_steps.SendsBackInTwoSteps,
-        [many.test_people_who_send_a_job_back_at_once_send_it_back_once],
     ),
     (two_steps.PromotesInTwoSteps, [many.test_promoters_that_race_promote_each_job_once]),
     (two_steps.PrunesInTwoSteps, [many.test_pruners_that_race_count_each_job_once]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from conformance.steps import claim, claim_one, ids, joined, put, running, settle, stored
 from penstock.core.job import Hold, State
+from penstock.engines import changes
 from penstock.engines.records import WorkerInfo
 
 
@@ -80,7 +81,7 @@ async def test_it_is_held_when_the_worker_that_knew_the_task_has_left(engine):
 
 async def test_it_can_be_cancelled(engine):
     job = await held(engine)
-    await engine.cancel([job.id], "enough")
+    await changes.cancel(engine, [job.id], "enough")
     assert (await stored(engine, job.id)).state is State.CANCELLED
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from conformance.steps import about, ask, bury, claim, joined, put, rejoined, running, stored
 from penstock.core.job import State
-from penstock.engines import reads
+from penstock.engines import changes, reads
 from penstock.engines.records import WorkerInfo
 from penstock.errors import LeaseLost
 
@@ -91,7 +91,7 @@ async def test_leaving_does_not_touch_the_jobs(engine):
 async def test_what_a_worker_left_is_rescued_by_the_next_rescue(engine):
     job = await running(engine)
     await engine.leave(job.worker)
-    (rescued,) = await engine.rescue([], 10)
+    (rescued,) = await changes.rescue(engine, [], 10)
     assert (rescued.id, rescued.state) == (job.id, State.READY)
 
 

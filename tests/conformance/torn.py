@@ -32,7 +32,7 @@ class Torn(MemoryEngine):
     def job(self, id: str) -> Job:
         return self.store.jobs[id]
 
-    def rewrite(self, *jobs: Job) -> None:
+    def overwrite(self, *jobs: Job) -> None:
         """Store jobs as they are given, whatever became of them meanwhile."""
         with self.store.step() as store:
             for job in jobs:

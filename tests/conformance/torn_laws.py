@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
 from conformance.torn import Torn, others_act
-from penstock.core.job import Draft, Hold, Job, Outcome, OutcomeKind, State, Verdict
+from penstock.core.job import Change, Draft, Hold, Job, Outcome, OutcomeKind, State, Verdict
+from penstock.core.lifecycle import NEW_TICKET
 from penstock.engines.memory.store import MemoryStore
 from penstock.engines.records import (
     Ask,
-    Control,
     Exchange,
     Filter,
     News,
     Page,
     Receipt,
+    Rewrite,
+    Rewritten,
     Sighting,
     WorkerInfo,
 )
@@ -38,9 +40,9 @@ class LeavesPromotionToTheLeader(Torn):
 
     async def exchange(self, ask: Ask) -> Exchange:
         waiting = [job for job in self.store.jobs.values() if job.state is State.SCHEDULED]
-        self.rewrite(*(replace(job, run_at=(job.run_at or 0) + 1e9) for job in waiting))
+        self.overwrite(*(replace(job, run_at=(job.run_at or 0) + 1e9) for job in waiting))
         answer = await super().exchange(ask)
-        self.rewrite(*waiting)
+        self.overwrite(*waiting)
         return answer
 
 
@@ -51,7 +53,7 @@ class HasNoFence(Torn):
         for outcome in ask.outcomes:
             job = self.store.jobs.get(outcome.job)
             if job is not None and job.state is State.RUNNING:
-                self.rewrite(replace(job, worker=ask.worker, attempt=outcome.attempt))
+                self.overwrite(replace(job, worker=ask.worker, attempt=outcome.attempt))
         return await super().exchange(ask)
 
 
@@ -113,29 +115,36 @@ class HappensLater(Torn):
 class GuessesDeath(Torn):
     """Buries who was seen, whatever it did since."""
 
-    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
+    async def end_leases(self, dead: Sequence[Sighting]) -> list[str]:
         beats = {info.id: info.beat for info in await self.workers()}
         dead = [Sighting(each.worker, beats.get(each.worker, 0)) for each in dead]
-        return await super().rescue(dead, limit)
+        return await super().end_leases(dead)
 
 
 class ChargesWhatHadNotStarted(Torn):
     """Takes every claimed job for a started one."""
 
-    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
-        claimed = [job for job in self.store.jobs.values() if job.state is State.RUNNING]
-        self.rewrite(*(replace(job, started=True) for job in claimed))
-        return await super().rescue(dead, limit)
+    async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
+        page = await super().find(which, cursor, limit)
+        if not which.workers:
+            return page
+        return Page(tuple(replace(job, started=True) for job in page.jobs), page.cursor)
 
 
 class CallsACrashAFailure(Torn):
     """Counts a crash against the retries."""
 
-    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
-        rescued = await super().rescue(dead, limit)
-        failed = [replace(job, failures=job.failures + job.crashes, crashes=0) for job in rescued]
-        self.rewrite(*failed)
-        return failed
+    async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
+        return await super().rewrite([_rescued_as(each, _failed) for each in rewrites])
+
+
+def _failed(job: Job) -> Job:
+    return replace(job, failures=job.failures + job.crashes, crashes=0)
+
+
+def _rescued_as(rewrite: Rewrite, change: Callable[[Job], Job]) -> Rewrite:
+    is_rescue = rewrite.change is Change.RESCUE
+    return replace(rewrite, job=change(rewrite.job)) if is_rescue else rewrite
 
 
 class TakesACrashForARelease(Torn):
@@ -191,13 +200,13 @@ class LeavesHoldsToTheLeader(Torn):
     async def join(self, worker: WorkerInfo) -> None:
         held = [job for job in self.store.jobs.values() if job.hold is Hold.UNKNOWN_TASK]
         await super().join(worker)
-        self.rewrite(*held)
+        self.overwrite(*held)
 
 
 class _OldTickets(MemoryStore):
     def ticketed(self, job: Job) -> Job:
-        after = super().ticketed(job)
-        return replace(after, seq=job.seq) if job.seq else after
+        after, stored = super().ticketed(job), self.jobs.get(job.id)
+        return replace(after, seq=stored.seq) if stored else after
 
 
 class KeepsEveryTicket(Torn):
@@ -212,7 +221,7 @@ class TakesANewTicketOnRelease(Torn):
     async def exchange(self, ask: Ask) -> Exchange:
         released = [each.job for each in ask.outcomes if each.kind is OutcomeKind.RELEASED]
         settled = await super().exchange(replace(ask, want=0))
-        self.rewrite(*(self.store.ticketed(self.job(id)) for id in released))
+        self.overwrite(*(self.store.ticketed(self.job(id)) for id in released))
         claimed = await super().exchange(replace(ask, outcomes=()))
         return replace(claimed, verdicts=settled.verdicts)
 
@@ -220,11 +229,12 @@ class TakesANewTicketOnRelease(Torn):
 class TakesANewTicketOnRescue(Torn):
     """Who was in a crash goes to the end of the line."""
 
-    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
-        rescued = await super().rescue(dead, limit)
-        moved = [self.store.ticketed(job) if job.state.is_waiting else job for job in rescued]
-        self.rewrite(*moved)
-        return moved
+    async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
+        return await super().rewrite([_rescued_as(each, _last) for each in rewrites])
+
+
+def _last(job: Job) -> Job:
+    return replace(job, seq=NEW_TICKET) if job.state.is_waiting else job
 
 
 class OrdersByIds(Torn):
@@ -315,21 +325,21 @@ class WaitsAgainWithoutItsKey(Torn):
 
     async def exchange(self, ask: Ask) -> Exchange:
         kept = {each.job: self.job(each.job) for each in ask.outcomes}
-        self.rewrite(*(replace(job, unique=None) for job in kept.values()))
+        self.overwrite(*(replace(job, unique=None) for job in kept.values()))
         answer = await super().exchange(ask)
-        self.rewrite(*(replace(self.job(id), unique=job.unique) for id, job in kept.items()))
+        self.overwrite(*(replace(self.job(id), unique=job.unique) for id, job in kept.items()))
         return answer
 
 
 class KeepsKeysOfTheDead(Torn):
     """What is cancelled keeps its unique key."""
 
-    async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
-        jobs = {id: self.store.jobs[id] for id in ids if id in self.store.jobs}
-        self.rewrite(*(replace(job, unique=None) for job in jobs.values()))
-        controls = await super().cancel(ids, reason)
-        self.rewrite(*(replace(self.job(id), unique=job.unique) for id, job in jobs.items()))
-        return controls
+    async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
+        keys = {each.job.id: each.job.unique for each in rewrites}
+        without = [replace(each, job=replace(each.job, unique=None)) for each in rewrites]
+        answers = await super().rewrite(without)
+        self.overwrite(*(replace(self.job(id), unique=key) for id, key in keys.items()))
+        return answers
 
 
 class PrefetchesAnything(Torn):
@@ -342,10 +352,11 @@ class PrefetchesAnything(Torn):
 class RunsAgainWhatMayHaveRun(Torn):
     """Rescues like any other a job that may run at most once."""
 
-    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
-        once = [job for job in self.store.jobs.values() if job.at_most_once]
-        self.rewrite(*(replace(job, at_most_once=False) for job in once))
-        return await super().rescue(dead, limit)
+    async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
+        page = await super().find(which, cursor, limit)
+        if not which.workers:
+            return page
+        return Page(tuple(replace(job, at_most_once=False) for job in page.jobs), page.cursor)
 
 
 class ServesInOrderOfArrival(Torn):
@@ -354,7 +365,7 @@ class ServesInOrderOfArrival(Torn):
     async def exchange(self, ask: Ask) -> Exchange:
         settled = await super().exchange(replace(ask, want=0))
         ready = [job for job in self.store.jobs.values() if job.state is State.READY]
-        self.rewrite(*(replace(job, place=0.0) for job in ready))
+        self.overwrite(*(replace(job, place=0.0) for job in ready))
         claimed = await super().exchange(replace(ask, outcomes=()))
         return replace(claimed, verdicts=settled.verdicts)
 

@@ -28,7 +28,7 @@ class FiltersUrgentJobsAfterTheClaim(Torn):
         if ask.least_urgent is None:
             return answer
         unwanted = [job for job in answer.jobs if job.priority > ask.least_urgent]
-        self.rewrite(*(replace(job, state=State.READY, started=False) for job in unwanted))
+        self.overwrite(*(replace(job, state=State.READY, started=False) for job in unwanted))
         return replace(answer, jobs=tuple(job for job in answer.jobs if job not in unwanted))
 
 

@@ -8,17 +8,18 @@ from msgspec.structs import replace
 
 from conformance.torn import Torn, others_act
 from penstock.core import lifecycle
-from penstock.core.job import Draft, Hold, Job, State
+from penstock.core.job import Draft, Hold, State
 from penstock.engines.records import (
     Ask,
     Cell,
-    Control,
     Exchange,
     Filter,
     Promoted,
     Pruned,
     QueueSettings,
     Receipt,
+    Rewrite,
+    Rewritten,
     Sighting,
 )
 
@@ -36,35 +37,40 @@ class SettlesInTwoSteps(Torn):
         await others_act()
         for outcome in inside:
             running = replace(self.job(outcome.job), state=State.RUNNING, worker=ask.worker)
-            self.rewrite(lifecycle.settled(running, outcome, self.clock.now()))
+            self.overwrite(lifecycle.settled(running, outcome, self.clock.now()))
         return await super().exchange(ask)
 
 
 class BuriesInTwoSteps(Torn):
     """Compares the beat, and takes the lease later."""
 
-    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
+    async def end_leases(self, dead: Sequence[Sighting]) -> list[str]:
         beats = {info.id: info.beat for info in await self.workers()}
         still = [each for each in dead if beats.get(each.worker) == each.beat]
         await others_act()
         for each in still:
             await self.leave(each.worker)
-        return await super().rescue([], limit)
+        return [each.worker for each in still]
 
 
-class RescuesInTwoSteps(Torn):
-    """Reads the jobs of the dead, and writes them back later."""
+class LooksForTheLeaseFirst(Torn):
+    """Looks whether a worker has its lease, and settles and claims later."""
 
-    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
-        names = {each.worker for each in dead}
-        orphans = [job for job in self.store.jobs.values() if job.worker in names]
-        orphans = [job for job in orphans if job.state is State.RUNNING]
+    async def exchange(self, ask: Ask) -> Exchange:
+        lease = self.store.workers.get(ask.worker)
         await others_act()
-        for name in names:
-            await self.leave(name)
-        rescued = [lifecycle.rescued(job, self.clock.now()) for job in orphans]
-        self.rewrite(*rescued)
-        return rescued
+        if lease is not None:
+            self.store.workers[ask.worker] = lease
+        return await super().exchange(ask)
+
+
+class RewritesWithoutComparing(Torn):
+    """Writes a job as it is to be, whatever became of the one that this was made from."""
+
+    async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
+        await others_act()
+        now = [replace(each, revision=self.job(each.job.id).revision) for each in rewrites]
+        return await super().rewrite(now)
 
 
 class LooksForIdsFirst(Torn):
@@ -90,7 +96,7 @@ class HoldsInTwoSteps(Torn):
         for outcome in ask.outcomes:
             job = self.store.jobs.get(outcome.job)
             if job and outcome.hold is Hold.UNKNOWN_TASK and job.task not in known:
-                self.rewrite(replace(job, hold=outcome.hold, hold_cause=outcome.hold_cause))
+                self.overwrite(replace(job, hold=outcome.hold, hold_cause=outcome.hold_cause))
         return answer
 
 
@@ -110,7 +116,7 @@ class ClaimsInTwoSteps(Torn):
         await others_act()
         now = self.clock.now()
         claimed = [lifecycle.claimed(job, ask.worker, now, starts=True) for job in chosen]
-        self.rewrite(*claimed)
+        self.overwrite(*claimed)
         return replace(answer, jobs=tuple(claimed))
 
 
@@ -144,7 +150,7 @@ class LooksForKeysFirst(Torn):
         free = [draft for draft in drafts if draft.unique is None or draft.unique not in taken]
         await others_act()
         receipts = await super().enqueue([replace(draft, unique=None) for draft in free])
-        self.rewrite(*(replace(self.job(draft.id), unique=draft.unique) for draft in free))
+        self.overwrite(*(replace(self.job(draft.id), unique=draft.unique) for draft in free))
         return receipts
 
 
@@ -159,32 +165,10 @@ class NeedsItsKeyInTwoSteps(Torn):
             and self.store.keys.taken(job.unique, job.id, self.clock.now()) is None
         ]
         await others_act()
-        self.rewrite(*(replace(job, unique=None) for job in free))
+        self.overwrite(*(replace(job, unique=None) for job in free))
         answer = await super().exchange(ask)
-        self.rewrite(*(replace(self.job(job.id), unique=job.unique) for job in free))
+        self.overwrite(*(replace(self.job(job.id), unique=job.unique) for job in free))
         return answer
-
-
-class CancelsInTwoSteps(Torn):
-    """Reads what state a job is in, and cancels it later from there."""
-
-    async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
-        jobs = [job for job in await self.get(ids) if job is not None]
-        await others_act()
-        after = [lifecycle.cancelled(job, reason, self.clock.now()) for job in jobs]
-        self.rewrite(*after)
-        return [Control(job.id, True, job.state) for job in after]
-
-
-class SendsBackInTwoSteps(Torn):
-    """Reads what has failed, and sends it back later."""
-
-    async def retry(self, ids: Sequence[str]) -> list[Control]:
-        jobs = [job for job in await self.get(ids) if job is not None]
-        await others_act()
-        after = [lifecycle.revived(job) for job in jobs]
-        self.rewrite(*after)
-        return [Control(job.id, True, job.state) for job in after]
 
 
 class PromotesInTwoSteps(Torn):
@@ -195,7 +179,7 @@ class PromotesInTwoSteps(Torn):
         due = [job for job in self.store.jobs.values() if job.state is State.SCHEDULED]
         due = [job for job in due if job.run_at is not None and job.run_at <= now]
         await others_act()
-        self.rewrite(*(self.store.ticketed(lifecycle.promoted(job)) for job in due))
+        self.overwrite(*(self.store.ticketed(lifecycle.promoted(job)) for job in due))
         return Promoted(ready=len(due))
 
 
@@ -220,7 +204,7 @@ class PlacesInTwoSteps(Torn):
         unplaced = [id for id, job in self.store.jobs.items() if job.hold is Hold.UNPLACED]
         await others_act()
         again = [self.job(id) for id in unplaced if self.job(id).state is State.READY]
-        self.rewrite(*(replace(job, hold=Hold.UNPLACED) for job in again))
+        self.overwrite(*(replace(job, hold=Hold.UNPLACED) for job in again))
         return await super().exchange(ask)
 
 
@@ -244,5 +228,5 @@ class GivesTicketsInTwoSteps(Torn):
         await others_act()
         receipts = await super().enqueue(drafts)
         created = [self.job(receipt.id) for receipt in receipts if receipt.created]
-        self.rewrite(*(replace(job, seq=last + nr) for nr, job in enumerate(created, 1)))
+        self.overwrite(*(replace(job, seq=last + nr) for nr, job in enumerate(created, 1)))
         return receipts

@@ -121,7 +121,7 @@ async def test_a_verb_that_does_not_exist_is_refused(faulty):
     with pytest.raises(BadOption) as error:
         faulty.fail("exchagne")
 
-    assert str(error.value).startswith("verb='exchagne': no such verb; use one of beat, cancel, ")
+    assert str(error.value).startswith("verb='exchagne': no such verb; use one of beat, cell, ")
 
 
 async def test_a_delayed_call_takes_its_time_on_the_engines_clock(faulty, clock):

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core import lifecycle
 from penstock.core.job import Draft, ErrorRecord, Hold, Job, Outcome, OutcomeKind, State, Verdict
-from penstock.engines import publisher
+from penstock.engines import changes, publisher
 from penstock.engines.memory.engine import MemoryEngine
 from penstock.engines.memory.store import MemoryStore
 from penstock.engines.observed import Observed
@@ -133,11 +133,11 @@ CALLS: dict[str, Callable[[Observed], Awaitable[Any]]] = {
     "exchange": lambda engine: engine.exchange(Ask(worker="w")),
     "held": lambda engine: engine.held("w"),
     "progress": lambda engine: engine.progress("w", [Report(job="a", attempt=1)]),
-    "cancel": lambda engine: engine.cancel(["a"], "enough"),
+    "rewrite": lambda engine: engine.rewrite([]),
     "set_queue": lambda engine: engine.set_queue("default", QueueSettings(paused=True)),
     "queues": lambda engine: engine.queues(),
     "promote": lambda engine: engine.promote(10),
-    "rescue": lambda engine: engine.rescue([Sighting("w", 0)], 10),
+    "end_leases": lambda engine: engine.end_leases([Sighting("w", 0)]),
     "prune": lambda engine: engine.prune(0, 10),
     "mend": lambda engine: engine.mend(),
     "cells": lambda engine: engine.cells("", None, 1),
@@ -154,7 +154,6 @@ CALLS: dict[str, Callable[[Observed], Awaitable[Any]]] = {
 ONCE: dict[str, Callable[[Observed], Awaitable[Any]]] = {
     "close": lambda engine: engine.close(),
     "exchange": lambda engine: engine.exchange(wanting()),
-    "retry": lambda engine: engine.retry(["a"]),
     "purge": lambda engine: engine.purge(Filter(), 10),
     "set_cell": lambda engine: engine.set_cell("breaker", b"open", 0),
 }
@@ -584,9 +583,11 @@ async def test_a_cancelled_job_is_told_when_it_is_cancelled(engine, bus, clock):
     await engine.enqueue([draft("waiting")])
     bus.take()
 
-    await engine.cancel(["running", "waiting", "unknown"], "enough")
-    assert bus.take() == [Cancelled(at=clock.now(), job="waiting", reason="enough")]
-    await engine.cancel(["running", "waiting"], "enough")
+    await changes.cancel(engine, ["running", "waiting", "unknown"], "enough")
+    assert bus.take() == [
+        Cancelled(at=clock.now(), job="waiting", task="work", queue="default", reason="enough")
+    ]
+    await changes.cancel(engine, ["running", "waiting"], "enough")
     assert bus.take() == []
 
     await engine.exchange(settling(OutcomeKind.CANCELLED, "running", reason="enough"))
@@ -598,7 +599,7 @@ async def test_a_cancelled_job_is_told_when_it_is_cancelled(engine, bus, clock):
 @pytest.mark.parametrize("kind", sorted(lifecycle.WAITS_AGAIN))
 async def test_an_attempt_that_was_overruled_is_told_as_cancelled(engine, bus, kind):
     await claim(engine, "a")
-    await engine.cancel(["a"], "enough")
+    await changes.cancel(engine, ["a"], "enough")
     bus.take()
 
     await engine.exchange(settling(kind, delay=30.0, hold=Hold.BREAKER, reason="not now"))
@@ -633,19 +634,19 @@ async def test_a_crash_after_which_the_job_is_given_up_is_told_as_its_failure(en
 
 async def test_a_job_that_is_sent_back_is_told(engine, bus, clock):
     await engine.enqueue([draft("a"), draft("b")])
-    await engine.cancel(["a"], "enough")
+    await changes.cancel(engine, ["a"], "enough")
     bus.take()
 
-    await engine.retry(["a", "b"])
+    await changes.retry(engine, ["a", "b"])
 
-    assert bus.take() == [Revived(at=clock.now(), job="a")]
+    assert bus.take() == [Revived(at=clock.now(), job="a", task="work", queue="default")]
 
 
 async def test_a_rescued_job_is_told_with_the_worker_that_died(engine, bus, clock):
     await claim(engine, "a", correlation_id="c")
     bus.take()
 
-    await engine.rescue([Sighting("w", 0)], 10)
+    await changes.rescue(engine, [Sighting("w", 0)], 10)
 
     assert bus.take() == [
         Rescued(
@@ -666,7 +667,7 @@ async def test_a_job_that_a_rescue_ends_is_told_as_failed_too(engine, bus):
     await claim(engine, "a", at_most_once=True)
     bus.take()
 
-    await engine.rescue([Sighting("w", 0)], 10)
+    await changes.rescue(engine, [Sighting("w", 0)], 10)
 
     rescued, failed = bus.take()
     assert (type(rescued), rescued.state) == (Rescued, "failed")
@@ -742,9 +743,9 @@ async def test_no_event_is_built_that_nobody_wants(clock):
     await claim(engine, "a", "b", "c")
     await engine.exchange(settling(OutcomeKind.SUCCEEDED))
     await engine.exchange(settling(OutcomeKind.SUCCEEDED, attempt=9))
-    await engine.cancel(["b"], "enough")
-    await engine.rescue([Sighting("w", 0)], 10)
-    await engine.retry(["b"])
+    await changes.cancel(engine, ["b"], "enough")
+    await changes.rescue(engine, [Sighting("w", 0)], 10)
+    await changes.retry(engine, ["b"])
     await engine.leave("w")
     with pytest.raises(LeaseLost):
         await engine.beat("w")

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.core.ids import new_id
 from penstock.core.job import Draft, State
+from penstock.engines import changes
 from penstock.engines.memory.engine import MemoryEngine
 from penstock.engines.memory.store import MemoryStore
 from penstock.engines.records import Ask, Pruned, Sighting, WorkerInfo
@@ -132,7 +133,7 @@ async def test_without_a_reason_nobody_is_asked_to_rescue(engine, clock):
     rescue = Rescue(15.0, clock, clock.monotonic)
     await live(rescue, engine, clock, 12, "w")
 
-    assert engine.verbs.count("rescue") == 1
+    assert engine.verbs.count("running") == 1
 
 
 async def test_two_observers_rescue_a_job_once(engine, clock):
@@ -246,7 +247,7 @@ async def test_a_job_that_may_have_run_is_an_error_and_one_to_be_cancelled_is_no
     (once,) = await put(engine, at_most_once=True)
     (unwanted,) = await put(engine)
     await claim(engine, "gone", want=2)
-    await engine.cancel([unwanted], "no more")
+    await changes.cancel(engine, [unwanted], "no more")
     await engine.leave("gone")
     rescue = Rescue(15.0, clock, clock.monotonic)
     await look(rescue, engine, clock)
@@ -267,10 +268,10 @@ async def test_a_job_that_may_have_run_is_an_error_and_one_to_be_cancelled_is_no
 
 async def test_prune_deletes_what_ended_long_ago_batch_by_batch(engine, clock):
     ids = await put(engine, 3)
-    await engine.cancel(ids, "no")
+    await changes.cancel(engine, ids, "no")
     clock.advance(100)
     (fresh,) = await put(engine)
-    await engine.cancel([fresh], "no")
+    await changes.cancel(engine, [fresh], "no")
 
     assert await prune(engine, 50.0, 2) < 1.0
     assert await prune(engine, 50.0, 2) == inf

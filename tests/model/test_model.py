@@ -37,7 +37,7 @@ from penstock.core.job import (
     Job,
     State,
 )
-from penstock.engines import reads
+from penstock.engines import changes, reads
 from penstock.engines.engine import Engine
 from penstock.engines.records import (
     Ask,
@@ -246,13 +246,15 @@ class TwoEngines(RuleBasedStateMachine):
     def crash(self, worker: str, limit: int) -> None:
         seen = [info for info in self.both(lambda engine: engine.workers()) if info.id == worker]
         dead = [Sighting(info.id, info.beat) for info in seen]
-        self.both(lambda engine: engine.rescue(dead, limit))
+        self.both(lambda engine: changes.rescue(engine, dead, limit))
 
     @rule(worker=workers)
     def rescue_a_worker_that_beats_again(self, worker: str) -> None:
         seen = [info for info in self.both(lambda engine: engine.workers()) if info.id == worker]
         self.both(lambda engine: engine.beat(worker))
-        self.both(lambda engine: engine.rescue([Sighting(i.id, i.beat) for i in seen], 100))
+        self.both(
+            lambda engine: changes.rescue(engine, [Sighting(i.id, i.beat) for i in seen], 100)
+        )
         after = self.both(lambda engine: engine.workers())
         assert {info.id for info in seen} <= {info.id for info in after}
 
@@ -261,12 +263,12 @@ class TwoEngines(RuleBasedStateMachine):
     @rule(numbers=st.lists(NUMBERS, min_size=1, max_size=3), handle=st.integers(0, 1))
     def cancel(self, numbers: list[int], handle: int) -> None:
         ids = [f"job-{number}" for number in numbers]
-        self.both(lambda engine: engine.cancel(ids, "no longer needed"), handle)
+        self.both(lambda engine: changes.cancel(engine, ids, "no longer needed"), handle)
 
     @rule(numbers=st.lists(NUMBERS, min_size=1, max_size=3))
     def retry(self, numbers: list[int]) -> None:
         ids = [f"job-{number}" for number in numbers]
-        self.both(lambda engine: engine.retry(ids))
+        self.both(lambda engine: changes.retry(engine, ids))
 
     @rule(queue=st.sampled_from(QUEUES), limit=st.integers(1, 3), calls=st.integers(1, 3))
     def purge(self, queue: str, limit: int, calls: int) -> None:

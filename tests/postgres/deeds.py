@@ -19,6 +19,7 @@ from conformance.steps import (
     stored,
 )
 from penstock.core.job import Job, State, Verdict
+from penstock.engines import changes
 from penstock.engines.engine import Engine
 from penstock.engines.records import Filter, QueueSettings, Report, WorkerInfo
 from penstock.testing.clock import FakeClock
@@ -208,7 +209,7 @@ class Cancel(Deed):
         await put(engine, "a", unique="key")
 
     async def act(self, engine: Engine) -> None:
-        (told,) = await engine.cancel(["a"], "enough")
+        (told,) = await changes.cancel(engine, ["a"], "enough")
         assert told.state is State.CANCELLED
 
     async def check(self, engine: Engine) -> None:
@@ -217,13 +218,11 @@ class Cancel(Deed):
 
 
 class Retry(Deed):
-    is_repeated = False
-
     async def prepare(self, engine: Engine, clock: FakeClock) -> None:
         self.job = await finished(engine, "failed", queue="default")
 
     async def act(self, engine: Engine) -> None:
-        (told,) = await engine.retry([self.job.id])
+        (told,) = await changes.retry(engine, [self.job.id])
         assert told.state is State.READY
 
     async def check(self, engine: Engine) -> None:
@@ -275,7 +274,7 @@ class Rescue(Deed):
         self.job = await running(engine)
 
     async def act(self, engine: Engine) -> None:
-        await engine.rescue([standing_still(self.job)], 10)
+        await changes.rescue(engine, [standing_still(self.job)], 10)
 
     async def check(self, engine: Engine) -> None:
         job = await stored(engine, self.job.id)

@@ -14,6 +14,7 @@ from psycopg import errors as driver_errors
 from conformance.steps import claim, claim_one, draft, joined, outcome, put, running, send, settle
 from penstock import Penstock
 from penstock.core.job import Verdict
+from penstock.engines import changes
 from penstock.engines.engine import Engine
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import News, QueueSettings, Sighting
@@ -97,11 +98,11 @@ async def test_while_a_transaction_is_open_every_other_verb_works(app, engine, c
     assert await settle(engine, done, "succeeded", result=b"1") is Verdict.DONE
     assert await settle(engine, again, "retry", delay=0.0) is Verdict.DONE
     assert await settle(engine, ended, "failed", reason="no") is Verdict.DONE
-    assert (await engine.retry([ended.id]))[0].changed
-    assert (await engine.cancel([ended.id], "enough"))[0].changed
-    assert await engine.cancel(["mine-0"], "it is not there") != []
+    assert (await changes.retry(engine, [ended.id]))[0].changed
+    assert (await changes.cancel(engine, [ended.id], "enough"))[0].changed
+    assert await changes.cancel(engine, ["mine-0"], "it is not there") != []
     await engine.promote(100)
-    await engine.rescue([], 100)
+    await changes.rescue(engine, [], 100)
     await engine.mend()
     await engine.prune(0.0, 100)
     await engine.set_queue("fair", QueueSettings(paused=True, fair=True))
@@ -267,11 +268,11 @@ async def test_an_orphan_that_needs_a_contested_key_keeps_no_other_from_its_resc
     await claim_one(engine, worker=job.worker)
     await app.aenqueue("work", unique="key", connection=connection)
 
-    rescued = await engine.rescue([Sighting(job.worker or "", 0)], 100)
+    rescued = await changes.rescue(engine, [Sighting(job.worker or "", 0)], 100)
     assert [each.id for each in rescued] == ["neighbour"]
 
     await connection.rollback()
-    assert [each.id for each in await engine.rescue([], 100)] == [job.id]
+    assert [each.id for each in await changes.rescue(engine, [], 100)] == [job.id]
 
 
 async def test_a_person_who_retries_a_job_whose_key_is_contested_is_told(app, engine, connection):
@@ -279,8 +280,8 @@ async def test_a_person_who_retries_a_job_whose_key_is_contested_is_told(app, en
     await settle(engine, job, "failed", reason="no")
     await app.aenqueue("work", unique="key", connection=connection)
 
-    with pytest.raises(EngineBusy, match="an open transaction has the unique key 'key'"):
-        await engine.retry([job.id])
+    with pytest.raises(EngineBusy, match="an open transaction has job .* or its unique key"):
+        await changes.retry(engine, [job.id])
 
     await connection.rollback()
-    assert (await engine.retry([job.id]))[0].changed
+    assert (await changes.retry(engine, [job.id]))[0].changed

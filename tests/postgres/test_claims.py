@@ -25,7 +25,7 @@ from conformance.steps import (
 )
 from conformance.waiting import breathe
 from penstock.core.job import Job, Verdict
-from penstock.engines import reads
+from penstock.engines import changes, reads
 from penstock.engines.postgres.bounds import Bounds
 from penstock.engines.postgres.claim import NOTHING, exchange_statement, to_exchange
 from penstock.engines.postgres.engine import PostgresEngine
@@ -186,7 +186,7 @@ async def test_nothing_that_runs_gets_lost_whatever_happens(
                     fair = random.random() < 0.5
                     await engine.set_queue("fair", QueueSettings(fair=fair))
                 if held[worker] and random.random() < 0.5:
-                    await engine.cancel([held[worker][0].id], "enough")
+                    await changes.cancel(engine, [held[worker][0].id], "enough")
             case _:
                 lost = ids(held.pop(worker))
                 workers.remove(worker)
@@ -244,7 +244,7 @@ async def test_a_job_that_got_another_ticket_while_it_was_claimed_is_found(
     await eye.check()
     assert sorted(ids(await engine.held(worker))) == sorted(ids(jobs))
     await engine.leave(worker)
-    assert sorted(ids(await engine.rescue([], 100))) == sorted(ids(jobs))
+    assert sorted(ids(await changes.rescue(engine, [], 100))) == sorted(ids(jobs))
 
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
@@ -279,7 +279,7 @@ async def test_what_runs_is_in_no_index_of_what_waits(engine: PostgresEngine, ey
     jobs = await claim(engine, worker=worker, want=300)
     names = ("live_claim", "live_expiry", "live_running", "live_cancels")
     assert [await rows_in(eye, name) for name in names] == [0, 0, 300, 0]
-    await engine.cancel([jobs[0].id], "enough")
+    await changes.cancel(engine, [jobs[0].id], "enough")
     assert await rows_in(eye, "live_cancels") == 1
     assert (await engine.exchange(ask(worker, "nothing"))).cancels == (jobs[0].id,)
 

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from conformance.steps import claim, elect, put, stored
+from penstock.engines import changes
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.postgres.schema import check_server, newest, printed, scripts
 from penstock.errors import (
@@ -353,7 +354,7 @@ async def test_two_schemas_do_not_disturb_each_other(
             await put(engine, "same", unique="same", remember=1000.0)
         assert [job.id for job in await claim(here, want=5)] == ["same"]
         assert (await stored(there, "same")).attempt == 0
-        await there.cancel(["same"], "no")
+        await changes.cancel(there, ["same"], "no")
         assert (await stored(here, "same")).cancel_reason is None
         assert len(await here.workers()) == 1
         assert await there.workers() == []

@@ -20,6 +20,7 @@ from conformance.steps import ask, claim, draft, joined, outcome, put, running, 
 from conformance.waiting import work
 from penstock import Penstock, State
 from penstock.core.job import Verdict
+from penstock.engines import changes
 from penstock.engines.observed import Observed
 from penstock.engines.postgres.connection import Connection
 from penstock.engines.postgres.engine import PostgresEngine
@@ -221,10 +222,10 @@ async def test_a_statement_that_the_server_finds_too_slow_is_named(
         other.execute("SELECT FROM penstock.live FOR UPDATE")
         async with opened(url) as engine:
             with pytest.raises(EngineTimeout, match="due to statement timeout") as caught:
-                await engine.cancel([id], "enough")
+                await changes.cancel(engine, [id], "enough")
             assert str(caught.value).startswith("postgresql did not answer in time: ")
             other.rollback()
-            assert (await engine.cancel([id], "enough"))[0].changed
+            assert (await changes.cancel(engine, [id], "enough"))[0].changed
 
 
 async def test_a_row_that_somebody_keeps_is_named(url: str) -> None:
@@ -233,7 +234,7 @@ async def test_a_row_that_somebody_keeps_is_named(url: str) -> None:
         with psycopg.connect(url) as other:
             other.execute("SELECT FROM penstock.live FOR UPDATE")
             with pytest.raises(EngineBusy, match="due to lock timeout"):
-                await engine.cancel([id], "enough")
+                await changes.cancel(engine, [id], "enough")
 
 
 async def test_a_transaction_that_the_server_finds_too_idle_did_not_happen(

@@ -13,6 +13,7 @@ import pytest
 
 from conformance.steps import bury, finished, put, running, settle, soon, stored
 from penstock.core.job import Job, State
+from penstock.engines import changes
 from penstock.engines.postgres import history
 from penstock.engines.postgres.connection import Values
 from penstock.engines.postgres.engine import PostgresEngine
@@ -142,7 +143,7 @@ async def fails(engine: PostgresEngine, job: Job) -> None:
 
 async def is_cancelled(engine: PostgresEngine, job: Job) -> None:
     await settle(engine, job, "released")
-    await engine.cancel([job.id], "enough")
+    await changes.cancel(engine, [job.id], "enough")
 
 
 async def expires_before_a_promotion(engine: PostgresEngine, job: Job) -> None:
@@ -394,7 +395,7 @@ async def test_others_work_while_a_day_is_taken_out(
         await has_left(admin, name)
         job = await soon(finished(engine, "failed"))
         assert await soon(stored(engine, job.id)) == job
-        assert (await soon(engine.retry([job.id])))[0].changed
+        assert (await soon(changes.retry(engine, [job.id])))[0].changed
         assert admin.run("SELECT penstock.make_day(%s)", clock.now() + 100 * DAY) == [(True,)]
     await pruning
     await engine.prune(WEEK, 10)
@@ -574,6 +575,6 @@ async def test_a_job_that_leaves_with_its_day_cannot_be_sent_back(
         return await ask(self, name, values)
 
     monkeypatch.setattr(Transaction, "ask", late)
-    assert await engine.retry([job.id]) == [Control(job.id, False, None)]
+    assert await changes.retry(engine, [job.id]) == [Control(job.id, False, None)]
     assert await engine.get([job.id]) == [None]
     await put(engine, unique="only one")

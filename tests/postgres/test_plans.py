@@ -19,6 +19,7 @@ import pytest
 
 from conformance.steps import ask, bury, claim, draft, joined, outcome, put, send
 from conformance.waiting import gives_in
+from penstock.engines import changes
 from penstock.engines.postgres import history
 from penstock.engines.postgres.connection import Connection
 from penstock.engines.postgres.engine import PostgresEngine
@@ -433,7 +434,7 @@ async def cancel(engine: Watched) -> None:
     jobs = await taken(engine, 2 * FEW)
     waiting = await put(engine, queue="inbox")
     forgetting(engine)
-    await engine.cancel([waiting, jobs[0].id, "ended-1"], "enough")
+    await changes.cancel(engine, [waiting, jobs[0].id, "ended-1"], "enough")
     assert (await engine.exchange(ask(jobs[0].worker, "nobody's"))).cancels == (jobs[0].id,)
 
 

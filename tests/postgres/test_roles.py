@@ -15,7 +15,7 @@ from psycopg.errors import InsufficientPrivilege
 from conformance.steps import claim_one, joined, put, settle, stored
 from penstock import Penstock
 from penstock.core.job import OutcomeKind, State, Verdict
-from penstock.engines import reads
+from penstock.engines import changes, reads
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import Filter, News, QueueSettings
 from penstock.errors import EngineForbidden, JobFailed
@@ -151,8 +151,8 @@ async def test_an_enqueuer_can_neither_claim_nor_settle_nor_decide(house: House)
         id = await put(engine)
         for forbidden in (
             lambda: joined(engine),
-            lambda: engine.cancel([id], "no"),
-            lambda: engine.retry([id]),
+            lambda: changes.cancel(engine, [id], "no"),
+            lambda: changes.retry(engine, [id]),
             lambda: engine.purge(Filter(), 10),
             lambda: engine.set_queue("default", QueueSettings(paused=True)),
             lambda: engine.set_cell("x", b"1", 0),
@@ -249,13 +249,13 @@ async def test_a_worker_may_do_all_that_the_contract_has(house: House) -> None:
         id = await put(engine, unique="u", delay=0.0)
         job = await claim_one(engine)
         assert await settle(engine, job, OutcomeKind.FAILED, reason="no") is Verdict.DONE
-        (control,) = await engine.retry([id])
+        (control,) = await changes.retry(engine, [id])
         assert control.state is State.READY
         await engine.set_queue("default", QueueSettings(fair=True, max_running=1))
         assert (await claim_one(engine)).id == id
-        await engine.cancel([id], "enough")
+        await changes.cancel(engine, [id], "enough")
         await engine.promote(10)
-        await engine.rescue([], 10)
+        await changes.rescue(engine, [], 10)
         await engine.mend()
         assert await engine.set_cell("x", b"1", 0) is not None
         await reads.overview(engine, 60.0, 5)
@@ -300,7 +300,7 @@ async def test_a_reader_sees_everything_and_changes_nothing(house: House) -> Non
         await engine.version(News.CHANGED)
         for forbidden in (
             lambda: put(engine),
-            lambda: engine.cancel(["seen"], "no"),
+            lambda: changes.cancel(engine, ["seen"], "no"),
             lambda: engine.set_queue("default", QueueSettings(paused=True)),
             lambda: joined(engine),
         ):

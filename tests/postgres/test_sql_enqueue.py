@@ -18,7 +18,7 @@ from conformance.steps import claim_one, running, settle, stored
 from penstock import Penstock
 from penstock.core.ids import made_at
 from penstock.core.job import Hold, OutcomeKind, State, Verdict
-from penstock.engines import reads
+from penstock.engines import changes, reads
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import Filter, QueueSettings
 from servers.emptied import Emptied, emptied
@@ -210,7 +210,7 @@ async def test_a_unique_key_that_is_taken_inserts_nothing(
     insert = "INSERT INTO penstock.job (task, unique_key) VALUES ('work', 'only') RETURNING id"
     ((first,),) = psql.execute(insert).fetchall()
     assert psql.execute(insert).statusmessage == "INSERT 0 0"
-    await engine.cancel([first], "no")
+    await changes.cancel(engine, [first], "no")
     assert psql.execute(insert).statusmessage == "INSERT 0 1"
 
 

@@ -22,7 +22,7 @@ from conformance.steps import (
     stored,
 )
 from penstock.core.job import Draft, State, Verdict
-from penstock.engines import reads
+from penstock.engines import changes, reads
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import QueueSettings
 from penstock.errors import EngineBusy
@@ -168,12 +168,15 @@ async def test_many_are_locked_in_one_order(
     for id in ("a", "b"):
         await put(engine, id)
     if verb == "retry":
-        await engine.cancel(["a", "b"], "for now")
+        await changes.cancel(engine, ["a", "b"], "for now")
     table = "live" if verb == "cancel" else "history"
     lock = f"SELECT id FROM penstock.{table} WHERE id = %s FOR UPDATE NOWAIT".encode()
     await connection.execute(lock, ("a",))
     ids = ["b", "a"]
-    verbs = {"cancel": lambda: engine.cancel(ids, "both"), "retry": lambda: engine.retry(ids)}
+    verbs = {
+        "cancel": lambda: changes.cancel(engine, ids, "both"),
+        "retry": lambda: changes.retry(engine, ids),
+    }
     task = asyncio.create_task(verbs[verb]())
     await until(
         "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%FOR UPDATE'"

@@ -15,6 +15,7 @@ import pytest
 from conformance.steps import ask, draft, joined, outcome, put, running, send, soon
 from conformance.waiting import LONG, asleep, breathe, work
 from penstock.core.ids import new_id
+from penstock.engines import changes
 from penstock.engines.engine import Engine
 from penstock.engines.observed import Observed
 from penstock.engines.postgres import listener, wakeup
@@ -188,7 +189,7 @@ async def test_a_worker_without_room_hears_of_cancellations_and_of_no_job(
         channel.heard()
         await engine.get([await put(engine)])
         assert channel.heard() == []
-        await engine.cancel([job.id], "enough")
+        await changes.cancel(engine, [job.id], "enough")
         await soon(nap)
 
 
@@ -290,7 +291,7 @@ async def test_what_an_idle_process_asks_again_and_again_is_one_statement_each(
         partial(engine.cell, "leader"),
         partial(engine.set_cell, "leader", b"me", 0, 10.0),
         engine.workers,
-        partial(engine.rescue, [], 100),
+        partial(changes.rescue, engine, [], 100),
         partial(engine.promote, 100),
         partial(engine.get, ["nobody"]),
     ):

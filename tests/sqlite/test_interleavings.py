@@ -19,6 +19,7 @@ import pytest
 
 from conformance.steps import draft, joined, put, settle, soon
 from penstock.core.job import Job, State
+from penstock.engines import changes
 from penstock.engines.records import Ask, QueueSettings
 from penstock.engines.sqlite.engine import SqliteEngine
 
@@ -95,7 +96,7 @@ async def ledger_against_ledger(handles: Handles) -> None:
     here, there = handles
     first = here.enqueue([draft("order-7", remember=60.0)])
     second = there.enqueue([draft("order-7", remember=60.0)])
-    (one,), (two,) = await between(handles, "INSERT INTO ledger", first, second)
+    (one,), (two,) = await between(handles, "INSERT INTO job", first, second)
     assert [one.created, two.created].count(True) == 1
 
 
@@ -121,8 +122,8 @@ async def unique_against_retry(handles: Handles) -> None:
     """A person's retry and a new job want the same key: only one of them gets it."""
     here, there = handles
     await put(here, "old", unique="report")
-    await here.cancel(["old"], "not now")
-    first = here.retry(["old"])
+    await changes.cancel(here, ["old"], "not now")
+    first = changes.retry(here, ["old"])
     second = there.enqueue([draft("new", unique="report")])
     (revived,), (receipt,) = await between(handles, "INSERT INTO unique_key", first, second)
     assert [revived.changed, receipt.created].count(True) == 1
@@ -146,7 +147,7 @@ async def claim_against_cancel(handles: Handles) -> None:
     id = await put(here)
     worker = await joined(here)
     statement = "UPDATE job SET state = 'running'"
-    first, second = _claim(here, worker), there.cancel([id], "not needed")
+    first, second = _claim(here, worker), changes.cancel(there, [id], "not needed")
     jobs, (control,) = await between(handles, statement, first, second)
     (stored,) = await there.get([id])
     assert stored is not None

@@ -31,7 +31,6 @@ HOT = [
     "cancels",
     "job",
     "spot",
-    "orphans",
     "unplaced",
     "old",
     "jobs",
@@ -39,7 +38,7 @@ HOT = [
     "running",
 ]
 
-SORTED = ["cancels", "orphans", "running"]
+SORTED = ["cancels", "running"]
 """They walk and sort what runs or is open, never what waits."""
 
 

@@ -18,6 +18,7 @@ from penstock.core.job import Draft, Job, Outcome, State
 from penstock.core.retry import make_policy
 from penstock.core.signature import Signature
 from penstock.core.spec import Spec
+from penstock.engines import changes
 from penstock.engines.memory.engine import MemoryEngine
 from penstock.engines.memory.store import MemoryStore
 from penstock.engines.records import Ask, News, Sighting, WorkerInfo
@@ -234,7 +235,7 @@ class Rig:
     async def bury(self, worker: str) -> list[Job]:
         """Let the store believe that a worker is dead."""
         beats = {info.id: info.beat for info in await self.engine.workers()}
-        return await self.engine.rescue([Sighting(worker, beats[worker])], 1000)
+        return await changes.rescue(self.engine, [Sighting(worker, beats[worker])], 1000)
 
     async def crash(self, *ids: str) -> None:
         """Let a worker die with all ready jobs, these, in its inflight, started."""

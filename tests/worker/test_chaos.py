@@ -10,6 +10,7 @@ import pytest
 
 from penstock.context import Context
 from penstock.core.job import State
+from penstock.engines import changes
 from penstock.engines.records import Ask, Exchange
 from penstock.errors import EngineTimeout, EngineUnavailable
 from worker.rig import Handle, Rig, specs
@@ -84,7 +85,7 @@ async def test_every_job_ends_and_no_attempt_runs_twice(rig, seed):
             rig.clock.advance(0.2)
             if dice.random() < 0.02 and (alive := await rig.engine.workers()):
                 await rig.bury(dice.choice(alive).id)
-            await rig.engine.rescue([], 1000)
+            await changes.rescue(rig.engine, [], 1000)
         for handle in rig.handles:
             assert isinstance(handle, Flaky)
             handle._dice = _Lucky()

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.context import Cancel, Context, Interrupted, Retry, Signal, Snooze
 from penstock.core.job import State
+from penstock.engines import changes
 from worker.rig import soon, spec, specs
 
 
@@ -33,7 +34,7 @@ async def test_a_running_coroutine_is_cancelled(rig):
         id = await rig.put("hang")
         await soon(started.wait())
         await rig.clock.asleep(3)
-        await rig.engine.cancel([id], "not needed")
+        await changes.cancel(rig.engine, [id], "not needed")
         (job,) = await rig.ended(id)
 
     assert job.state is State.CANCELLED
@@ -52,7 +53,7 @@ async def test_a_thread_sees_its_cancellation_and_ends_as_it_likes(rig):
         id = await rig.put("poll")
         await soon(asyncio.to_thread(started.wait, 20))
         await rig.clock.asleep(3)
-        await rig.engine.cancel([id], "not needed")
+        await changes.cancel(rig.engine, [id], "not needed")
         (job,) = await rig.ended(id)
 
     assert job.state is State.CANCELLED
@@ -73,7 +74,7 @@ async def test_a_cancellation_is_told_once_while_the_handler_takes_its_time(rig)
     async with rig.working(specs(stubborn, work)):
         id = await rig.put("stubborn")
         await soon(started.wait())
-        await rig.engine.cancel([id], "not needed")
+        await changes.cancel(rig.engine, [id], "not needed")
         await rig.meanwhile(cancelled.wait())
         await rig.meanwhile(rig.ended(await rig.put("work")))
         assert rig.main.asks[-1].told == {id}
@@ -100,7 +101,7 @@ async def test_a_cancelled_job_that_waits_in_the_workers_hands_ends_at_once(rig)
         rig.claim_ahead(worker, 1)
         await rig.in_state(id, State.RUNNING)
         await rig.clock.asleep(3)
-        await rig.engine.cancel([id], "not needed")
+        await changes.cancel(rig.engine, [id], "not needed")
         (job,) = await rig.meanwhile(rig.ended(id))
 
     assert job.state is State.CANCELLED

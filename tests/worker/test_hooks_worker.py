@@ -11,6 +11,7 @@ import pytest
 
 from penstock import Context, Depends, Interrupted
 from penstock.core.job import State
+from penstock.engines import changes
 from worker.rig import patience, soon, spec, specs
 
 
@@ -103,7 +104,7 @@ async def test_on_cancel_it_is_left_before_the_job_has_ended(rig, sessions):
     async with rig.working(sessions.task("hangs")):
         id = await rig.put("work")
         await sessions.until_begun()
-        await rig.engine.cancel([id], "not needed")
+        await changes.cancel(rig.engine, [id], "not needed")
         (job,) = await rig.meanwhile(rig.ended(id))
 
     assert job.state is State.CANCELLED

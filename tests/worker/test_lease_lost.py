@@ -7,6 +7,7 @@ import threading
 
 from penstock.context import Context, Interrupted
 from penstock.core.job import State
+from penstock.engines import changes
 from worker.rig import sent, soon, specs
 
 
@@ -66,7 +67,7 @@ async def test_a_thread_whose_job_was_lost_ends_unheard(rig):
         await soon(asyncio.to_thread(started.wait, 20))
         await rig.bury(name)
         await rig.meanwhile(asyncio.to_thread(seen.wait, 20))
-        await rig.engine.cancel([id], "enough")
+        await changes.cancel(rig.engine, [id], "enough")
         may_end.set()
         await rig.meanwhile(rig.ended(await rig.put("other")))
 

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.context import Context
 from penstock.core.job import Hold, State
+from penstock.engines import changes
 from penstock.worker import dispatcher
 from penstock.worker.child import process as child_process
 from penstock.worker.child.find_task import TaskLocation
@@ -88,7 +89,7 @@ async def test_progress_comes_out_of_the_child_and_a_cancellation_that_is_ignore
     id = await suspect(rig, "hangs")
     async with rig.working(victims.ALL) as worker:
         await soon(_until(lambda: _latest(worker)))
-        await rig.engine.cancel([id], "not needed")
+        await changes.cancel(rig.engine, [id], "not needed")
         (job,) = await rig.meanwhile(rig.ended(id))
 
     assert job.state is State.CANCELLED
@@ -98,7 +99,7 @@ async def test_a_suspect_in_its_child_can_see_that_it_is_cancelled(rig):
     id = await suspect(rig, "watches")
     async with rig.working(victims.ALL) as worker:
         await soon(_until(lambda: _latest(worker)))
-        await rig.engine.cancel([id], "not needed")
+        await changes.cancel(rig.engine, [id], "not needed")
         (job,) = await rig.ended(id)  # without time passing: nobody insists
 
     assert job.state is State.CANCELLED
@@ -146,7 +147,7 @@ async def test_several_suspects_run_at_once_each_in_its_own_child(rig):
     async with rig.working(victims.ALL, children=3) as worker:
         await soon(_until(lambda: _busy(worker) == 3))
         for id in ids:
-            await rig.engine.cancel([id], "enough")
+            await changes.cancel(rig.engine, [id], "enough")
         await rig.meanwhile(rig.ended(*ids))
 
 
@@ -179,7 +180,7 @@ async def test_a_suspect_whose_own_children_live_on_can_be_cancelled(rig):
     id = await suspect(rig, "forks_and_hangs")
     async with rig.working(victims.ALL) as worker:
         await soon(_until(lambda: _latest(worker)))
-        await rig.engine.cancel([id], "not needed")
+        await changes.cancel(rig.engine, [id], "not needed")
         (job,) = await rig.meanwhile(rig.ended(id))
 
     assert job.state is State.CANCELLED

@@ -16,6 +16,7 @@ import pytest
 from penstock.clock import SystemClock
 from penstock.context import Context, Interrupted
 from penstock.core.job import Outcome, OutcomeKind, State
+from penstock.engines import changes
 from penstock.engines.records import Ask
 from penstock.worker.settings import WorkerSettings
 from penstock.worker.status import NoParent
@@ -127,7 +128,7 @@ async def test_a_thread_that_ignores_its_cancellation_is_interrupted_after_the_g
     async with rig.working(specs(deaf), grace=4.0):
         id = await rig.put("deaf")
         await soon(asyncio.to_thread(started.wait, 20))
-        await rig.engine.cancel([id], "not needed")
+        await changes.cancel(rig.engine, [id], "not needed")
         (job,) = await rig.meanwhile(rig.ended(id), sleepers=3)
 
     assert (job.state, job.reason) == (State.CANCELLED, "not needed")
@@ -153,7 +154,7 @@ async def test_what_ends_already_has_its_grace_whatever_else_is_due(rig, first):
         await soon(started.wait())
         if first == "cancel":
             await rig.pass_time(29.0, sleepers=4)
-            await rig.engine.cancel([id], "not needed")
+            await changes.cancel(rig.engine, [id], "not needed")
         await rig.meanwhile(asked.wait(), sleepers=4)
         (job,) = await rig.meanwhile(rig.ended(id), sleepers=4)
 

@@ -72,6 +72,10 @@ class Change(StrEnum):
     RESCUE = "rescue"
     ABANDON = "abandon"
     REVIVE = "revive"
+    HOLD = "hold"
+    LIFT = "lift"
+    EDIT = "edit"
+    POSTPONE = "postpone"
 
 
 TRANSITIONS: Final[Mapping[tuple[State, Change], State]] = MappingProxyType(
@@ -95,6 +99,12 @@ TRANSITIONS: Final[Mapping[tuple[State, Change], State]] = MappingProxyType(
         (State.RUNNING, Change.ABANDON): State.FAILED,
         (State.FAILED, Change.REVIVE): State.READY,
         (State.CANCELLED, Change.REVIVE): State.READY,
+        (State.SCHEDULED, Change.HOLD): State.READY,
+        (State.READY, Change.HOLD): State.READY,
+        (State.READY, Change.LIFT): State.READY,
+        (State.SCHEDULED, Change.EDIT): State.READY,
+        (State.READY, Change.EDIT): State.READY,
+        (State.READY, Change.POSTPONE): State.SCHEDULED,
     }
 )
 """The whole machine. What is not in it cannot happen."""
@@ -212,9 +222,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One stored run of a task.
 
     ``worker`` runs the attempt, or has settled the last one; a rescue clears it.
-    ``started`` is false while a claimed job only waits in its worker's hands. The ticket is
-    (``place``, ``seq``): the pass of a fair queue, then the order of arrival. ``claimed_at`` is
-    None until the first claim, and again after a person sent the job back.
+    ``started`` is false while a claimed job only waits in its worker's hands. ``revision`` grows
+    with every change but a start and progress, so that a change can be made to the job that was
+    read, or to none. The ticket is (``place``, ``seq``): the pass of a fair queue, then the order
+    of arrival. ``claimed_at`` is None until the first claim, and again after a person sent the job
+    back.
     """
 
     id: str
@@ -253,6 +265,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     progress: float | None = None
     note: str | None = None
     errors: tuple[ErrorRecord, ...] = ()
+    revision: int = 0
 
     @property
     def order(self) -> tuple[int, float, int]:

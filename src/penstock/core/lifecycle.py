@@ -1,6 +1,6 @@
 """The life of a job: each function takes a job and returns it as it is after one change.
 
-Engines add what only a store can know: tickets, unique keys, the ledger.
+Engines add what only a store can know: tickets, revisions, unique keys, the ledger.
 """
 
 from __future__ import annotations
@@ -9,7 +9,17 @@ from typing import Final, assert_never
 
 from msgspec.structs import replace
 
-from penstock.core.job import Change, Draft, ErrorRecord, Job, Outcome, OutcomeKind, State, step
+from penstock.core.job import (
+    Change,
+    Draft,
+    ErrorRecord,
+    Hold,
+    Job,
+    Outcome,
+    OutcomeKind,
+    State,
+    step,
+)
 
 CRASH_LIMIT: Final = 3
 """A job that was in this many crashes has proven to be the killer."""
@@ -24,25 +34,27 @@ RESCUE_LIMIT: Final = 100
 up: it may kill them from outside.
 """
 
+NEW_TICKET: Final = 0
+"""The ticket of a job that is to take the next one of its store."""
+
 EXPIRED: Final = "expired"
 MAY_HAVE_RUN: Final = "may have run"
 
 
 def born(draft: Draft, now: float) -> Job:
     """The job that a draft describes, stored at ``now``."""
-    run_at = draft.run_at if draft.run_at is not None else now + draft.delay
-    is_due = run_at <= now
+    state, run_at, expires_at = entering(draft, now)
     return Job(
         id=draft.id,
         task=draft.task,
         payload=draft.payload,
         queue=draft.queue,
         priority=draft.priority,
-        state=State.READY if is_due else State.SCHEDULED,
+        state=state,
         enqueued_at=now,
         enqueued_by=draft.enqueued_by,
-        run_at=None if draft.run_at is None and is_due else run_at,
-        expires_at=None if draft.expires_in is None else now + draft.expires_in,
+        run_at=run_at,
+        expires_at=expires_at,
         key=draft.key,
         unique=draft.unique,
         unique_until=draft.unique_until,
@@ -51,6 +63,17 @@ def born(draft: Draft, now: float) -> Job:
         tags=draft.tags,
         correlation_id=draft.correlation_id,
     )
+
+
+def entering(draft: Draft, now: float) -> tuple[State, float | None, float | None]:
+    """The state, ``run_at`` and ``expires_at`` of a job that is stored at ``now``: all that has to
+    be worked out for it.
+    """
+    expires_at = None if draft.expires_in is None else now + draft.expires_in
+    run_at = draft.run_at if draft.run_at is not None else now + draft.delay
+    if run_at > now:
+        return State.SCHEDULED, run_at, expires_at
+    return State.READY, draft.run_at, expires_at
 
 
 def promoted(job: Job) -> Job:
@@ -182,7 +205,8 @@ def expired(job: Job, now: float) -> Job:
 
 
 def superseded(job: Job, owner: str, now: float) -> Job:
-    """It wanted to wait again, but its unique key belongs to ``owner`` now."""
+    """It was to wait again as it is here, but its unique key belongs to ``owner`` now."""
+    job = replace(job, state=State.RUNNING)
     return _ended(job, Change.SUPERSEDE, f"superseded by {owner}", now)
 
 
@@ -191,6 +215,7 @@ def revived(job: Job) -> Job:
     return replace(
         job,
         state=step(job, Change.REVIVE),
+        seq=NEW_TICKET,
         failures=0,
         crashes=0,
         rescues=0,
@@ -204,6 +229,42 @@ def revived(job: Job) -> Job:
         result=None,
         reason=None,
     )
+
+
+def held(job: Job, hold: Hold, cause: str, until: float | None = None) -> Job:
+    """It may not start while its cause stands, or before ``until``; it keeps its instant."""
+    return replace(job, state=step(job, Change.HOLD), hold=hold, hold_cause=cause, hold_until=until)
+
+
+def lifted(job: Job, now: float) -> Job:
+    """The cause of its hold is gone: it may start, or waits for its instant."""
+    free = replace(job, state=step(job, Change.LIFT), hold=None, hold_cause=None, hold_until=None)
+    return _waiting(free, now)
+
+
+def edited(job: Job, now: float, *, queue: str, priority: int, run_at: float | None) -> Job:
+    """A person lets a waiting job wait elsewhere, with another urgency or for another instant; a
+    hold stays.
+    """
+    state = step(job, Change.EDIT)
+    return _waiting(replace(job, state=state, queue=queue, priority=priority, run_at=run_at), now)
+
+
+def needs_key(job: Job) -> bool:
+    """No other job may have its unique key now."""
+    if job.unique is None or job.state.is_final:
+        return False
+    return job.state.is_waiting or job.unique_until == "done"
+
+
+def _waiting(job: Job, now: float) -> Job:
+    """A job with an instant to come and no hold is scheduled for it; it enters ready with a new
+    ticket otherwise.
+    """
+    is_due = job.run_at is None or job.run_at <= now
+    if job.hold is None and not is_due:
+        return replace(job, state=step(job, Change.POSTPONE))
+    return replace(job, seq=NEW_TICKET)
 
 
 def _charged(job: Job, change: Change, given_up: str, now: float) -> Job:

@@ -70,7 +70,7 @@ async def _inside(
 async def _reach(engine: Engine) -> Finding:
     """How long a write takes: one that changes nothing, as a leader makes it."""
     clock, began = engine.clock, engine.clock.monotonic()
-    await engine.rescue([], 0)
+    await engine.end_leases(())
     took = clock.monotonic() - began
     facts = {"round_trip": took}
     text = f"{engine.traits.name} answers in {took * 1000:.1f} ms"

@@ -15,9 +15,9 @@ The laws, each from a failure that was reproduced:
     mismatch is *stale*. Without its lease a worker gets ``LeaseLost`` and nothing is written.
 3.  A lost reply loses nothing: ``held`` tells a worker what it was given, so no claimed job
     depends on its process dying to be found.
-4.  Death is proven, not guessed: a beat is a counter. ``rescue`` takes only workers whose beat is
-    still the one that an observer saw stand still for a whole lease.
-5.  A crash is not a failure: ``rescue`` counts in ``crashes``, and only attempts that had started;
+4.  Death is proven, not guessed: a beat is a counter. ``end_leases`` takes only workers whose beat
+    is still the one that an observer saw stand still for a whole lease.
+5.  A crash is not a failure: a rescue counts in ``crashes``, and only attempts that had started;
     so does the outcome ``CRASHED``, of a worker that outlived the attempt's process. A job that was
     in a crash starts when its worker says so (``begun``): it runs in a child, and what else its
     worker dies of is not its doing.
@@ -45,8 +45,11 @@ If a process dies
 |----------------------------------------|--------------------------------------------------------|
 | before a verb's commit                 | nothing happened                                       |
 | after ``enqueue``'s commit             | the job is there; repeating the call finds it          |
-| after a claim's commit, before its     | its beat stands still; ``rescue`` gives the jobs back, |
+| after a claim's commit, before its     | its beat stands still; a rescue gives the jobs back,   |
 | reply                                  | uncharged where they had not started                   |
+| after ``end_leases``, before the       | the jobs have a worker without a lease; the next       |
+| rescue                                 | rescue finds them                                      |
+| between reading a job and ``rewrite``  | nothing happened                                       |
 | after a settlement's commit            | the job has ended; nothing repeats it                  |
 | as leader                              | its term runs out; the next one does the chores again  |
 """
@@ -63,7 +66,6 @@ from penstock.engines.records import (
     Ask,
     Cell,
     CellPage,
-    Control,
     Count,
     Exchange,
     Filter,
@@ -76,6 +78,8 @@ from penstock.engines.records import (
     QueueSettings,
     Receipt,
     Report,
+    Rewrite,
+    Rewritten,
     Running,
     Schema,
     Sighting,
@@ -169,7 +173,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def leave(self, worker: str) -> None:
-        """Give the lease back. What the worker still holds is rescued by the next ``rescue``.
+        """Give the lease back. What the worker still holds is taken by the next rescue.
 
         Idempotent.
         """
@@ -223,18 +227,16 @@ class Engine(ABC):
     # --- control -------------------------------------------------------------------------------
 
     @abstractmethod
-    async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
-        """Cancel waiting jobs; ask running ones to end (their worker learns it by ``exchange``).
+    async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
+        """Write jobs back as they are to be, each if the revision it was made from still stands;
+        say what became of each, in order. See ``engines.changes``, which makes them.
 
-        Atomic per job. Idempotent: a job that has ended, or was asked already, is not changed.
-        """
-
-    @abstractmethod
-    async def retry(self, ids: Sequence[str]) -> list[Control]:
-        """Send failed or cancelled jobs back to ready, with a new ticket and no failures.
-
-        Atomic per job. Jobs in any other state are not changed. A job whose unique key another
-        one has is not changed, and ``owner`` names that one.
+        Atomic per job: all that can change in a job's life, its queue and priority, its ticket and
+        its unique key. A job that needs its key (``lifecycle.needs_key``) takes it again, or is not
+        written if another job has it; any other gives it back. Without a revision, a waiting job
+        from elsewhere enters the store under its id, with a new ticket.
+        Idempotent: a repeated call finds another revision and changes nothing.
+        On failure: ``ItemRefused`` if something in the batch cannot be stored: nothing is written.
         """
 
     @abstractmethod
@@ -271,14 +273,9 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
-        """Take up to ``limit`` running jobs from workers that have no lease; return them as they
-        are now.
-
-        Atomic: each worker in ``dead`` whose beat is still the one seen loses its lease; then every
-        running job without a live lease is treated by ``penstock.core.lifecycle.rescued``. A job
-        that would wait again needs its unique key again (law 13).
-        Idempotent; call again until it returns nothing.
+    async def end_leases(self, dead: Sequence[Sighting]) -> list[str]:
+        """Take the lease of each of these workers whose beat is still the one seen; return which
+        have lost theirs by it. What they have is for ``changes.rescue``. Idempotent.
         """
 
     @abstractmethod

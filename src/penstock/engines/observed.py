@@ -11,8 +11,9 @@ been committed and only its reply lost. It is safe for all verbs that only read,
 | join, leave, progress, set_queue       | the second call changes nothing                        |
 | beat                                   | one beat more shows the same                           |
 | exchange, want = 0                     | an outcome repeated by its owner is *done*             |
-| cancel                                 | what the lost try changed is then not "changed"        |
-| promote, rescue, prune, mend           | they do what is left; what the lost try did is not in  |
+| rewrite                                | it compares revisions; what the lost try changed is    |
+|                                        | then *stale*                                           |
+| promote, end_leases, prune, mend       | they do what is left; what the lost try did is not in  |
 |                                        | the numbers                                            |
 
 It is not safe for ``NOT_REPEATED``, nor for an exchange that wants jobs: it would claim again, so
@@ -30,12 +31,12 @@ from penstock.engines.engine import Engine, Inlet
 from penstock.engines.publisher import Publisher
 from penstock.engines.records import (
     Ask,
-    Control,
     Exchange,
     News,
     Receipt,
     Report,
-    Sighting,
+    Rewrite,
+    Rewritten,
     WorkerInfo,
 )
 from penstock.engines.retrying import Retrying
@@ -45,7 +46,6 @@ from penstock.events import Bus, Enqueued
 
 NOT_REPEATED: Final = frozenset(
     {
-        "retry",  # a job that failed again since would be sent back once more
         "purge",  # twice ``limit`` might go
         "set_cell",  # after its own lost write it would find another version
     }
@@ -190,20 +190,10 @@ class Observed(EngineWrapper):
         self._publish.reported(worker, reports, verdicts)
         return verdicts
 
-    async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
-        controls = await super().cancel(ids, reason)
-        self._publish.cancelled(controls, reason)
-        return controls
-
-    async def retry(self, ids: Sequence[str]) -> list[Control]:
-        controls = await super().retry(ids)
-        self._publish.revived(controls)
-        return controls
-
-    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
-        jobs = await super().rescue(dead, limit)
-        self._publish.rescued(jobs)
-        return jobs
+    async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
+        answers = await super().rewrite(rewrites)
+        self._publish.rewritten(rewrites, answers)
+        return answers
 
 
 def ours(drafts: Sequence[Draft], receipts: Sequence[Receipt]) -> list[Receipt]:

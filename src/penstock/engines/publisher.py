@@ -11,8 +11,16 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from penstock.clock import Clock
-from penstock.core.job import Draft, ErrorRecord, Job, Outcome, OutcomeKind, State, Verdict
-from penstock.engines.records import Ask, Control, Exchange, Receipt, Report, WorkerInfo
+from penstock.core.job import Change, Draft, ErrorRecord, Job, Outcome, OutcomeKind, State, Verdict
+from penstock.engines.records import (
+    Ask,
+    Exchange,
+    Receipt,
+    Report,
+    Rewrite,
+    Rewritten,
+    WorkerInfo,
+)
 from penstock.errors import EngineUnavailable
 from penstock.events import (
     AttemptEnded,
@@ -129,35 +137,39 @@ class Publisher:
                 claim = self._claims.get((report.job, report.attempt), _UNKNOWN)
                 self._refused(worker, report.job, report.attempt, "progress", claim)
 
-    def cancelled(self, controls: Sequence[Control], reason: str) -> None:
-        """Waiting jobs were cancelled; running ones are told of when they end."""
-        for control in controls:
-            if control.changed and control.state is State.CANCELLED:
-                self._publish(Cancelled, job=control.id, reason=reason)
+    def rewritten(self, rewrites: Sequence[Rewrite], answers: Sequence[Rewritten]) -> None:
+        """People or the leader have changed jobs."""
+        if not self._bus.wants(JobEvent):
+            return
+        for rewrite, answer in zip(rewrites, answers, strict=False):
+            if answer.verdict is Verdict.DONE and answer.job is not None:
+                self._changed(rewrite.change, answer.job)
 
-    def revived(self, controls: Sequence[Control]) -> None:
-        """Ended jobs were sent back."""
-        for control in controls:
-            if control.changed:
-                self._publish(Revived, job=control.id)
+    def _changed(self, change: Change, job: Job) -> None:
+        about = {
+            "job": job.id,
+            "task": job.task,
+            "queue": job.queue,
+            "correlation_id": job.correlation_id,
+        }
+        match change:
+            case Change.RESCUE:
+                self._rescued(job, about)
+            case Change.REVIVE:
+                self._publish(Revived, **about)
+            case Change.CANCEL if job.state is State.CANCELLED:  # what runs is told of when it ends
+                self._publish(Cancelled, **about, reason=job.reason)
 
-    def rescued(self, jobs: Sequence[Job]) -> None:
-        """Jobs were taken from dead workers; some have ended by it."""
-        for job in jobs:
-            self._claims.pop((job.id, job.attempt), None)
-            crash = job.errors[-1] if job.errors and job.errors[-1].attempt == job.attempt else None
-            about = {
-                "job": job.id,
-                "task": job.task,
-                "queue": job.queue,
-                "correlation_id": job.correlation_id,
-                "attempt": job.attempt,
-                "worker": None if crash is None else crash.worker,
-            }
-            self._publish(Rescued, **about, crashes=job.crashes, state=job.state)
-            ending = {State.FAILED: Failed, State.CANCELLED: Cancelled}.get(job.state)
-            if ending is not None:
-                self._publish(ending, **about, reason=job.reason, error=_sentence(crash))
+    def _rescued(self, job: Job, about: Mapping[str, Any]) -> None:
+        """The job was taken from a dead worker, and may have ended by it."""
+        self._claims.pop((job.id, job.attempt), None)
+        crash = job.errors[-1] if job.errors and job.errors[-1].attempt == job.attempt else None
+        worker = None if crash is None else crash.worker
+        about = {**about, "attempt": job.attempt, "worker": worker}
+        self._publish(Rescued, **about, crashes=job.crashes, state=job.state)
+        ending = {State.FAILED: Failed, State.CANCELLED: Cancelled}.get(job.state)
+        if ending is not None:
+            self._publish(ending, **about, reason=job.reason, error=_sentence(crash))
 
     def _claimed(self, job: Job) -> None:
         self._claims[job.id, job.attempt] = _Claim(

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from penstock.core.job import Hold, Job, Outcome, State, Verdict
+from penstock.core.job import Change, Hold, Job, Outcome, State, Verdict
 from penstock.errors import BadOption
 
 PROMOTE_BATCH: Final = 500
@@ -241,6 +241,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs; an empty one means all. Within a field any value fits, all fields must."""
 
     ids: tuple[str, ...] = ()
+    workers: tuple[str, ...] = ()
+    """In the hands of one of these workers: only jobs that run are."""
     states: tuple[State, ...] = ()
     queues: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
@@ -271,6 +273,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         ]
         return (
             all(not wanted or value in wanted for wanted, value in tests)
+            and (not self.workers or (job.state is State.RUNNING and job.worker in self.workers))
             and (self.tag is None or self.tag in job.tags)
             and (self.correlation_id is None or self.correlation_id == job.correlation_id)
             and (self.since is None or self.since <= job.enqueued_at)
@@ -323,6 +326,31 @@ class Control(msgspec.Struct, frozen=True):
     id: str
     changed: bool
     state: State | None
+    owner: str | None = None
+
+
+class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as it is to be from now on, by one change."""
+
+    job: Job
+    """Whole. With ``lifecycle.NEW_TICKET`` it takes the next ticket of its store."""
+    revision: int | None
+    """Of the job that this was made from: it is written if that still stands. None: the job is from
+    elsewhere and enters this store, if its id is not known here."""
+    change: Change
+    """What happens to it, for those who are told."""
+    remember: float = 0.0
+    """How long the ledger keeps the id of a job that enters."""
+
+
+class Rewritten(msgspec.Struct, frozen=True):
+    """What became of a ``Rewrite``."""
+
+    verdict: Verdict
+    """*Done*: it is written. *Stale*: the job has changed, has gone, or its unique key has an
+    ``owner``. *Later*: another connection has it, or its key, just now."""
+    job: Job | None = None
+    """As it is in the store now; None: it is not there."""
     owner: str | None = None
 
 

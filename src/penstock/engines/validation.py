@@ -60,22 +60,3 @@ def _text(draft: Draft) -> str:
     """All the texts of a draft as one, which is quicker to search."""
     always = f"{draft.id}{draft.task}{draft.queue}{draft.enqueued_by}{draft.key}{draft.unique}"
     return f"{always}{draft.name}{draft.correlation_id}{''.join(draft.tags)}"
-
-
-def is_plain(draft: Draft) -> bool:
-    """The draft says no more than which task to run, in which queue, how urgently and with what: on
-    engines with tables such a job is stored in fewer columns.
-    """
-    return (
-        draft.delay <= 0
-        and draft.run_at is None
-        and draft.expires_in is None
-        and draft.key is None
-        and draft.correlation_id is None
-        and not draft.tags
-        and draft.name is None
-        and not draft.at_most_once
-        and draft.unique is None
-        and draft.unique_until == "done"
-        and draft.remember <= 0
-    )

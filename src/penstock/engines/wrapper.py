@@ -15,7 +15,6 @@ from penstock.engines.records import (
     Ask,
     Cell,
     CellPage,
-    Control,
     Count,
     Exchange,
     Filter,
@@ -28,6 +27,8 @@ from penstock.engines.records import (
     QueueSettings,
     Receipt,
     Report,
+    Rewrite,
+    Rewritten,
     Running,
     Schema,
     Sighting,
@@ -106,11 +107,8 @@ class EngineWrapper(Engine):
 
     # --- control -------------------------------------------------------------------------------
 
-    async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
-        return await self._call("cancel", self.inner.cancel, ids, reason)
-
-    async def retry(self, ids: Sequence[str]) -> list[Control]:
-        return await self._call("retry", self.inner.retry, ids)
+    async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
+        return await self._call("rewrite", self.inner.rewrite, rewrites)
 
     async def purge(self, which: Filter, limit: int, cursor: str | None = None) -> Purged:
         return await self._call("purge", self.inner.purge, which, limit, cursor)
@@ -126,8 +124,8 @@ class EngineWrapper(Engine):
     async def promote(self, limit: int) -> Promoted:
         return await self._call("promote", self.inner.promote, limit)
 
-    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
-        return await self._call("rescue", self.inner.rescue, dead, limit)
+    async def end_leases(self, dead: Sequence[Sighting]) -> list[str]:
+        return await self._call("end_leases", self.inner.end_leases, dead)
 
     async def prune(self, keep: float, limit: int) -> Pruned:
         return await self._call("prune", self.inner.prune, keep, limit)

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from penstock.clock import Clock
 from penstock.core.job import Job
+from penstock.engines import changes
 from penstock.engines.engine import Engine
 from penstock.engines.records import Sighting, WorkerInfo
 from penstock.leader.dead_workers import Observer
@@ -140,7 +141,7 @@ class Rescue:
         silent = {each.worker: self._observer.silent(each.worker, now) for each in dead}
         before = [each for each in await engine.workers() if each.id in silent] if dead else []
         running = await engine.running() if before else []
-        rescued = await engine.rescue(dead, self._batch)
+        rescued = await changes.rescue(engine, dead, self._batch)
         # One whose beat came at last has kept its lease.
         alive = {each.id for each in await engine.workers()} if before else set()
         for worker in before:

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from penstock.core.job import Draft, Job, State
+from penstock.core.job import Change, Draft, Job, State, Verdict
 from penstock.engines.engine import Engine
-from penstock.engines.records import Control, News, Receipt
+from penstock.engines.records import News, Receipt, Rewrite, Rewritten
 from penstock.sync import Facade
 from penstock.testing.errors import NobodyRuns
 from penstock.testing.faulty import Faulty
@@ -89,12 +89,13 @@ class SandboxEngine(Faulty):
             return True
         return any(not each.id.startswith(NAME_PREFIX) for each in await self.inner.workers())
 
-    async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
-        controls = await super().cancel(ids, reason)
-        for control in controls:
-            if control.changed and control.state is State.RUNNING:
-                self._log.on_cancelled(control.id)
-        return controls
+    async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
+        answers = await super().rewrite(rewrites)
+        for rewrite, answer in zip(rewrites, answers, strict=True):
+            is_asked = rewrite.change is Change.CANCEL and answer.verdict is Verdict.DONE
+            if is_asked and answer.job is not None and answer.job.state is State.RUNNING:
+                self._log.on_cancelled(answer.job.id)
+        return answers
 
 
 class FacadeIntercept:

@@ -26,6 +26,7 @@ from penstock.clock import Clock
 from penstock.context import Interrupted
 from penstock.core.job import Hold, Job, Outcome, OutcomeKind
 from penstock.core.spec import Spec
+from penstock.engines import changes
 from penstock.engines.engine import Engine
 from penstock.engines.records import Ask, Sighting, WorkerInfo
 from penstock.testing.execution import Execution
@@ -163,7 +164,7 @@ class Stepper:
         over = [dead for dead in self._deaths if dead.rescued_at <= now]
         for dead in over:
             self._deaths.remove(dead)
-            while await self._engine.rescue([Sighting(dead.worker, 0)], RESCUE_BATCH):
+            while await changes.rescue(self._engine, [Sighting(dead.worker, 0)], RESCUE_BATCH):
                 pass
 
     async def _die(self, attempt: Attempt, at: float) -> Run:

@@ -20,7 +20,6 @@ from penstock.engines.records import (
     Ask,
     Cell,
     CellPage,
-    Control,
     Count,
     Exchange,
     Filter,
@@ -33,6 +32,8 @@ from penstock.engines.records import (
     QueueSettings,
     Receipt,
     Report,
+    Rewrite,
+    Rewritten,
     Running,
     Schema,
     Sighting,
@@ -118,11 +119,8 @@ class MemoryEngine(Engine):
 
     # --- control -------------------------------------------------------------------------------
 
-    async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
-        return self._step(MemoryStore.cancel, ids, reason, self.clock.now())
-
-    async def retry(self, ids: Sequence[str]) -> list[Control]:
-        return self._step(MemoryStore.retry, ids, self.clock.now())
+    async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
+        return self._step(MemoryStore.rewrite, rewrites, self.clock.now())
 
     async def purge(self, which: Filter, limit: int, cursor: str | None = None) -> Purged:
         return self._step(MemoryStore.purge, which, limit, cursor, self.clock.now())
@@ -138,8 +136,8 @@ class MemoryEngine(Engine):
     async def promote(self, limit: int) -> Promoted:
         return self._step(MemoryStore.promote, limit, self.clock.now())
 
-    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
-        return self._step(MemoryStore.rescue, dead, limit, self.clock.now())
+    async def end_leases(self, dead: Sequence[Sighting]) -> list[str]:
+        return self._step(MemoryStore.end_leases, dead)
 
     async def prune(self, keep: float, limit: int) -> Pruned:
         return self._step(MemoryStore.prune, keep, limit, self.clock.now())

@@ -25,7 +25,6 @@ from penstock.engines.records import (
     PROMOTE_BATCH,
     Ask,
     Cell,
-    Control,
     Exchange,
     Filter,
     Mended,
@@ -36,6 +35,8 @@ from penstock.engines.records import (
     QueueSettings,
     Receipt,
     Report,
+    Rewrite,
+    Rewritten,
     Sighting,
     WorkerInfo,
     cell_at,
@@ -128,13 +129,15 @@ class MemoryStore:
             if owner is not None:
                 return Receipt(owner, False, "unique")
             self.keys.take(draft.unique, draft.id, now + draft.unique_for)
-        if draft.remember > 0:
-            self.ledger[draft.id] = now + draft.remember
-        self._entries += 1
-        self.entered[draft.id] = self._entries
-        job = lifecycle.born(draft, now)
-        self.put(self.ticketed(job))
+        self._enter(draft.id, draft.remember, now)
+        self.put(self.ticketed(lifecycle.born(draft, now)))
         return Receipt(draft.id, True)
+
+    def _enter(self, id: str, remember: float, now: float) -> None:
+        if remember > 0:
+            self.ledger[id] = now + remember
+        self._entries += 1
+        self.entered[id] = self._entries
 
     # --- work ----------------------------------------------------------------------------------
 
@@ -165,7 +168,7 @@ class MemoryStore:
         for id, attempt in ask.begun:
             job = self.jobs.get(id)
             if job and _inside_fence(job, attempt, ask.worker) and not job.started:
-                self.put(replace(job, started=True))
+                self.put_quietly(replace(job, started=True))
         overruled: dict[str, Job] = {}
         verdicts = tuple(
             self._settle(outcome, ask.worker, now, overruled) for outcome in ask.outcomes
@@ -199,27 +202,19 @@ class MemoryStore:
         after = lifecycle.settled(job, outcome, now)
         if after.hold is Hold.UNKNOWN_TASK and self._is_known(after.task):
             after = replace(after, hold=None, hold_cause=None, hold_until=None)
-        after = self._wait_or_end(job, after, now)
+        after = self._wait_or_end(after, now)
         if lifecycle.overruled(outcome, after):
             overruled[job.id] = after
         if not after.state.is_final:
             self._signed[job.id] = (outcome.attempt, worker)
         return Verdict.DONE
 
-    def _wait_or_end(self, job: Job, after: Job, now: float) -> Job:
+    def _wait_or_end(self, after: Job, now: float) -> Job:
         """Store a running job's next state, with the unique key it needs or gives back."""
-        if not after.state.is_final and job.unique is not None:
-            owner = self.keys.taken(job.unique, job.id, now)
-            if owner is not None:
-                was = replace(after, state=State.RUNNING)
-                after = lifecycle.superseded(was, owner, now)
-        if job.unique is not None:
-            if after.state.is_final:
-                self.keys.give_back(job.unique, job.id, now)
-            else:
-                self.keys.hold(job.unique, job.id, now)
-        self.put(after)
-        return after
+        owner = self._take_or_give_back(after, now)
+        if owner is not None:
+            after = lifecycle.superseded(after, owner, now)
+        return self.put(after)
 
     def _claim(self, ask: Ask, now: float) -> Iterator[Job]:
         if ask.want <= 0:
@@ -235,8 +230,7 @@ class MemoryStore:
                 self.places.advance(job)
             if job.unique is not None and job.unique_until == "start":
                 self.keys.give_back(job.unique, job.id, now)
-            self.put(after)
-            yield after
+            yield self.put(after)
 
     def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
         check_reports(NAME, reports)
@@ -248,39 +242,43 @@ class MemoryStore:
         job = self.jobs.get(report.job)
         if job is None or not _inside_fence(job, report.attempt, worker):
             return Verdict.STALE
-        self.put(replace(job, progress=report.fraction, note=report.note))
+        self.put_quietly(replace(job, progress=report.fraction, note=report.note))
         return Verdict.DONE
 
     # --- control -------------------------------------------------------------------------------
 
-    def cancel(self, ids: Sequence[str], reason: str, now: float) -> list[Control]:
-        return [self._cancel(id, reason, now) for id in ids]
+    def rewrite(self, rewrites: Sequence[Rewrite], now: float) -> list[Rewritten]:
+        check_given(NAME, [each.job for each in rewrites])
+        return [self._rewrite(each, now) for each in rewrites]
 
-    def _cancel(self, id: str, reason: str, now: float) -> Control:
-        job = self.jobs.get(id)
-        if job is None or job.state.is_final or job.cancel_reason is not None:
-            return Control(id, False, job.state if job else None)
-        after = lifecycle.cancelled(job, reason, now)
-        if after.state.is_final:
-            self.keys.give_back(job.unique, job.id, now)
-        self.put(after)
-        return Control(id, True, after.state)
+    def _rewrite(self, rewrite: Rewrite, now: float) -> Rewritten:
+        job = rewrite.job
+        found = self.jobs.get(job.id)
+        if rewrite.revision is None:
+            is_known = found is not None or self.ledger.get(job.id, 0.0) > now
+        else:
+            is_known = found is None or found.revision != rewrite.revision
+        if is_known:
+            return Rewritten(Verdict.STALE, found)
+        owner = self._take_or_give_back(job, now)
+        if owner is not None:
+            return Rewritten(Verdict.STALE, found, owner)
+        if rewrite.revision is None:
+            self._enter(job.id, rewrite.remember, now)
+        takes_ticket = rewrite.revision is None or job.seq == lifecycle.NEW_TICKET
+        return Rewritten(Verdict.DONE, self.put(self.ticketed(job) if takes_ticket else job))
 
-    def retry(self, ids: Sequence[str], now: float) -> list[Control]:
-        return [self._retry(id, now) for id in ids]
-
-    def _retry(self, id: str, now: float) -> Control:
-        job = self.jobs.get(id)
-        if job is None or job.state not in (State.FAILED, State.CANCELLED):
-            return Control(id, False, job.state if job else None)
-        if job.unique is not None:
-            owner = self.keys.taken(job.unique, id, now)
-            if owner is not None:
-                return Control(id, False, job.state, owner)
-            self.keys.hold(job.unique, id, now)
-        after = self.ticketed(lifecycle.revived(job))
-        self.put(after)
-        return Control(id, True, after.state)
+    def _take_or_give_back(self, after: Job, now: float) -> str | None:
+        """See to the unique key of a job's next state; the job that has it instead, if one does."""
+        if after.unique is None:
+            return None
+        if not lifecycle.needs_key(after):
+            self.keys.give_back(after.unique, after.id, now)
+            return None
+        owner = self.keys.taken(after.unique, after.id, now)
+        if owner is None:
+            self.keys.hold(after.unique, after.id, now)
+        return owner
 
     def purge(self, which: Filter, limit: int, cursor: str | None, now: float) -> Purged:
         before = entry_before(cursor)
@@ -301,8 +299,10 @@ class MemoryStore:
         self.changes += 1
         if was_fair and not settings.fair:
             for job in [job for job in self.jobs.values() if job.queue == queue]:
-                if not job.state.is_final:
+                if job.hold is Hold.UNPLACED:
                     self.put(replace(_unheld(job, Hold.UNPLACED), place=0.0))
+                elif not job.state.is_final:
+                    self.put_quietly(replace(job, place=0.0))
             self.places.forget(queue)
 
     # --- upkeep --------------------------------------------------------------------------------
@@ -333,21 +333,15 @@ class MemoryStore:
             self.put(self.ticketed(after) if job.state is State.SCHEDULED else after)
         return Promoted(ready=len(due[:limit]), expired=expired)
 
-    def rescue(self, dead: Sequence[Sighting], limit: int, now: float) -> list[Job]:
+    def end_leases(self, dead: Sequence[Sighting]) -> list[str]:
+        ended = []
         for sighting in dead:
             info = self.workers.get(sighting.worker)
             if info is not None and info.beat == sighting.beat:
                 del self.workers[sighting.worker]
+                ended.append(sighting.worker)
                 self.changes += 1
-        orphans = [
-            self.jobs[id]
-            for worker, ids in self.queues.held_by.items()
-            if worker not in self.workers
-            for id in ids
-        ]
-        orphans.sort(key=lambda job: job.order)
-        limit = max(0, limit)
-        return [self._wait_or_end(job, lifecycle.rescued(job, now), now) for job in orphans[:limit]]
+        return ended
 
     def prune(self, keep: float, limit: int, now: float) -> Pruned:
         limit = max(0, limit)
@@ -420,8 +414,17 @@ class MemoryStore:
             return replace(job, hold=Hold.UNPLACED, hold_cause=job.queue)
         return job
 
-    def put(self, job: Job) -> None:
-        """Store a job as it is given; every change of a job comes through here."""
+    def put(self, job: Job) -> Job:
+        """Store a job under the next revision; every change of a job but its start and progress
+        comes through here.
+        """
+        found = self.jobs.get(job.id)
+        job = replace(job, revision=0 if found is None else found.revision + 1)
+        self.put_quietly(job)
+        return job
+
+    def put_quietly(self, job: Job) -> None:
+        """Store a job under the revision that it has."""
         self.changes += 1
         self.queues.put(job)
 
@@ -465,11 +468,7 @@ class MemoryStore:
 
     def _needs_key(self, id: str, key: str) -> bool:
         job = self.jobs.get(id)
-        if job is None or job.unique != key:
-            return False
-        if job.unique_until == "start":
-            return job.state.is_waiting
-        return not job.state.is_final
+        return job is not None and job.unique == key and lifecycle.needs_key(job)
 
 
 def _unheld(job: Job, hold: Hold) -> Job:

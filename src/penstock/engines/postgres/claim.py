@@ -260,6 +260,7 @@ class _Rest(msgspec.Struct, frozen=True, array_like=True):
     correlation_id: str | None
     reason: str | None
     errors: tuple[ErrorRecord, ...]
+    revision: int
 
 
 _header = msgspec.json.Decoder(Header)
@@ -361,6 +362,7 @@ def to_claimed(rows: Sequence[Row], worker: str, ctids: dict[str, str]) -> tuple
             started=started,
             worker=worker,
             claimed_at=now,
+            revision=1,
         )
         jobs.append(job if rest is None else _completed(job, _rest.decode(rest)))
     return header, jobs

@@ -1,4 +1,4 @@
-"""The steps of the PostgreSQL engine for workers' leases, control, upkeep and leadership.
+"""The steps of the PostgreSQL engine for workers' leases, control and upkeep.
 
 A step runs in one transaction and changes only rows that it has locked. What may happen to a job is
 decided in ``core.lifecycle``; the statements are in ``sql/postgres/steps.sql``.
@@ -6,36 +6,44 @@ decided in ``core.lifecycle``; the statements are in ``sql/postgres/steps.sql``.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from penstock.core import lifecycle
-from penstock.core.job import Hold, Job, State
+from penstock.core.job import Hold, Job, State, Verdict
 from penstock.engines.postgres import reads
 from penstock.engines.postgres.history import Day, sort_out, to_days
 from penstock.engines.postgres.reads import conditions
-from penstock.engines.postgres.rows import can_be, json_text, texts, to_job, to_jobs, to_record
+from penstock.engines.postgres.rows import (
+    ID,
+    can_be,
+    json_text,
+    to_adopted,
+    to_job,
+    to_record,
+)
 from penstock.engines.postgres.schema import DAYS_AHEAD
 from penstock.engines.postgres.settle import (
+    Changed,
     KeyContested,
     give_back,
     known_tasks,
     lower,
-    save,
-    take_key,
-    wait_or_end,
+    signed_for,
+    take_or_give_back,
+    write_back,
 )
 from penstock.engines.postgres.transaction import SQL, Transaction
 from penstock.engines.records import (
-    Control,
     Filter,
     Mended,
     Promoted,
     Pruned,
     Purged,
     QueueSettings,
+    Rewrite,
+    Rewritten,
     Sighting,
     WorkerInfo,
     entry_before,
@@ -61,49 +69,70 @@ async def leave(tx: Transaction, worker: str) -> None:
 # --- control ------------------------------------------------------------------------------------
 
 
-async def cancel(tx: Transaction, ids: Sequence[str], reason: str) -> list[Control]:
+async def rewrite(tx: Transaction, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
     """See the contract."""
-    await _lock_all(tx, ids)
-    return [await _cancel(tx, id, reason) for id in ids]
+    ids = sorted({each.job.id for each in rewrites if can_be(each.job.id)})
+    # All that lock many rows do so in one order, so that none waits in a circle.
+    live = await tx.ask("lock_patiently", (ids,))
+    rows = live + await tx.ask("lock_ended", (ids,))
+    stored = {row[ID]: Changed(to_job(row), signed_for(row)) for row in rows}
+    answers = [await _rewrite(tx, each, stored) for each in rewrites]
+    changed = [
+        each.job.id
+        for each, answer in zip(rewrites, answers, strict=True)
+        if answer.verdict is Verdict.DONE and each.revision is not None
+    ]
+    was_live = {row[ID] for row in live}
+    await write_back(tx, [stored[id] for id in changed if id in was_live])
+    return answers
 
 
-async def _cancel(tx: Transaction, id: str, reason: str) -> Control:
-    job = await _locked(tx, id)
-    if job is None or job.state.is_final or job.cancel_reason is not None:
-        return Control(id, False, job.state if job else None)
-    after = lifecycle.cancelled(job, reason, tx.now)
-    if after.state.is_final and job.unique is not None:
-        await give_back(tx, [(job.unique, id)])
-    await save(tx, after)
-    return Control(id, True, after.state)
+async def _rewrite(tx: Transaction, rewrite: Rewrite, stored: dict[str, Changed]) -> Rewritten:
+    """Judge one; what it changes is put into ``stored``. What enters the live jobs is written."""
+    job = rewrite.job
+    found = stored.get(job.id)
+    before = None if found is None else found.after
+    if rewrite.revision is None:
+        is_known = before is not None or bool(await tx.ask("remembered", (job.id, tx.now)))
+    else:
+        is_known = before is None or before.revision != rewrite.revision
+    if is_known:
+        return Rewritten(Verdict.STALE, before)
+    try:
+        owner = await take_or_give_back(tx, job)
+    except KeyContested:
+        return Rewritten(Verdict.LATER, before)
+    if owner is not None:
+        return Rewritten(Verdict.STALE, before, owner)
+    if rewrite.revision is None or job.seq == lifecycle.NEW_TICKET:
+        job = await _ticketed(tx, job)
+    signed = None if found is None else found.signed
+    if before is None:
+        if not await tx.change("adopt", (json_text(to_adopted(job, job.seq)),)):
+            return Rewritten(Verdict.LATER)
+        if rewrite.remember > 0:
+            await tx.change("remember", (job.id, tx.now + rewrite.remember))
+        await lower(tx, [job.queue])
+        return Rewritten(Verdict.DONE, replace(job, revision=0))
+    if before.state.is_final:
+        values = (json_text([to_record(job, signed)]), [before.finished_at])
+        if not await tx.ask("revive_all", values):
+            # Its day has left the history since it was locked.
+            await give_back(tx, [] if job.unique is None else [(job.unique, job.id)])
+            return Rewritten(Verdict.STALE)
+    job = replace(job, revision=before.revision + 1)
+    stored[job.id] = Changed(job, signed)
+    return Rewritten(Verdict.DONE, job)
 
 
-async def retry(tx: Transaction, ids: Sequence[str]) -> list[Control]:
-    """See the contract."""
-    await _lock_all(tx, ids)
-    return [await _retry(tx, id) for id in ids]
-
-
-async def _retry(tx: Transaction, id: str) -> Control:
-    job = await _locked(tx, id)
-    if job is None or job.state not in (State.FAILED, State.CANCELLED):
-        return Control(id, False, job.state if job else None)
-    if job.unique is not None:
-        owner = await take_key(tx, job.unique, id)
-        if owner is not None:
-            return Control(id, False, job.state, owner)
+async def _ticketed(tx: Transaction, job: Job) -> Job:
+    """A job with a new ticket; in a fair queue a ready one has yet to be placed."""
     ((ticket,),) = await tx.ask("ticket")
-    after = replace(lifecycle.revived(job), seq=int(ticket), place=0.0)
+    job = replace(job, seq=int(ticket), place=0.0)
     settings = (await reads.queues(tx)).get(job.queue)
-    if settings is not None and settings.fair:
-        after = replace(after, hold=Hold.UNPLACED, hold_cause=job.queue)
-    values = {"at": job.finished_at, "job": json_text(to_record(after)), "id": id}
-    if not await tx.change("revive", values):
-        # Its day has left the history since it was locked.
-        if job.unique is not None:
-            await give_back(tx, [(job.unique, id)])
-        return Control(id, False, None)
-    return Control(id, True, after.state)
+    if job.state is State.READY and job.hold is None and settings is not None and settings.fair:
+        return replace(job, hold=Hold.UNPLACED, hold_cause=job.queue)
+    return job
 
 
 async def purge(tx: Transaction, which: Filter, limit: int, cursor: str | None) -> Purged:
@@ -152,16 +181,13 @@ def due_in(due: float | None, now: float) -> float | None:
     return None if due is None else max(0.0, due - now)
 
 
-async def rescue(tx: Transaction, dead: Sequence[Sighting], limit: int) -> list[Job]:
+async def end_leases(tx: Transaction, dead: Sequence[Sighting]) -> list[str]:
     """See the contract."""
-    for sighting in dead:
-        await tx.change("end_lease", (sighting.worker, sighting.beat))
-    rescued = []
-    for job in to_jobs(await tx.ask("orphans", (max(0, limit),))):
-        # One whose key is contested is an orphan still at the next call.
-        with contextlib.suppress(KeyContested):
-            rescued.append(await wait_or_end(tx, job, lifecycle.rescued(job, tx.now), None))
-    return rescued
+    return [
+        each.worker
+        for each in dead
+        if can_be(each.worker) and await tx.change("end_lease", (each.worker, each.beat))
+    ]
 
 
 async def prune(tx: Transaction, keep: float, limit: int) -> tuple[Pruned, list[Day]]:
@@ -211,24 +237,3 @@ async def _mend(tx: Transaction) -> Mended:
     loose = await tx.ask("loose_keys")
     await give_back(tx, [(key, owner) for key, owner in loose])
     return Mended(placed=placed, unheld=len(lifted), keys=len(loose))
-
-
-# --- leadership and small values ----------------------------------------------------------------
-
-
-# --- shared -------------------------------------------------------------------------------------
-
-
-async def _lock_all(tx: Transaction, ids: Sequence[str]) -> None:
-    """Lock jobs in the order that all steps lock them, so that none waits in a circle."""
-    if len(ids) > 1:
-        for statement in ("lock_patiently", "lock_all_ended"):
-            await tx.ask(statement, (texts(ids),))
-
-
-async def _locked(tx: Transaction, id: str) -> Job | None:
-    """A job that only this transaction changes until it ends; live, or else ended."""
-    if not can_be(id):
-        return None
-    rows = await tx.ask("lock_one", (id,)) or await tx.ask("lock_ended", (id,))
-    return to_job(rows[0]) if rows else None

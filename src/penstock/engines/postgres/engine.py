@@ -43,7 +43,6 @@ from penstock.engines.records import (
     Ask,
     Cell,
     CellPage,
-    Control,
     Count,
     Exchange,
     Filter,
@@ -56,6 +55,8 @@ from penstock.engines.records import (
     QueueSettings,
     Receipt,
     Report,
+    Rewrite,
+    Rewritten,
     Running,
     Schema,
     Sighting,
@@ -63,7 +64,7 @@ from penstock.engines.records import (
     WorkerInfo,
     cell_at,
 )
-from penstock.engines.validation import check_reports
+from penstock.engines.validation import check_given, check_reports
 from penstock.errors import EngineClosed, LeaseLost
 
 
@@ -230,11 +231,9 @@ class PostgresEngine(Engine):
 
     # --- control -------------------------------------------------------------------------------
 
-    async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
-        return await self._store().write(CHANGED, control.cancel, ids, reason)
-
-    async def retry(self, ids: Sequence[str]) -> list[Control]:
-        return await self._store().write(WORK, control.retry, ids)
+    async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
+        check_given(NAME, [each.job for each in rewrites])
+        return await self._store().write(CHANGED, control.rewrite, rewrites)
 
     async def purge(self, which: Filter, limit: int, cursor: str | None = None) -> Purged:
         return await self._store().write(CHANGED, control.purge, which, limit, cursor)
@@ -256,11 +255,8 @@ class PostgresEngine(Engine):
             lambda done: CHANGED if done.ready or done.expired else "", control.promote, limit
         )
 
-    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
-        store = self._store()
-        if not dead and not await store.call(SQL["has_orphans"]):
-            return []
-        return await store.write(CHANGED, control.rescue, dead, limit)
+    async def end_leases(self, dead: Sequence[Sighting]) -> list[str]:
+        return await self._store().write(OTHER, control.end_leases, dead)
 
     async def prune(self, keep: float, limit: int) -> Pruned:
         store = self._store()
@@ -298,7 +294,10 @@ class PostgresEngine(Engine):
         return await self._store().single(reads.get, ids)
 
     async def find(self, which: Filter, cursor: str | None, limit: int) -> Page:
-        return await self._store().single(reads.find, which, cursor, limit)
+        store = self._store()
+        # The leader asks for what few workers have, among any number of jobs that wait.
+        read = store.seek if which.workers else store.single
+        return await read(reads.find, which, cursor, limit)
 
     async def counts(self, which: Filter) -> list[Count]:
         return await self._store().single(reads.counts, which)

@@ -58,7 +58,7 @@ def _fits(which: Filter, states: Sequence[State], table: str) -> str:
     if table == "live":
         is_impossible |= which.finished_since is not None
     else:
-        is_impossible |= which.is_open
+        is_impossible |= which.is_open or bool(which.workers)
     if is_impossible:
         return SQL["if_none"]
     names = [name for name in _values(which) if not name.endswith("_states")]
@@ -70,7 +70,8 @@ def _fits(which: Filter, states: Sequence[State], table: str) -> str:
 
 
 def _values(which: Filter) -> dict[str, Any]:
-    asked = {"ids": which.ids, "queues": which.queues, "tasks": which.tasks, "keys": which.keys}
+    lists = ("ids", "workers", "queues", "tasks", "keys")
+    asked = {name: getattr(which, name) for name in lists}
     values: dict[str, Any] = {each: texts(given) for each, given in asked.items() if given}
     if which.states:
         values["live_states"] = [state.value for state in which.states if state not in FINAL]

@@ -11,6 +11,12 @@ from penstock.core.job import ErrorRecord, Hold, Job, State
 
 Row = tuple[Any, ...]
 
+REVISION: Final = 11
+SIGNED_ATTEMPT: Final = 16
+ID: Final = 19
+SIGNED_BY: Final = 32
+"""Where a row has what is asked of it before it is read as a job."""
+
 _STATES: Final = {state.value: state for state in State}
 _HOLDS: Final = {hold.value: hold for hold in Hold}
 _NUL_SIGN: Final = "\N{SYMBOL FOR NULL}"
@@ -60,6 +66,7 @@ def to_job(row: Row) -> Job:
         claimed_at=row[8],
         finished_at=row[9],
         progress=row[10],
+        revision=row[REVISION],
         attempt=row[12],
         failures=row[13],
         crashes=row[14],
@@ -94,16 +101,16 @@ def to_jobs(rows: Sequence[Row]) -> list[Job]:
     return [to_job(row) for row in rows]
 
 
-def to_record(job: Job) -> dict[str, Any]:
-    """The job by the names of its columns, as ``json_populate_recordset`` reads it.
-
-    What a job does not know of its row is not in it: its entry, and who signed for it.
+def to_record(job: Job, signed: tuple[int, str] | None = None) -> dict[str, Any]:
+    """What can change in a job's life, by the names of the columns, as ``json_populate_recordset``
+    reads it; ``signed`` is the attempt that was settled without ending it, and its worker.
     """
     return {
+        "id": job.id,
+        "queue": job.queue,
+        "priority": job.priority,
         "seq": job.seq,
         "place": job.place,
-        "priority": job.priority,
-        "enqueued_at": job.enqueued_at,
         "run_at": job.run_at,
         "expires_at": job.expires_at,
         "hold_until": job.hold_until,
@@ -115,27 +122,37 @@ def to_record(job: Job) -> dict[str, Any]:
         "crashes": job.crashes,
         "rescues": job.rescues,
         "started": job.started,
-        "at_most_once": job.at_most_once,
-        "id": job.id,
-        "task": job.task,
-        "queue": job.queue,
         "state": job.state.value,
         "worker": job.worker,
-        "enqueued_by": job.enqueued_by,
         "hold": None if job.hold is None else job.hold.value,
         "hold_cause": free_text(job.hold_cause),
+        "cancel_reason": free_text(job.cancel_reason),
+        "reason": free_text(job.reason),
+        "note": free_text(job.note),
+        "errors": json_text(job.errors) if job.errors else None,
+        "result": None if job.result is None else _bytea(job.result),
+        "signed_attempt": None if signed is None else signed[0],
+        "signed_by": None if signed is None else signed[1],
+    }
+
+
+def to_adopted(job: Job, entry: int) -> dict[str, Any]:
+    """A job from elsewhere, whole, likewise."""
+    return {
+        **to_record(job),
+        "entry": entry,
+        "revision": 0,
+        "enqueued_at": job.enqueued_at,
+        "at_most_once": job.at_most_once,
+        "task": job.task,
+        "enqueued_by": job.enqueued_by,
         "key": job.key,
         "unique_key": job.unique,
         "unique_until": None if job.unique_until == "done" else job.unique_until,
         "name": job.name,
         "correlation_id": job.correlation_id,
-        "cancel_reason": free_text(job.cancel_reason),
-        "reason": free_text(job.reason),
-        "note": free_text(job.note),
         "tags": json_text(job.tags) if job.tags else None,
-        "errors": json_text(job.errors) if job.errors else None,
         "payload": _bytea(job.payload),
-        "result": None if job.result is None else _bytea(job.result),
     }
 
 

@@ -1,14 +1,14 @@
-"""How outcomes that are no plain successes are settled in a PostgreSQL store, one by one.
+"""How a PostgreSQL store settles outcomes that are no plain successes, and writes jobs back.
 
-What may become of a job is decided by ``core.lifecycle``, on rows that are locked first; the rest
-of the exchange follows in the same transaction. A row that another transaction has locked is
-skipped, and its outcome is to be sent again (``LATER``).
+What may become of a job is decided by ``core.lifecycle``, on rows that are locked first, and is
+written for all of them at once; the rest of the exchange follows in the same transaction. A row
+that another transaction has locked is skipped, and its outcome is to be sent again (``LATER``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 from psycopg import errors
@@ -19,7 +19,16 @@ from penstock.core.job import Hold, Job, Outcome, State, Verdict
 from penstock.engines.postgres import reads
 from penstock.engines.postgres.connection import Statement, Texts
 from penstock.engines.postgres.errors import NAME
-from penstock.engines.postgres.rows import Row, can_be, json_text, to_job, to_record
+from penstock.engines.postgres.rows import (
+    ID,
+    SIGNED_ATTEMPT,
+    SIGNED_BY,
+    Row,
+    can_be,
+    json_text,
+    to_job,
+    to_record,
+)
 from penstock.engines.postgres.transaction import Transaction
 from penstock.engines.records import Ask, Report
 from penstock.errors import EngineBusy, LeaseLost
@@ -28,7 +37,7 @@ BUDGET: Final = 2.0
 """Seconds for outcomes that are settled one by one; what is left then is sent again. An exchange
 that took too long would be repeated from its start, and take as long again."""
 
-_Fence = tuple[int, str]
+Fence = tuple[int, str]
 """Attempt and worker."""
 
 
@@ -44,7 +53,7 @@ async def settle_and_exchange(
     *,
     is_patient: bool,
 ) -> tuple[list[Verdict], list[Row]]:
-    """Settle every outcome, one by one; then the ``rest`` of the exchange, which is one call.
+    """Settle every outcome; then the ``rest`` of the exchange, which is one call.
 
     Jobs that ended otherwise than their outcome says are put into ``overruled``.
     On failure: if ``is_patient``, ``EngineBusy`` when a row was locked for too long; otherwise such
@@ -61,76 +70,79 @@ async def settle_and_exchange(
 async def _settle_all(
     tx: Transaction, ask: Ask, overruled: dict[str, Job], lock: str
 ) -> list[Verdict]:
+    """Judge the outcomes one by one, then write all that changes at once."""
     if not await tx.ask("lock_lease", (ask.worker,)):
         raise LeaseLost(ask.worker)
-    # All that lock many rows do so in one order, so that none waits in a circle.
-    ids = sorted({each.job for each in ask.outcomes if can_be(each.job)})
-    for id, attempt in ask.begun:
-        if can_be(id):
-            await tx.change("begin_attempt", (id, attempt, ask.worker))
-    try:
-        locked = {row[19]: row for row in await tx.ask(lock, (ids,))}
-    except errors.LockNotAvailable as error:
-        raise EngineBusy(NAME, "a job is locked by another transaction") from error
+    begun = [each for each in ask.begun if can_be(each[0])]
+    if begun:
+        ids, attempts = zip(*begun, strict=True)
+        await tx.change("begin_attempts", (list(ids), list(attempts), ask.worker))
+    stored = await _stored(tx, ask, lock)
     verdicts: list[Verdict] = []
+    changes: list[Changed] = []
     enough = SystemClock.monotonic() + BUDGET
     for outcome in ask.outcomes:
         if SystemClock.monotonic() > enough:
-            return [*verdicts, *[Verdict.LATER] * (len(ask.outcomes) - len(verdicts))]
-        row = locked.get(outcome.job)
-        if row is None:
-            verdicts.append(await _repeated(tx, outcome, ask.worker, overruled))
+            verdicts.append(Verdict.LATER)
             continue
-        verdict, is_changed = await _settle(tx, outcome, ask.worker, row, overruled)
+        known = stored.get(outcome.job)
+        if not isinstance(known, Changed):
+            verdicts.append(known or Verdict.STALE)
+            continue
+        verdict, change = await _settle(tx, outcome, ask.worker, known)
         verdicts.append(verdict)
-        if is_changed:
+        if change is not None:
             # A second outcome of the same attempt meets what the first one left.
-            del locked[outcome.job]
-            again = await tx.ask("lock", ([outcome.job],))
-            locked.update((row[19], row) for row in again)
+            stored[outcome.job] = change
+            changes.append(change)
+        after = (change or known).after
+        is_ours = (after.attempt, after.worker) == (outcome.attempt, ask.worker)
+        if verdict is Verdict.DONE and is_ours and lifecycle.overruled(outcome, after):
+            overruled[outcome.job] = after
+    await write_back(tx, changes)
     return verdicts
 
 
+async def _stored(tx: Transaction, ask: Ask, lock: str) -> dict[str, Changed | Verdict]:
+    """The jobs of the outcomes: live and locked now, or ended; ``LATER`` for one that another
+    transaction has locked.
+    """
+    # All that lock many rows do so in one order, so that none waits in a circle.
+    ids = sorted({each.job for each in ask.outcomes if can_be(each.job)})
+    try:
+        rows = await tx.ask(lock, (ids,))
+    except errors.LockNotAvailable as error:
+        raise EngineBusy(NAME, "a job is locked by another transaction") from error
+    missing = sorted(set(ids) - {row[ID] for row in rows})
+    if missing:
+        rows += await tx.ask("ended", (missing,))
+    found: dict[str, Changed | Verdict] = {
+        row[ID]: Changed(to_job(row), signed_for(row)) for row in rows
+    }
+    if len(found) < len(ids):
+        live = await tx.ask("is_live", (sorted(set(ids) - set(found)),))
+        found.update((id, Verdict.LATER) for (id,) in live)
+    return found
+
+
 async def _settle(
-    tx: Transaction, outcome: Outcome, worker: str, row: Row, overruled: dict[str, Job]
-) -> tuple[Verdict, bool]:
-    job = to_job(row)
+    tx: Transaction, outcome: Outcome, worker: str, stored: Changed
+) -> tuple[Verdict, Changed | None]:
+    job = stored.after
     fence = (outcome.attempt, worker)
     if job.state is not State.RUNNING or (job.attempt, job.worker) != fence:
         is_settled = job.state is not State.RUNNING and (job.attempt, job.worker) == fence
-        return (Verdict.DONE if is_settled or _signed(row) == fence else Verdict.STALE), False
+        return (Verdict.DONE if is_settled or stored.signed == fence else Verdict.STALE), None
     after = lifecycle.settled(job, outcome, tx.now)
     if after.hold is Hold.UNKNOWN_TASK and await _is_known(tx, after.task):
         after = replace(after, hold=None, hold_cause=None, hold_until=None)
     try:
-        after = await wait_or_end(tx, job, after, fence)
+        owner = await take_or_give_back(tx, after)
     except KeyContested:
-        return Verdict.LATER, False
-    if lifecycle.overruled(outcome, after):
-        overruled[job.id] = after
-    return Verdict.DONE, True
-
-
-async def _repeated(
-    tx: Transaction, outcome: Outcome, worker: str, overruled: dict[str, Job]
-) -> Verdict:
-    """The verdict on an outcome whose job is not live, or locked by another transaction."""
-    if not can_be(outcome.job):
-        return Verdict.STALE
-    ended = await tx.ask("ended", (outcome.job,))
-    if not ended:
-        return Verdict.LATER if await tx.ask("is_live", (outcome.job,)) else Verdict.STALE
-    job, fence = to_job(ended[0]), (outcome.attempt, worker)
-    if (job.attempt, job.worker) == fence:
-        if lifecycle.overruled(outcome, job):
-            overruled[job.id] = job
-        return Verdict.DONE
-    return Verdict.DONE if _signed(ended[0]) == fence else Verdict.STALE
-
-
-def _signed(row: Row) -> _Fence:
-    """The last attempt of a job that was settled without ending it, and by which worker (law 2)."""
-    return row[16], row[32]
+        return Verdict.LATER, None
+    if owner is not None:
+        after = lifecycle.superseded(after, owner, tx.now)
+    return Verdict.DONE, Changed(after, stored.signed if after.state.is_final else fence)
 
 
 async def _is_known(tx: Transaction, task: str) -> bool:
@@ -159,27 +171,47 @@ async def progress(tx: Transaction, worker: str, reports: Sequence[Report]) -> l
 # --- how a job is written back ------------------------------------------------------------------
 
 
-async def save(tx: Transaction, job: Job, signed: _Fence | None = None) -> None:
-    """Write a live job's next state; one that has ended moves to the history."""
-    record: dict[str, Any] = to_record(job)
-    if signed is not None:
-        record["signed_attempt"], record["signed_by"] = signed
-    name = "end" if job.state.is_final else "save"
-    await tx.change(name, {"job": json_text(record), "id": job.id})
-    if job.state is State.READY and job.hold is None:
-        await lower(tx, [job.queue])
+class Changed(NamedTuple):
+    """A job as it is now, or is to be, and the last attempt of it that was settled without ending
+    it, with its worker (law 2).
+    """
+
+    after: Job
+    signed: Fence | None = None
 
 
-async def wait_or_end(tx: Transaction, job: Job, after: Job, signed: _Fence | None) -> Job:
-    """Store a running job's next state, with the unique key it needs or gives back."""
-    if job.unique is not None and not after.state.is_final:
-        owner = await take_key(tx, job.unique, job.id)
-        if owner is not None:
-            after = lifecycle.superseded(replace(after, state=State.RUNNING), owner, tx.now)
-    if job.unique is not None and after.state.is_final:
-        await give_back(tx, [(job.unique, job.id)])
-    await save(tx, after, None if after.state.is_final else signed)
-    return after
+def signed_for(row: Row) -> Fence | None:
+    """Of a row, likewise."""
+    return None if row[SIGNED_BY] is None else (row[SIGNED_ATTEMPT], row[SIGNED_BY])
+
+
+async def write_back(tx: Transaction, changes: Sequence[Changed]) -> None:
+    """Write the next states of live jobs, which are locked; those that have ended move to the
+    history.
+    """
+    for statement, is_final in (("save_all", False), ("end_all", True)):
+        records = [
+            to_record(after, signed)
+            for after, signed in changes
+            if after.state.is_final is is_final
+        ]
+        if records:
+            await tx.ask(statement, (json_text(records),))
+    ready = (after for after, _ in changes if after.state is State.READY and after.hold is None)
+    await lower(tx, (job.queue for job in ready))
+
+
+async def take_or_give_back(tx: Transaction, after: Job) -> str | None:
+    """See to the unique key of a job's next state; the job that has it instead, if one does.
+
+    On failure: ``KeyContested``; the transaction is as it was before.
+    """
+    if after.unique is None:
+        return None
+    if lifecycle.needs_key(after):
+        return await take_key(tx, after.unique, after.id)
+    await give_back(tx, [(after.unique, after.id)])
+    return None
 
 
 async def take_key(tx: Transaction, key: str, owner: str) -> str | None:
@@ -203,4 +235,6 @@ async def give_back(tx: Transaction, owned: Sequence[tuple[str, str]]) -> None:
 
 async def lower(tx: Transaction, queues: Iterable[str]) -> None:
     """Tell claimers of these queues that a job is ready with an old ticket."""
-    await tx.change("lower", (list(queues),))
+    names = sorted(set(queues))
+    if names:
+        await tx.change("lower", (names,))

@@ -169,7 +169,10 @@ def _settle(
     after = lifecycle.settled(job, outcome, tx.now)
     if after.hold is Hold.UNKNOWN_TASK and after.task in tx.known_tasks:
         after = replace(after, hold=None, hold_cause=None, hold_until=None)
-    after = wait_or_end(tx, job, after)
+    owner = take_or_give_back(tx, after)
+    if owner is not None:
+        after = lifecycle.superseded(after, owner, tx.now)
+    tx.run("save", to_save(after))
     if lifecycle.overruled(outcome, after):
         overruled[job.id] = after
     if not after.state.is_final:
@@ -177,19 +180,17 @@ def _settle(
     return Verdict.DONE
 
 
-def wait_or_end(tx: SqliteTransaction, job: Job, after: Job) -> Job:
-    """Store a running job's next state, with the unique key it needs or gives back."""
-    if job.unique is not None and not after.state.is_final:
-        owner = key_owner(tx, job.unique, job.id)
-        if owner is not None:
-            after = lifecycle.superseded(replace(after, state=State.RUNNING), owner, tx.now)
-    if job.unique is not None:
-        if after.state.is_final:
-            give_key_back(tx, job.unique, job.id)
-        else:
-            hold_key(tx, job.unique, job.id)
-    tx.run("save", to_save(after))
-    return after
+def take_or_give_back(tx: SqliteTransaction, after: Job) -> str | None:
+    """See to the unique key of a job's next state; the job that has it instead, if one does."""
+    if after.unique is None:
+        return None
+    if not lifecycle.needs_key(after):
+        give_key_back(tx, after.unique, after.id)
+        return None
+    owner = key_owner(tx, after.unique, after.id)
+    if owner is None:
+        hold_key(tx, after.unique, after.id)
+    return owner
 
 
 # --- claim --------------------------------------------------------------------------------------
@@ -236,7 +237,8 @@ def _choose(tx: SqliteTransaction, ask: Ask, heads: list[QueueHead]) -> list[tup
     candidates = [_candidates(tx, head) for head in heads]
     chosen = [candidate.entry for candidate in choose(candidates, ask.want, ask.slots)]
     by_entry = {row[0]: row for row in tx.all("jobs_by_entry", (json_text(chosen),))}
-    return [(entry, to_job(by_entry[entry])) for entry in chosen]
+    jobs = [(entry, to_job(by_entry[entry])) for entry in chosen]
+    return [(entry, replace(job, revision=job.revision + 1)) for entry, job in jobs]
 
 
 def _candidates(tx: SqliteTransaction, head: QueueHead) -> list[Candidate]:

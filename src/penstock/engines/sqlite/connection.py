@@ -232,6 +232,14 @@ class SqliteTransaction:
         values = {**dict.fromkeys(conditions), **given, **more}
         return self._execute(self._sql[name].replace("{fits}", fits), values).fetchall()
 
+    def insert(self, columns: Sequence[str], jobs: int, rows: Sequence[Row]) -> int:
+        """Insert so many jobs with each row of values; return how many of them were new."""
+        if not rows:
+            return 0
+        places = f"({', '.join('?' * len(columns))})"
+        given = {"columns": ", ".join(columns), "rows": ", ".join([places] * jobs)}
+        return self._execute_many(self._sql["insert"].format(**given), rows).rowcount
+
     @contextmanager
     def savepoint(self) -> Iterator[Callable[[], object]]:
         """A part of the transaction that can be undone: by what is yielded."""

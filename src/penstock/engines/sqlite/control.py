@@ -11,70 +11,69 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from penstock.core import lifecycle
-from penstock.core.job import Hold, Job, State
+from penstock.core.job import Hold, Job, State, Verdict
 from penstock.engines.records import (
     Cell,
-    Control,
     Filter,
     Mended,
     Promoted,
     Pruned,
     Purged,
     QueueSettings,
+    Rewrite,
+    Rewritten,
     Sighting,
     cell_at,
     entry_before,
     over_at,
 )
-from penstock.engines.sqlite.claim import wait_or_end
+from penstock.engines.sqlite.claim import take_or_give_back
 from penstock.engines.sqlite.connection import SqliteTransaction
 from penstock.engines.sqlite.queues import (
     forget_places,
     give_key_back,
-    hold_key,
     is_fair,
-    key_owner,
     place_all,
     promote_due,
     take_tickets,
 )
 from penstock.engines.sqlite.reads import cell, due_in, find_job, where
-from penstock.engines.sqlite.rows import json_text, to_jobs, to_save
+from penstock.engines.sqlite.rows import json_names, json_text, to_adopt, to_insert, to_save
 
 
-def cancel(tx: SqliteTransaction, ids: Sequence[str], reason: str) -> list[Control]:
-    return [_cancel(tx, id, reason) for id in ids]
+def rewrite(tx: SqliteTransaction, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
+    return [_rewrite(tx, each) for each in rewrites]
 
 
-def _cancel(tx: SqliteTransaction, id: str, reason: str) -> Control:
-    job = find_job(tx, id)
-    if job is None or job.state.is_final or job.cancel_reason is not None:
-        return Control(id, False, job.state if job else None)
-    after = lifecycle.cancelled(job, reason, tx.now)
-    if after.state.is_final and job.unique is not None:
-        give_key_back(tx, job.unique, id)
-    tx.run("save", to_save(after))
-    return Control(id, True, after.state)
+def _rewrite(tx: SqliteTransaction, rewrite: Rewrite) -> Rewritten:
+    job = rewrite.job
+    found = find_job(tx, job.id)
+    if rewrite.revision is None:
+        is_known = found is not None or bool(tx.one("remembered", (json_names([job.id]), tx.now)))
+    else:
+        is_known = found is None or found.revision != rewrite.revision
+    if is_known:
+        return Rewritten(Verdict.STALE, found)
+    owner = take_or_give_back(tx, job)
+    if owner is not None:
+        return Rewritten(Verdict.STALE, found, owner)
+    if rewrite.revision is None or job.seq == lifecycle.NEW_TICKET:
+        job = _ticketed(tx, job)
+    if rewrite.revision is None:
+        columns, rows = to_insert([to_adopt(job)])
+        tx.insert(columns, 1, rows)
+        if rewrite.remember > 0:
+            tx.run("remember", (job.id, tx.now + rewrite.remember))
+    tx.run("save", to_save(job))
+    return Rewritten(Verdict.DONE, find_job(tx, job.id))
 
 
-def retry(tx: SqliteTransaction, ids: Sequence[str]) -> list[Control]:
-    return [_retry(tx, id) for id in ids]
-
-
-def _retry(tx: SqliteTransaction, id: str) -> Control:
-    job = find_job(tx, id)
-    if job is None or job.state not in (State.FAILED, State.CANCELLED):
-        return Control(id, False, job.state if job else None)
-    if job.unique is not None:
-        owner = key_owner(tx, job.unique, id)
-        if owner is not None:
-            return Control(id, False, job.state, owner)
-        hold_key(tx, job.unique, id)
-    after = replace(lifecycle.revived(job), seq=take_tickets(tx, 1), place=0.0)
-    if is_fair(tx, job.queue):
-        after = replace(after, hold=Hold.UNPLACED, hold_cause=job.queue)
-    tx.run("save", to_save(after))
-    return Control(id, True, after.state)
+def _ticketed(tx: SqliteTransaction, job: Job) -> Job:
+    """A job with a new ticket; in a fair queue a ready one has yet to be placed."""
+    job = replace(job, seq=take_tickets(tx, 1), place=0.0)
+    if job.state is State.READY and job.hold is None and is_fair(tx, job.queue):
+        return replace(job, hold=Hold.UNPLACED, hold_cause=job.queue)
+    return job
 
 
 def purge(tx: SqliteTransaction, which: Filter, limit: int, cursor: str | None) -> Purged:
@@ -106,11 +105,10 @@ def promote(tx: SqliteTransaction, limit: int) -> Promoted:
     return replace(done, due_in=due_in(tx, "next_instant", [{}]))
 
 
-def rescue(tx: SqliteTransaction, dead: Sequence[Sighting], limit: int) -> list[Job]:
-    for sighting in dead:
-        tx.run("end_lease", (sighting.worker, sighting.beat))
-    orphans = to_jobs(tx.all("orphans", (max(0, limit),)))
-    return [wait_or_end(tx, job, lifecycle.rescued(job, tx.now)) for job in orphans]
+def end_leases(tx: SqliteTransaction, dead: Sequence[Sighting]) -> list[str]:
+    return [
+        each.worker for each in dead if tx.run("end_lease", (each.worker, each.beat)).rowcount == 1
+    ]
 
 
 def prune(tx: SqliteTransaction, keep: float, limit: int) -> Pruned:

@@ -32,7 +32,6 @@ from penstock.engines.records import (
     Ask,
     Cell,
     CellPage,
-    Control,
     Count,
     Exchange,
     Filter,
@@ -45,6 +44,8 @@ from penstock.engines.records import (
     QueueSettings,
     Receipt,
     Report,
+    Rewrite,
+    Rewritten,
     Running,
     Schema,
     Sighting,
@@ -57,7 +58,7 @@ from penstock.engines.sqlite.enqueue import SqliteInlet, enqueue
 from penstock.engines.sqlite.errors import named_errors
 from penstock.engines.sqlite.wakeup import CommitWatch
 from penstock.engines.sqlite.write_lock import WriteLock
-from penstock.engines.validation import check_drafts, check_outcomes, check_reports
+from penstock.engines.validation import check_drafts, check_given, check_outcomes, check_reports
 from penstock.errors import EngineClosed, EngineReplaced
 
 Rest = ParamSpec("Rest")
@@ -287,11 +288,9 @@ class SqliteEngine(Engine):
 
     # --- control -------------------------------------------------------------------------------
 
-    async def cancel(self, ids: Sequence[str], reason: str) -> list[Control]:
-        return await self._write(control.cancel, ids, reason)
-
-    async def retry(self, ids: Sequence[str]) -> list[Control]:
-        return await self._write(control.retry, ids)
+    async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
+        check_given(self.traits.name, [each.job for each in rewrites])
+        return await self._write(control.rewrite, rewrites)
 
     async def purge(self, which: Filter, limit: int, cursor: str | None = None) -> Purged:
         return await self._write(control.purge, which, limit, cursor)
@@ -307,8 +306,8 @@ class SqliteEngine(Engine):
     async def promote(self, limit: int) -> Promoted:
         return await self._write(control.promote, limit)
 
-    async def rescue(self, dead: Sequence[Sighting], limit: int) -> list[Job]:
-        return await self._write(control.rescue, dead, limit)
+    async def end_leases(self, dead: Sequence[Sighting]) -> list[str]:
+        return await self._write(control.end_leases, dead)
 
     async def prune(self, keep: float, limit: int) -> Pruned:
         return await self._write(control.prune, keep, limit)

@@ -9,86 +9,81 @@ from contextlib import nullcontext
 from itertools import chain
 from typing import Final
 
-from msgspec.structs import replace
-
-from penstock.core import lifecycle
-from penstock.core.job import Draft, Hold, Job, State
+from penstock.core.job import Draft
 from penstock.engines.records import Receipt
 from penstock.engines.sqlite.connection import ForkSafeConnection, SqliteTransaction
 from penstock.engines.sqlite.errors import named_errors
-from penstock.engines.sqlite.queues import is_fair, key_owner, take_key, take_tickets
-from penstock.engines.sqlite.rows import Row, to_insert, to_insert_plain
+from penstock.engines.sqlite.queues import is_fair, take_tickets
+from penstock.engines.sqlite.rows import Row, json_names, to_insert, to_new
 from penstock.engines.sqlite.write_lock import try_lock
-from penstock.engines.validation import check_drafts, is_plain
+from penstock.engines.validation import check_drafts
 from penstock.errors import EngineBusy, EngineReentered
 
 _TEN: Final = 10
-"""Rows of ``insert_ten_plain``."""
+"""Rows of one ``insert``, where there are so many."""
 
 
 def enqueue(tx: SqliteTransaction, drafts: Sequence[Draft]) -> list[Receipt]:
-    if all(is_plain(draft) and not is_fair(tx, draft.queue) for draft in drafts):
-        are_new = _insert_plain(tx, drafts)
-    elif all(draft.remember <= 0 and draft.unique is None for draft in drafts):
-        are_new = _insert(tx, drafts)
-    else:
-        are_new = False
-    if are_new:
+    if any(draft.remember > 0 or draft.unique is not None for draft in drafts):
+        return _enqueue_new(tx, drafts)
+    if _insert(tx, drafts):
         return [Receipt(draft.id, True) for draft in drafts]
-    return [_enqueue(tx, draft) for draft in drafts]
+    return _enqueue_new(tx, drafts)  # a repeated call
 
 
-def _enqueue(tx: SqliteTransaction, draft: Draft) -> Receipt:
-    forgets_at = tx.now if draft.remember > 0 else float("inf")
-    if tx.one("known", (draft.id, draft.id, forgets_at)):
-        return Receipt(draft.id, False, "id")
-    if draft.unique is not None:
-        owner = key_owner(tx, draft.unique, draft.id)
-        if owner is not None:
-            return Receipt(owner, False, "unique")
-        take_key(tx, draft.unique, draft.id, tx.now + draft.unique_for)
-    if draft.remember > 0:
-        tx.run("remember", (draft.id, tx.now + draft.remember))
-    _insert(tx, [draft])
-    return Receipt(draft.id, True)
+def _enqueue_new(tx: SqliteTransaction, drafts: Sequence[Draft]) -> list[Receipt]:
+    """Store those whose ids and unique keys are not taken, by the store or by one before them."""
+    ids = json_names([draft.id for draft in drafts])
+    stored = {id for (id,) in tx.all("stored", (ids,))}
+    remembered = {id for (id,) in tx.all("remembered", (ids, tx.now))}
+    keys = json_names([draft.unique for draft in drafts if draft.unique is not None])
+    owners: dict[str | None, str] = dict(tx.all("keys", (keys, tx.now)))
+    new: list[Draft] = []
+    receipts: list[Receipt] = []
+    for draft in drafts:
+        id, owner = draft.id, owners.get(draft.unique, draft.id)
+        if id in stored or (draft.remember > 0 and id in remembered):
+            receipts.append(Receipt(id, False, "id"))
+        elif owner != id:
+            receipts.append(Receipt(owner, False, "unique"))
+        else:
+            receipts.append(Receipt(id, True))
+            new.append(draft)
+            stored.add(id)
+            if draft.unique is not None:
+                owners[draft.unique] = id
+    _insert(tx, new)
+    taken = [
+        (each.unique, each.id, tx.now + each.unique_for) for each in new if each.unique is not None
+    ]
+    chosen = [(each.id, tx.now + each.remember) for each in new if each.remember > 0]
+    tx.run_many("take_key", taken)
+    tx.run_many("remember", chosen)
+    return receipts
 
 
 def _insert(tx: SqliteTransaction, drafts: Sequence[Draft]) -> bool:
     """Insert all, or nothing if one of the ids is known."""
-    rows = [to_insert(job) for job in _born(tx, drafts)]
+    if not drafts:
+        return True
+    columns, rows = to_insert(_new(tx, drafts))
     if len(rows) == 1:
-        return tx.run("insert", rows[0]).rowcount == 1
-    return _all_or_none(tx, len(rows), ("insert", rows))
-
-
-def _insert_plain(tx: SqliteTransaction, drafts: Sequence[Draft]) -> bool:
-    """The same, for jobs that say nothing that ``lifecycle.born`` would have to look at."""
-    seq, now = take_tickets(tx, len(drafts)), tx.now
-    if len(drafts) == 1:
-        return tx.run("insert_plain", to_insert_plain(drafts[0], seq, now)).rowcount == 1
-    rows = [to_insert_plain(draft, seq + offset, now) for offset, draft in enumerate(drafts)]
+        return tx.insert(columns, 1, rows) == 1
     whole = len(rows) - len(rows) % _TEN
     tens = [
         tuple(chain.from_iterable(rows[start : start + _TEN])) for start in range(0, whole, _TEN)
     ]
-    return _all_or_none(tx, len(rows), ("insert_ten_plain", tens), ("insert_plain", rows[whole:]))
-
-
-def _all_or_none(tx: SqliteTransaction, count: int, *statements: tuple[str, Sequence[Row]]) -> bool:
     with tx.savepoint() as roll_back:
-        inserted = sum(tx.run_many(name, rows).rowcount for name, rows in statements if rows)
-        if inserted != count:
+        inserted = tx.insert(columns, _TEN, tens) + tx.insert(columns, 1, rows[whole:])
+        if inserted != len(rows):
             roll_back()
-    return inserted == count
+    return inserted == len(rows)
 
 
-def _born(tx: SqliteTransaction, drafts: Sequence[Draft]) -> Iterator[Job]:
+def _new(tx: SqliteTransaction, drafts: Sequence[Draft]) -> Iterator[Row]:
     seq = take_tickets(tx, len(drafts))
     for offset, draft in enumerate(drafts):
-        job = replace(lifecycle.born(draft, tx.now), seq=seq + offset)
-        if job.state is State.READY and is_fair(tx, job.queue):
-            job = replace(job, hold=Hold.UNPLACED, hold_cause=job.queue)
-        yield job
+        yield to_new(draft, seq + offset, tx.now, is_fair=is_fair(tx, draft.queue))
 
 
 class SqliteInlet:

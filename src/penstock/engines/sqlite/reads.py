@@ -148,6 +148,7 @@ def where(which: Filter) -> dict[str, Any]:
     """The conditions of a filter, as ``matching`` takes them."""
     return {
         "ids": json_names(which.ids) if which.ids else None,
+        "workers": json_names(which.workers) if which.workers else None,
         "states": json_text(which.states) if which.states else None,
         "queues": json_names(which.queues) if which.queues else None,
         "tasks": json_names(which.tasks) if which.tasks else None,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from penstock.core.job import Draft, ErrorRecord, Hold, Job, Outcome, OutcomeKind, State
+from penstock.core.lifecycle import entering
 
 Row = tuple[Any, ...]
 
@@ -39,7 +40,7 @@ def to_job(row: Row) -> Job:
     return Job(
         id=row[1],
         task=row[2],
-        payload=row[36],
+        payload=row[37],
         queue=row[3],
         priority=row[4],
         state=_STATES[row[5]],
@@ -68,11 +69,12 @@ def to_job(row: Row) -> Job:
         correlation_id=row[28],
         claimed_at=row[29],
         finished_at=row[30],
-        result=row[37],
+        result=row[38],
         reason=row[31],
         progress=row[32],
         note=row[33],
-        errors=() if row[38] is None else _errors.decode(row[38]),
+        errors=() if row[39] is None else _errors.decode(row[39]),
+        revision=row[36],
     )
 
 
@@ -104,11 +106,83 @@ def to_ready(row: Row) -> Job:
         correlation_id=row[22],
         reason=row[23],
         errors=() if row[24] is None else _errors.decode(row[24]),
+        revision=row[25],
     )
 
 
-def to_insert(job: Job) -> Row:
-    """The parameters of ``insert``; a job's entry is its first ticket."""
+def to_insert(jobs: Iterable[Row]) -> tuple[tuple[str, ...], list[Row]]:
+    """The columns of ``insert`` for jobs from ``to_new``, and a row of values for each.
+
+    Columns in which all have the table's default are left out: binding a None costs the driver
+    more than the store needs for it.
+    """
+    columns = zip(_NEW, zip(*jobs, strict=True), strict=True)
+    given = {
+        name: values
+        for (name, default), values in columns
+        if default is _ALWAYS or values.count(default) < len(values)
+    }
+    return tuple(given), list(zip(*given.values(), strict=True))
+
+
+_ALWAYS: Final = object()
+_NEW: Final[Sequence[tuple[str, object]]] = (
+    ("entry", _ALWAYS),  # a job's entry is its first ticket
+    ("id", _ALWAYS),
+    ("task", _ALWAYS),
+    ("payload", _ALWAYS),
+    ("queue", _ALWAYS),
+    ("priority", _ALWAYS),
+    ("state", _ALWAYS),
+    ("enqueued_at", _ALWAYS),
+    ("enqueued_by", _ALWAYS),
+    ("seq", _ALWAYS),
+    ("hold", None),
+    ("hold_cause", None),
+    ("run_at", None),
+    ("expires_at", None),
+    ("key", None),
+    ("unique_key", None),
+    ("unique_until", "done"),
+    ("at_most_once", False),
+    ("name", None),
+    ("tags", None),
+    ("correlation_id", None),
+)
+"""The columns that a new job can have, each with its default in the table."""
+
+
+def to_new(draft: Draft, seq: int, now: float, *, is_fair: bool) -> Row:
+    """A new job as the values of all these columns; in a fair queue it has yet to be placed."""
+    state, run_at, expires_at = entering(draft, now)
+    is_unplaced = is_fair and state is State.READY
+    return (
+        seq,
+        draft.id,
+        draft.task,
+        draft.payload,
+        draft.queue,
+        draft.priority,
+        state.value,
+        now,
+        draft.enqueued_by,
+        seq,
+        Hold.UNPLACED if is_unplaced else None,
+        draft.queue if is_unplaced else None,
+        run_at,
+        expires_at,
+        draft.key,
+        draft.unique,
+        draft.unique_until,
+        draft.at_most_once,
+        draft.name,
+        json_text(draft.tags) if draft.tags else None,
+        draft.correlation_id,
+    )
+
+
+def to_adopt(job: Job) -> Row:
+    """A job from elsewhere as ``to_new``: what of its life is past is in ``to_save``."""
     return (
         job.seq,
         job.id,
@@ -119,9 +193,9 @@ def to_insert(job: Job) -> Row:
         job.state.value,
         job.enqueued_at,
         job.enqueued_by,
+        job.seq,
         job.hold,
         job.hold_cause,
-        job.seq,
         job.run_at,
         job.expires_at,
         job.key,
@@ -134,25 +208,12 @@ def to_insert(job: Job) -> Row:
     )
 
 
-def to_insert_plain(draft: Draft, seq: int, now: float) -> Row:
-    """The parameters of ``insert_plain``, for one that is."""
-    return (
-        seq,
-        draft.id,
-        draft.task,
-        draft.payload,
-        draft.queue,
-        draft.priority,
-        now,
-        draft.enqueued_by,
-        seq,
-    )
-
-
 def to_save(job: Job) -> Row:
     """The parameters of ``save``."""
     return (
         job.state.value,
+        job.queue,
+        job.priority,
         job.hold,
         job.hold_cause,
         job.hold_until,

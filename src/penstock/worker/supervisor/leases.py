@@ -27,6 +27,7 @@ from typing import Final, TypeVar
 
 from penstock.clock import Clock
 from penstock.core.job import Outcome, Verdict
+from penstock.engines import changes
 from penstock.engines.engine import Engine
 from penstock.engines.records import Ask
 from penstock.engines.retrying import Backoff
@@ -156,7 +157,8 @@ class ReplicaLeases:
             log.left_to_leader(worker, error)
         try:
             await self._until_done("leave", lambda: engine.leave(worker))
-            while found := await self._until_done("rescue", lambda: engine.rescue((), RESCUES)):
+            rescue = partial(changes.rescue, engine, (), RESCUES)
+            while found := await self._until_done("rescue", rescue):
                 rescued += len(found)
                 log.rescued(found)
         except EngineError as error:

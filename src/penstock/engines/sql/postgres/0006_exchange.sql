@@ -30,7 +30,8 @@ BEGIN
 END $$;
 
 -- Where the rows of these jobs are by now.
-CREATE FUNCTION penstock.places(ids_ text[]) RETURNS tid[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION penstock.places(ids_ text[]) RETURNS tid[] LANGUAGE plpgsql STABLE
+SET enable_indexscan = on SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
   RETURN ARRAY(SELECT (SELECT job.ctid FROM penstock.live AS job WHERE job.id = mine.id)
                  FROM unnest(ids_) WITH ORDINALITY AS mine (id, number) ORDER BY mine.number);
@@ -143,13 +144,13 @@ BEGIN
                   AND job.failures = 0 AND job.crashes = 0 AND job.rescues = 0 AND job.key IS NULL
                   AND job.unique_key IS NULL AND job.unique_until IS NULL AND NOT job.at_most_once
                   AND job.name IS NULL AND job.tags IS NULL AND job.correlation_id IS NULL
-                  AND job.reason IS NULL AND job.errors IS NULL
+                  AND job.reason IS NULL AND job.errors IS NULL AND job.revision = 1
                  THEN NULL
                  ELSE json_build_array(
                    job.place, job.run_at, job.expires_at, job.failures, job.crashes, job.rescues,
                    job.key, job.unique_key, coalesce(job.unique_until, 'done'), job.at_most_once,
                    job.name, coalesce(job.tags, '[]')::json, job.correlation_id, job.reason,
-                   coalesce(job.errors, '[]')::json)::text
+                   coalesce(job.errors, '[]')::json, job.revision)::text
             END;
 END $$;
 

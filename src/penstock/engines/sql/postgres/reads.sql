@@ -32,6 +32,9 @@ SELECT * FROM (
 -- name: if_ids
 id = ANY(%(ids)s::text[])
 
+-- name: if_workers
+state = 'running' AND worker = ANY(%(workers)s::text[])
+
 -- name: if_live_states
 state = ANY(%(live_states)s::text[])
 

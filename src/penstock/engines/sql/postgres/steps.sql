@@ -22,72 +22,43 @@ SELECT * FROM penstock.live WHERE id = ANY(%s::text[]) ORDER BY id FOR UPDATE
 -- Which tasks are known, and which jobs wait for one: one step decides about either at a time.
 SELECT pg_advisory_xact_lock(hashtext('penstock.tasks'), 0)
 
--- name: lock_one
-SELECT * FROM penstock.live WHERE id = %s::text FOR UPDATE
-
 -- name: lock_ended
-SELECT * FROM penstock.history WHERE id = %s::text FOR UPDATE
+SELECT * FROM penstock.history WHERE id = ANY(%s::text[]) ORDER BY id FOR UPDATE
 
--- name: lock_all_ended
-SELECT id FROM penstock.history WHERE id = ANY(%s::text[]) ORDER BY id FOR UPDATE
+-- name: remembered
+SELECT 1 FROM penstock.ledger WHERE id = %s::text AND until > %s::double precision
+
+-- name: remember
+INSERT INTO penstock.ledger (id, until) VALUES (%s::text, %s::double precision)
+ON CONFLICT (id) DO UPDATE SET until = excluded.until
+
+-- name: adopt
+-- Another transaction may be about to store the same id: then nothing is stored.
+INSERT INTO penstock.live SELECT (json_populate_record(NULL::penstock.live, %s::json)).* ON CONFLICT DO NOTHING
 
 -- name: ended
-SELECT * FROM penstock.history WHERE id = %s::text
+SELECT * FROM penstock.history WHERE id = ANY(%s::text[])
 
 -- name: is_live
-SELECT 1 FROM penstock.live WHERE id = %s::text
+SELECT id FROM penstock.live WHERE id = ANY(%s::text[])
 
--- name: begin_attempt
+-- name: begin_attempts
 -- One that another transaction has just now keeps no outcome waiting.
-UPDATE penstock.live SET started = true WHERE id = (
-  SELECT id FROM penstock.live
-   WHERE id = %s::text AND attempt = %s::integer AND worker = %s::text AND state = 'running'
-     FOR UPDATE SKIP LOCKED)
+UPDATE penstock.live SET started = true WHERE id = ANY (ARRAY(
+  SELECT job.id FROM unnest(%s::text[], %s::integer[]) AS begun (id, attempt)
+    JOIN penstock.live AS job ON job.id = begun.id AND job.attempt = begun.attempt
+   WHERE job.worker = %s::text AND job.state = 'running' AND NOT job.started
+     FOR UPDATE OF job SKIP LOCKED))
 
--- name: save
--- Write back everything that can change in a job's life. The id is given by itself: joined to the record, a plan
--- made over hardly any jobs would read all of them.
-UPDATE penstock.live AS job
-   SET state = new.state, revision = job.revision + 1,
-       hold = new.hold, hold_cause = new.hold_cause, hold_until = new.hold_until,
-       place = new.place, seq = new.seq, run_at = new.run_at, expires_at = new.expires_at,
-       attempt = new.attempt, failures = new.failures, crashes = new.crashes, rescues = new.rescues,
-       worker = new.worker, started = new.started, cancel_reason = new.cancel_reason,
-       claimed_at = new.claimed_at, reason = new.reason, progress = new.progress, note = new.note,
-       errors = new.errors, signed_attempt = coalesce(new.signed_attempt, job.signed_attempt),
-       signed_by = coalesce(new.signed_by, job.signed_by)
-  FROM json_populate_record(NULL::penstock.live, %(job)s::json) AS new
- WHERE job.id = %(id)s::text
+-- name: save_all
+SELECT penstock.save_all(%s::json)
 
--- name: end
--- The job leaves the live ones and enters the history of the day. What its record does not say, its
--- row does.
-WITH new AS (SELECT * FROM json_populate_record(NULL::penstock.live, %(job)s::json)),
-     gone AS (DELETE FROM penstock.live AS job WHERE job.id = %(id)s::text
-              RETURNING job.entry, job.revision, job.signed_attempt, job.signed_by)
-INSERT INTO penstock.history
-SELECT gone.entry, new.seq, new.place, new.priority, new.enqueued_at, new.run_at, new.expires_at,
-       new.hold_until, new.claimed_at, new.finished_at, new.progress, gone.revision + 1, new.attempt, new.failures,
-       new.crashes, new.rescues, gone.signed_attempt, new.started, new.at_most_once, new.id, new.task,
-       new.queue, new.state, new.worker, new.enqueued_by, new.hold, new.hold_cause, new.key,
-       new.unique_key, new.unique_until, new.name, new.correlation_id, gone.signed_by,
-       new.cancel_reason, new.reason, new.note, new.tags, new.errors, new.payload, new.result
-  FROM gone, new
+-- name: end_all
+SELECT penstock.end_all(%s::json)
 
--- name: revive
--- The way back: the day it ended is known, so one partition is searched.
-WITH new AS (SELECT * FROM json_populate_record(NULL::penstock.live, %(job)s::json)),
-     gone AS (DELETE FROM penstock.history AS job
-               WHERE job.finished_at = %(at)s::double precision AND job.id = %(id)s::text
-              RETURNING job.entry, job.revision, job.signed_attempt, job.signed_by)
-INSERT INTO penstock.live
-SELECT gone.entry, new.seq, new.place, new.priority, new.enqueued_at, new.run_at, new.expires_at,
-       new.hold_until, new.claimed_at, NULL, new.progress, gone.revision + 1, new.attempt, new.failures, new.crashes,
-       new.rescues, gone.signed_attempt, new.started, new.at_most_once, new.id, new.task, new.queue,
-       new.state, new.worker, new.enqueued_by, new.hold, new.hold_cause, new.key, new.unique_key,
-       new.unique_until, new.name, new.correlation_id, gone.signed_by, new.cancel_reason, new.reason,
-       new.note, new.tags, new.errors, new.payload, new.result
-  FROM gone, new
+-- name: revive_all
+-- The ids of those that were still there.
+SELECT penstock.revive_all(%s::json, %s::double precision[])
 
 -- name: lower
 INSERT INTO penstock.lowered (queue) SELECT DISTINCT queue FROM unnest(%s::text[]) AS mine (queue)
@@ -171,18 +142,6 @@ SELECT min(at), penstock.now() FROM (
 -- One that is in the middle of an exchange is not dead.
 DELETE FROM penstock.worker WHERE id = %s::text AND beat = %s::bigint
    AND pg_try_advisory_xact_lock(hashtext('penstock.worker'), hashtext(id))
-
--- name: has_orphans
--- Whether there may be running jobs with no live lease.
-SELECT 1 FROM penstock.pairs() AS pair
- WHERE NOT EXISTS (SELECT FROM penstock.worker WHERE worker.id = pair.worker) LIMIT 1
-
--- name: orphans
--- Running jobs with no live lease, locked; they are asked once more whether they are.
-SELECT job.* FROM penstock.live AS job
- WHERE job.id = ANY (ARRAY(SELECT id FROM penstock.orphans(%s::bigint)))
-   AND job.state = 'running' AND NOT EXISTS (SELECT FROM penstock.worker WHERE worker.id = job.worker)
- ORDER BY job.priority, job.place, job.seq FOR UPDATE OF job SKIP LOCKED
 
 -- name: make_days
 SELECT penstock.make_days(%s::integer)

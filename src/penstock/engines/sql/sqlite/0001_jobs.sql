@@ -40,6 +40,7 @@ CREATE TABLE job (
   note           TEXT,
   signed_attempt INTEGER,                            -- the last attempt that was settled but not
   signed_by      TEXT,                               -- final, and by which worker (law 2)
+  revision       INTEGER NOT NULL DEFAULT 0,         -- grows with every change but a start and progress
   -- What can be large comes last: reading a column that stands behind it would read all of it.
   payload        BLOB    NOT NULL,
   result         BLOB,

@@ -13,6 +13,9 @@ SELECT entry, id, unique_key FROM job
 -- name: if_ids
 id IN (SELECT value FROM json_each(:ids))
 
+-- name: if_workers
+state = 'running' AND worker IN (SELECT value FROM json_each(:workers))
+
 -- name: if_states
 state IN (SELECT value FROM json_each(:states))
 

@@ -2,47 +2,30 @@
 -- what a statement reads cannot change before the next one writes.
 
 -- name: insert
--- A known id inserts nothing; the caller sees it by the count of changes.
-INSERT INTO job (entry, id, task, payload, queue, priority, state, enqueued_at, enqueued_by, hold,
-                 hold_cause, seq, run_at, expires_at, key, unique_key, unique_until, at_most_once, name,
-                 tags, correlation_id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (id) DO NOTHING
-
--- name: insert_plain
--- The same for a job that is due and has nothing but its task and payload: binding a parameter costs
--- more than storing what it says.
-INSERT INTO job (entry, id, task, payload, queue, priority, state, enqueued_at, enqueued_by, seq) VALUES
-  (?, ?, ?, ?, ?, ?, 'ready', ?, ?, ?)
-ON CONFLICT (id) DO NOTHING
-
--- name: insert_ten_plain
--- Ten at once: with one row per statement, half of the time is the statement's.
-INSERT INTO job (entry, id, task, payload, queue, priority, state, enqueued_at, enqueued_by, seq) VALUES
-  (?, ?, ?, ?, ?, ?, 'ready', ?, ?, ?),
-  (?, ?, ?, ?, ?, ?, 'ready', ?, ?, ?),
-  (?, ?, ?, ?, ?, ?, 'ready', ?, ?, ?),
-  (?, ?, ?, ?, ?, ?, 'ready', ?, ?, ?),
-  (?, ?, ?, ?, ?, ?, 'ready', ?, ?, ?),
-  (?, ?, ?, ?, ?, ?, 'ready', ?, ?, ?),
-  (?, ?, ?, ?, ?, ?, 'ready', ?, ?, ?),
-  (?, ?, ?, ?, ?, ?, 'ready', ?, ?, ?),
-  (?, ?, ?, ?, ?, ?, 'ready', ?, ?, ?),
-  (?, ?, ?, ?, ?, ?, 'ready', ?, ?, ?)
-ON CONFLICT (id) DO NOTHING
+-- `{columns}` are those that say anything of these jobs, `{rows}` their places, for up to ten jobs: with
+-- one row per statement, half of the time is the statement's. A known id inserts nothing; the caller
+-- sees it by the count of changes.
+INSERT INTO job ({columns}) VALUES {rows} ON CONFLICT (id) DO NOTHING
 
 -- name: tickets
 -- Take a run of tickets; the last one is returned.
 UPDATE ticket SET last = last + ? WHERE one = 1 RETURNING last
 
--- name: known
-SELECT 1 FROM job WHERE id = ? UNION ALL SELECT 1 FROM ledger WHERE id = ? AND until > ?
+-- name: stored
+SELECT id FROM job WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: remembered
+SELECT id FROM ledger WHERE id IN (SELECT value FROM json_each(?)) AND until > ?
 
 -- name: remember
 INSERT INTO ledger (id, until) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET until = excluded.until
 
 -- name: key
 SELECT owner, until, held FROM unique_key WHERE key = ?
+
+-- name: keys
+SELECT key, owner FROM unique_key
+ WHERE key IN (SELECT value FROM json_each(?)) AND (held OR until > ?)
 
 -- name: take_key
 INSERT INTO unique_key (key, owner, until, held) VALUES (?, ?, ?, 1)
@@ -70,7 +53,8 @@ UPDATE job SET started = 1 WHERE id = ? AND attempt = ? AND worker = ? AND state
 -- name: succeed
 -- The common end of an attempt, without reading the row first. Jobs with a unique key take the long
 -- way, because they have a key to give back.
-UPDATE job SET state = 'succeeded', result = ?, finished_at = ?, reason = NULL, cancel_reason = NULL
+UPDATE job SET state = 'succeeded', result = ?, finished_at = ?, reason = NULL, cancel_reason = NULL,
+               revision = revision + 1
  WHERE id = ? AND attempt = ? AND worker = ? AND state = 'running' AND unique_key IS NULL
 
 -- name: succeed_all
@@ -79,7 +63,7 @@ UPDATE job SET state = 'succeeded', result = ?, finished_at = ?, reason = NULL, 
 -- no order, so that in a long line each look would read another page. The signs keep it to that:
 -- each job is looked for, instead of all that runs being compared with all that has ended.
 UPDATE job SET state = 'succeeded', result = CAST(json_extract(done.value, '$[2]') AS BLOB),
-               finished_at = :now, reason = NULL, cancel_reason = NULL
+               finished_at = :now, reason = NULL, cancel_reason = NULL, revision = revision + 1
   FROM json_each(:outcomes) AS done
  WHERE job.entry = coalesce(json_extract(done.value, '$[3]'),
                             (SELECT known.entry FROM job AS known
@@ -89,7 +73,8 @@ UPDATE job SET state = 'succeeded', result = CAST(json_extract(done.value, '$[2]
 
 -- name: save
 -- Write back everything that can change in a job's life.
-UPDATE job SET state = ?, hold = ?, hold_cause = ?, hold_until = ?, place = ?, seq = ?, run_at = ?,
+UPDATE job SET revision = revision + 1, state = ?, queue = ?, priority = ?,
+               hold = ?, hold_cause = ?, hold_until = ?, place = ?, seq = ?, run_at = ?,
                expires_at = ?, attempt = ?, failures = ?, crashes = ?, rescues = ?, worker = ?,
                started = ?, cancel_reason = ?, claimed_at = ?, finished_at = ?, result = ?, reason = ?,
                progress = ?, note = ?, errors = ?
@@ -105,10 +90,10 @@ SELECT signed_attempt, signed_by FROM job WHERE id = ?
 -- The first jobs of one queue, by its own range of the claim index (law 9), which ends at the least
 -- urgent priority wanted. Tasks to avoid, jobs that run at most once and those that have expired are
 -- filtered while walking; all are rare. The columns are those that a job in line can have and that its
--- claim does not write.
+-- claim does not write, and the revision that it gives.
 SELECT entry, id, task, payload, queue, priority, enqueued_at, enqueued_by, place, seq, run_at,
        expires_at, attempt, failures, crashes, rescues, key, unique_key, unique_until, at_most_once,
-       name, tags, correlation_id, reason, errors
+       name, tags, correlation_id, reason, errors, revision + 1
   FROM job
  WHERE queue = :queue AND state = 'ready' AND hold IS NULL AND priority <= :least_urgent
    AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
@@ -161,7 +146,7 @@ SELECT entry, priority, at_most_once,
 -- name: claim
 -- Mark the chosen jobs, all of those that start or all that wait inside their worker.
 UPDATE job SET state = 'running', attempt = attempt + 1, worker = :worker, started = :started,
-               claimed_at = :now, progress = NULL, note = NULL
+               claimed_at = :now, progress = NULL, note = NULL, revision = revision + 1
  WHERE entry IN (SELECT value FROM json_each(:entries))
 
 -- name: running_in
@@ -207,10 +192,11 @@ SELECT id, queue, hold_until AS at, seq, 'ready' AS state FROM job
  ORDER BY hold_until, seq LIMIT :limit
 
 -- name: promote
-UPDATE job SET state = 'ready', seq = ?, place = 0, hold = ?, hold_cause = ? WHERE id = ?
+UPDATE job SET state = 'ready', seq = ?, place = 0, hold = ?, hold_cause = ?, revision = revision + 1
+ WHERE id = ?
 
 -- name: unhold
-UPDATE job SET hold = NULL, hold_cause = NULL, hold_until = NULL WHERE id = ?
+UPDATE job SET hold = NULL, hold_cause = NULL, hold_until = NULL, revision = revision + 1 WHERE id = ?
 
 -- name: held_for
 SELECT id, task, queue, hold_until FROM job WHERE hold = ?
@@ -225,7 +211,8 @@ SELECT DISTINCT queue FROM job WHERE hold = 'unplaced'
 SELECT id, priority, coalesce(key, '') FROM job WHERE hold = 'unplaced' AND queue = ? ORDER BY seq
 
 -- name: place
-UPDATE job SET place = ?, hold = NULL, hold_cause = NULL, hold_until = NULL WHERE id = ?
+UPDATE job SET place = ?, hold = NULL, hold_cause = NULL, hold_until = NULL, revision = revision + 1
+ WHERE id = ?
 
 -- name: lanes
 SELECT priority, virtual_time FROM lane WHERE queue = ?
@@ -251,12 +238,6 @@ DELETE FROM lane WHERE queue = ?
 
 -- name: forget_spots
 DELETE FROM spot WHERE queue = ?
-
--- name: orphans
--- Running jobs with no live lease: an anti-join, so that a worker that is not known is found as well.
-SELECT * FROM job
- WHERE state = 'running' AND worker NOT IN (SELECT id FROM worker)
- ORDER BY priority, place, seq LIMIT ?
 
 -- name: old
 SELECT id FROM job WHERE finished_at IS NOT NULL AND finished_at < ? ORDER BY finished_at, entry LIMIT ?

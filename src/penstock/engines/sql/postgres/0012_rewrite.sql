@@ -1,0 +1,76 @@
+-- How jobs that are no plain successes are written back: any number at once, as records of what can change in a
+-- job's life. The caller has locked them. What a record does not say, the row does.
+--
+-- Rows are found by their places (ctid), without any index, as in an exchange.
+
+-- Where the rows of these records are.
+CREATE FUNCTION penstock.places_of(records_ json) RETURNS tid[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN penstock.places(ARRAY(SELECT id FROM json_populate_recordset(NULL::penstock.live, records_)));
+END $$;
+
+-- Live jobs that stay live.
+CREATE FUNCTION penstock.save_all(records_ json) RETURNS void LANGUAGE plpgsql
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_indexscan = off
+SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  tids_ tid[] := penstock.places_of(records_);
+BEGIN
+  UPDATE penstock.live AS job
+     SET state = new.state, queue = new.queue, priority = new.priority, revision = job.revision + 1,
+         hold = new.hold, hold_cause = new.hold_cause, hold_until = new.hold_until,
+         place = new.place, seq = new.seq, run_at = new.run_at, expires_at = new.expires_at,
+         attempt = new.attempt, failures = new.failures, crashes = new.crashes, rescues = new.rescues,
+         worker = new.worker, started = new.started, cancel_reason = new.cancel_reason,
+         claimed_at = new.claimed_at, reason = new.reason, progress = new.progress, note = new.note,
+         errors = new.errors, signed_attempt = new.signed_attempt, signed_by = new.signed_by
+    FROM ROWS FROM (json_populate_recordset(NULL::penstock.live, records_), unnest(tids_)) AS new
+   WHERE job.ctid = new.unnest;
+END $$;
+
+-- Live jobs that have ended: they enter the history of the day.
+CREATE FUNCTION penstock.end_all(records_ json) RETURNS void LANGUAGE plpgsql
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_indexscan = off
+SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  tids_ tid[] := penstock.places_of(records_);
+BEGIN
+  WITH gone AS (
+    DELETE FROM penstock.live AS job
+     USING ROWS FROM (json_populate_recordset(NULL::penstock.live, records_), unnest(tids_)) AS new
+     WHERE job.ctid = new.unnest
+    RETURNING
+      job.entry, new.seq, new.place, new.priority, job.enqueued_at, new.run_at, new.expires_at, new.hold_until,
+      new.claimed_at, new.finished_at, new.progress, job.revision + 1, new.attempt, new.failures, new.crashes,
+      new.rescues, new.signed_attempt, new.started, job.at_most_once, job.id, job.task, new.queue, new.state,
+      new.worker, job.enqueued_by, new.hold, new.hold_cause, job.key, job.unique_key, job.unique_until, job.name,
+      job.correlation_id, new.signed_by, new.cancel_reason, new.reason, new.note, job.tags, new.errors,
+      job.payload, new.result
+  )
+  INSERT INTO penstock.history SELECT * FROM gone;
+END $$;
+
+-- The way back, of jobs that ended at these instants: the day of each is known, so one partition is searched.
+-- Returns the ids of those that were there.
+CREATE FUNCTION penstock.revive_all(records_ json, ends_ double precision[]) RETURNS SETOF text LANGUAGE plpgsql
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+  new     record;
+  number_ bigint := 0;
+BEGIN
+  FOR new IN SELECT * FROM json_populate_recordset(NULL::penstock.live, records_) LOOP
+    number_ := number_ + 1;
+    RETURN QUERY
+    WITH gone AS (
+      DELETE FROM penstock.history AS job WHERE job.finished_at = ends_[number_] AND job.id = new.id
+      RETURNING
+        job.entry, new.seq, new.place, new.priority, job.enqueued_at, new.run_at, new.expires_at, new.hold_until,
+        new.claimed_at, new.finished_at, new.progress, job.revision + 1, new.attempt, new.failures, new.crashes,
+        new.rescues, new.signed_attempt, new.started, job.at_most_once, job.id, job.task, new.queue, new.state,
+        new.worker, job.enqueued_by, new.hold, new.hold_cause, job.key, job.unique_key, job.unique_until, job.name,
+        job.correlation_id, new.signed_by, new.cancel_reason, new.reason, new.note, job.tags, new.errors,
+        job.payload, new.result
+    )
+    INSERT INTO penstock.live AS job SELECT * FROM gone RETURNING job.id;
+  END LOOP;
+END $$;
