@@ -91,7 +91,7 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Which execution this is; the first is 1, and crashes and releases count too."""
+        """Which execution this is: the first is 1. What was given back before it began is none."""
         return self.job.attempt
 
     @property
@@ -178,11 +178,7 @@ class Context:
             return None
         self._sent = latest
         fraction, note = latest
-        return Report(job=self.job.id, attempt=self.job.attempt, fraction=fraction, note=note)
-
-    def resend(self) -> None:
-        """Let the latest report be taken once more: it did not arrive."""
-        self._sent = None
+        return Report(job=self.job.id, claim=self.job.claim, fraction=fraction, note=note)
 
 
 CURRENT: Final[ContextVar[Context]] = ContextVar("penstock_context")

@@ -59,6 +59,7 @@ class Claimed(JobEvent, frozen=True, kw_only=True):
     """A worker has a job."""
 
     attempt: int
+    claim: int
     worker: str
     waited: float
     """Seconds from when it was due to the claim, by the store's clock."""
@@ -75,6 +76,7 @@ class AttemptEnded(JobEvent, frozen=True, kw_only=True):
     """
 
     attempt: int | None = None
+    claim: int | None = None
     """None: the job was not running."""
     worker: str | None = None
     duration: float | None = None
@@ -134,9 +136,9 @@ class Rescued(JobEvent, frozen=True, kw_only=True):
 
 
 class Stale(JobEvent, frozen=True, kw_only=True):
-    """The fence refused an outcome or a progress report: the attempt is not this worker's."""
+    """The fence refused an outcome: the job is not this worker's, or was handed out again."""
 
-    attempt: int
+    claim: int
     worker: str
     outcome: str
 

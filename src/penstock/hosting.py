@@ -144,7 +144,7 @@ def upkeep(settings: WorkerSettings, clock: Clock, bus: Bus) -> Upkeep | None:
         ttl = min(settings.leader_ttl, ttl_beside(settings.lease))
         election = Election(candidate, clock, ttl)
         rescue = Rescue(settings.lease, clock, wrote_at, settings.upkeep_batch)
-        chores = all_chores(settings.keep_finished, settings.upkeep_every, settings.upkeep_batch)
+        chores = all_chores(settings.upkeep_every, settings.upkeep_batch)
         await Leader(election, rescue, chores, clock, elected).run(engine)
 
     return lead

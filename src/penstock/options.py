@@ -314,6 +314,7 @@ def draft(task: str, payload: bytes, options: Options, settings: Settings) -> Dr
         tags=options.tags,
         correlation_id=correlation_id,
         enqueued_by=(running and running.job.worker) or _process(os.getpid()),
+        keep=settings.keep_finished,
     )
 
 

@@ -84,7 +84,7 @@ class HandWorker:
             await engine.join(WorkerInfo(id="hand", queues=("default",)))
             ask = Ask(worker="hand", queues=("default",), want=1, slots=1)
             (job,) = (await engine.exchange(ask)).jobs
-            outcome = Outcome(job=job.id, attempt=job.attempt, kind=kind, result=result, **facts)
+            outcome = Outcome(job=job.id, claim=job.claim, kind=kind, result=result, **facts)
             await engine.exchange(Ask(worker="hand", outcomes=(outcome,)))
             await engine.leave("hand")
             return job

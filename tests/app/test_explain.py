@@ -497,7 +497,9 @@ async def test_a_job_that_runs(engine, clock):
     await staffed(engine)
     await put(engine)
     (job,) = await taken(engine)
-    await engine.progress("w", [Report(job="a", attempt=1, fraction=0.5, note="page 3")])
+    await engine.exchange(
+        Ask(worker="w", reports=(Report(job="a", claim=1, fraction=0.5, note="page 3"),))
+    )
     clock.advance(12)
     found = await explain(engine, "a")
     assert found.codes == (Code.RUNNING,)

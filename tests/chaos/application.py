@@ -28,7 +28,7 @@ if kind := os.environ.get("CHAOS_TORN"):
 
 def begin() -> None:
     context = current()
-    note("begun", context.id, context.attempt)
+    note("begun", context.id, context.job.claim)
 
 
 @app.task
@@ -83,9 +83,9 @@ if URL.startswith("postgresql"):
 
 @app.on(AttemptEnded)
 def settled(event: AttemptEnded) -> None:
-    note("settled", event.job, event.attempt or 0, event.worker or "-", type(event).__name__)
+    note("settled", event.job, event.claim or 0, event.worker or "-", type(event).__name__)
 
 
 @app.on(Stale)
 def refused(event: Stale) -> None:
-    note("refused", event.job, event.attempt, event.worker)
+    note("refused", event.job, event.claim, event.worker)

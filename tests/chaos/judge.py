@@ -1,7 +1,7 @@
 """Whether a run kept its promises: a pure function of what was recorded.
 
 Nothing lost: what was acknowledged is stored, and everything stored has ended. Nothing settled
-twice: of each job one attempt's end counts, no attempt ran twice, and what a transactional task
+twice: of each job one claim's end counts, no claim ran twice, and what a transactional task
 wrote is there exactly once.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 FINAL = frozenset({"Succeeded", "Failed", "Cancelled"})
-"""Events after which a job has no further attempt."""
+"""Events after which a job has no further claim."""
 
 
 class Stored(NamedTuple):
@@ -22,16 +22,16 @@ class Stored(NamedTuple):
 
     id: str
     state: str
-    attempt: int
+    claim: int
     crashes: int = 0
     is_transactional: bool = False
 
 
 class Settlement(NamedTuple):
-    """An end of an attempt that the store accepted; attempt 0: the job was not running."""
+    """An end of an claim that the store accepted; claim 0: the job was not running."""
 
     id: str
-    attempt: int
+    claim: int
     worker: str
     event: str
 
@@ -100,15 +100,15 @@ def _ended_badly(record: Record) -> Iterator[Fault]:
 
 def _ran_wrongly(record: Record) -> Iterator[Fault]:
     ran = Counter(record.begun)
-    last = {job.id: job.attempt for job in record.stored}
-    for (id, attempt), count in ran.items():
+    last = {job.id: job.claim for job in record.stored}
+    for (id, claim), count in ran.items():
         if count > 1:
-            yield Fault(id, f"attempt {attempt} ran {count} times")
-        if attempt > last.get(id, attempt):
-            yield Fault(id, f"attempt {attempt} ran, but the store knows of {last[id]}")
+            yield Fault(id, f"claim {claim} ran {count} times")
+        if claim > last.get(id, claim):
+            yield Fault(id, f"claim {claim} ran, but the store knows of {last[id]}")
     for job in record.stored:
-        if job.state == "succeeded" and (job.id, job.attempt) not in ran:
-            yield Fault(job.id, f"succeeded in attempt {job.attempt}, which never ran")
+        if job.state == "succeeded" and (job.id, job.claim) not in ran:
+            yield Fault(job.id, f"succeeded in claim {job.claim}, which never ran")
 
 
 def _settled_twice(record: Record) -> Iterator[Fault]:
@@ -118,25 +118,25 @@ def _settled_twice(record: Record) -> Iterator[Fault]:
     for settlement in record.settled:
         if settlement.event in FINAL:
             ends[settlement.id].add(settlement)
-        if settlement.attempt:
-            attempts[settlement.id, settlement.attempt].add(settlement)
+        if settlement.claim:
+            attempts[settlement.id, settlement.claim].add(settlement)
     for job in record.stored:
         told = sorted(ends[job.id])
         if len(told) > 1:
             yield Fault(job.id, f"was settled twice: {_words(told)}")
-        elif told and (told[0].event.lower(), told[0].attempt or job.attempt) != (
+        elif told and (told[0].event.lower(), told[0].claim or job.claim) != (
             job.state,
-            job.attempt,
+            job.claim,
         ):
-            yield Fault(job.id, f"is {job.state}, attempt {job.attempt}, after {_words(told)}")
-    for (id, attempt), several in attempts.items():
+            yield Fault(job.id, f"is {job.state}, claim {job.claim}, after {_words(told)}")
+    for (id, claim), several in attempts.items():
         if len(several) > 1 and len(ends[id]) <= 1:
-            yield Fault(id, f"attempt {attempt} ended twice: {_words(sorted(several))}")
+            yield Fault(id, f"claim {claim} ended twice: {_words(sorted(several))}")
 
 
 def _words(settlements: Sequence[Settlement]) -> str:
     return ", then ".join(
-        f"{each.event} (attempt {each.attempt}, {each.worker})" for each in settlements
+        f"{each.event} (claim {each.claim}, {each.worker})" for each in settlements
     )
 
 

@@ -158,7 +158,7 @@ def _record(
     record = Record(
         acknowledged=[id for line in notes(place, "acknowledged") for id in line],
         cancelled={id for line in notes(place, "cancelled") for id in line},
-        begun=[(id, int(attempt)) for id, attempt in notes(place, "begun")],
+        begun=[(id, int(claim)) for id, claim in notes(place, "begun")],
         settled=[Settlement(id, int(n), worker, event) for id, n, worker, event in ends],
         stored=[stored for stored, _ in jobs],
         effects=effects,
@@ -174,7 +174,7 @@ def _jobs(app: Penstock) -> Iterator[tuple[Stored, int]]:
         for job in page.jobs:
             is_transactional = job.task in TRANSACTIONAL
             yield (
-                Stored(job.id, job.state.value, job.attempt, job.crashes, is_transactional),
+                Stored(job.id, job.state.value, job.claim, job.crashes, is_transactional),
                 job.rescues,
             )
         if (cursor := page.cursor) is None:

@@ -78,37 +78,37 @@ def test_a_failure_without_a_crash_is_found() -> None:
 
 def test_an_attempt_that_ran_twice_is_found() -> None:
     record = replace(GOOD, begun=[*GOOD.begun, ("crashed", 1)])
-    assert found(record) == [("crashed", "attempt 1 ran 2 times")]
+    assert found(record) == [("crashed", "claim 1 ran 2 times")]
 
 
 def test_an_attempt_that_the_store_does_not_know_is_found() -> None:
     record = replace(GOOD, begun=[*GOOD.begun, ("plain", 2)])
-    assert found(record) == [("plain", "attempt 2 ran, but the store knows of 1")]
+    assert found(record) == [("plain", "claim 2 ran, but the store knows of 1")]
 
 
 def test_a_success_of_an_attempt_that_never_ran_is_found() -> None:
     record = replace(GOOD, begun=GOOD.begun[1:])
-    assert found(record) == [("plain", "succeeded in attempt 1, which never ran")]
+    assert found(record) == [("plain", "succeeded in claim 1, which never ran")]
 
 
 def test_two_attempts_that_both_settled_the_job_are_found() -> None:
     late = Settlement("crashed", 1, "a", "Succeeded")
     assert found(replace(GOOD, settled=[*GOOD.settled, late])) == [
-        ("crashed", "was settled twice: Succeeded (attempt 1, a), then Succeeded (attempt 2, b)")
+        ("crashed", "was settled twice: Succeeded (claim 1, a), then Succeeded (claim 2, b)")
     ]
 
 
 def test_one_attempt_settled_by_two_workers_is_found() -> None:
     other = Settlement("plain", 1, "b", "Succeeded")
     assert found(replace(GOOD, settled=[*GOOD.settled, other])) == [
-        ("plain", "was settled twice: Succeeded (attempt 1, a), then Succeeded (attempt 1, b)")
+        ("plain", "was settled twice: Succeeded (claim 1, a), then Succeeded (claim 1, b)")
     ]
 
 
 def test_an_attempt_that_ended_in_two_ways_is_found() -> None:
     other = Settlement("retried", 1, "a", "Released")
     assert found(replace(GOOD, settled=[*GOOD.settled, other])) == [
-        ("retried", "attempt 1 ended twice: Released (attempt 1, a), then Retried (attempt 1, a)")
+        ("retried", "claim 1 ended twice: Released (claim 1, a), then Retried (claim 1, a)")
     ]
 
 
@@ -123,7 +123,7 @@ def test_a_store_that_says_otherwise_than_the_settlement_is_found(
     stored: Stored, begun: tuple[str, int]
 ) -> None:
     record = replace(GOOD, stored=but(stored), begun=list({*GOOD.begun, begun}))
-    said = f"is {stored.state}, attempt {stored.attempt}, after Succeeded (attempt 1, a)"
+    said = f"is {stored.state}, claim {stored.claim}, after Succeeded (claim 1, a)"
     assert found(record) == [("plain", said)]
 
 

@@ -47,7 +47,7 @@ class Forgetting(Faulty):
     def _kept(self, outcome: Outcome) -> Outcome:
         if outcome.kind is not OutcomeKind.SUCCEEDED or next(self._numbers) % EVERY:
             return outcome
-        return Outcome(job=outcome.job, attempt=outcome.attempt, kind=OutcomeKind.RELEASED)
+        return Outcome(job=outcome.job, claim=outcome.claim, kind=OutcomeKind.RELEASED)
 
 
 KINDS: dict[str, Callable[[Engine], Engine]] = {"dropping": Dropping, "forgetting": Forgetting}

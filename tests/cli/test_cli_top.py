@@ -63,12 +63,12 @@ class Yard:
         ask = Ask(worker="crane-4711", queues=("orders", "pictures"), want=2, slots=2)
         jobs = {job.queue: job for job in (await engine.exchange(ask)).jobs}
         drawn, shipped = jobs["pictures"], jobs["orders"]
-        report = Report(job=drawn.id, attempt=1, fraction=0.5, note="row 96 of 192")
-        await engine.progress("crane-4711", [report])
+        report = Report(job=drawn.id, claim=1, fraction=0.5, note="row 96 of 192")
+        await engine.exchange(Ask(worker="crane-4711", reports=(report,)))
         why = ErrorRecord(attempt=1, at=0.0, kind="ValueError", message="no address")
         failed = Outcome(
             job=shipped.id,
-            attempt=1,
+            claim=1,
             kind=OutcomeKind.FAILED,
             reason="ValueError: no address\nat all",
             error=why,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+from unittest.mock import ANY
 
 import pytest
 
@@ -99,6 +100,11 @@ async def claim(
     return list((await engine.exchange(ask(worker, *queues, want=want, **more))).jobs)
 
 
+def created(id: str) -> Receipt:
+    """The receipt of a job that was stored, whatever its ticket."""
+    return Receipt(id, True, None, cast(int, ANY))
+
+
 async def claim_one(engine: Engine, *queues: str, worker: str | None = None, **more: Any) -> Job:
     """Claim the one job that must be there."""
     jobs = await claim(engine, *queues, worker=worker, **more)
@@ -126,7 +132,7 @@ async def told(engine: Engine, job: Job, kind: str, **fields: Any) -> Verdict:
 
 def outcome(job: Job, kind: OutcomeKind | str, **fields: Any) -> Outcome:
     """What this attempt ended as."""
-    return Outcome(job=job.id, attempt=job.attempt, kind=OutcomeKind(kind), **fields)
+    return Outcome(job=job.id, claim=job.claim, kind=OutcomeKind(kind), **fields)
 
 
 async def send(engine: Engine, worker: str | None, *outcomes: Outcome, **more: Any) -> Exchange:

@@ -35,7 +35,9 @@ class Story:
         return verb.__name__, await verb()
 
     async def enqueue(self) -> object:
-        return await self.engine.enqueue([self._draft() for _ in range(self.dice.randint(1, 4))])
+        drafts = [self._draft() for _ in range(self.dice.randint(1, 4))]
+        # Tickets only grow: which ones are used is the business of each store.
+        return [replace(each, ticket=0) for each in await self.engine.enqueue(drafts)]
 
     def _draft(self) -> Draft:
         pick = self.dice.choice
@@ -52,6 +54,7 @@ class Story:
             unique_until=pick(["done", "start"]),
             unique_for=pick([0, 60]),
             at_most_once=pick([False, False, True]),
+            keep=pick([200.0, 200.0, 1000.0]),
         )
 
     async def exchange(self) -> object:
@@ -61,7 +64,7 @@ class Story:
             await self.engine.join(WorkerInfo(id=self.workers[-1], tasks=tasks))
         worker = self.dice.choice(self.workers)
         held = await self.engine.held(worker)
-        begun = tuple((job.id, job.attempt) for job in held if self.dice.random() < 0.5)
+        begun = tuple((job.id, job.claim) for job in held if self.dice.random() < 0.5)
         outcomes = tuple(self._ending(job) for job in held if self.dice.random() < 0.6)
         want = self.dice.randint(0, 3)
         slots = self.dice.randint(0, want)
@@ -75,7 +78,7 @@ class Story:
             least_urgent=self.dice.choice([None, None, 0]),
         )
         answer = await self.engine.exchange(turn)
-        claimed = [(job.id, job.attempt, job.started) for job in answer.jobs]
+        claimed = [(job.id, job.claim, job.started) for job in answer.jobs]
         ended = answer.overruled, answer.abandoned
         return claimed, answer.verdicts, sorted(answer.cancels), ended, answer.due_in
 
@@ -124,6 +127,6 @@ class Story:
         if self.dice.random() < 0.7:
             return mended
         purged = await self.engine.purge(Filter(states=(State.SUCCEEDED,)), ALL)
-        pruned = await self.engine.prune(200, ALL)
+        pruned = await self.engine.prune(ALL)
         # When a store wants it again is its own business.
         return mended, purged, replace(pruned, again_in=None)

@@ -8,7 +8,7 @@ import pytest
 
 from conformance.steps import joined, put, running, stored
 from penstock.engines import changes
-from penstock.engines.records import Filter, QueueSettings, Report, Sighting, WorkerInfo
+from penstock.engines.records import Ask, Filter, QueueSettings, Report, Sighting, WorkerInfo
 from penstock.errors import ItemRefused
 
 BAD = "a\ud800b"
@@ -47,13 +47,17 @@ async def test_what_no_store_can_hold_is_refused(engine, verb):
 @pytest.mark.parametrize("fraction", [nan, inf, -inf])
 async def test_progress_that_is_no_number_is_refused(engine, fraction, note):
     job = await running(engine)
-    report = Report(job=job.id, attempt=job.attempt, fraction=fraction, note=note)
+    assert job.worker is not None
+    report = Report(job=job.id, claim=job.claim, fraction=fraction, note=note)
     with pytest.raises(ItemRefused):
-        await engine.progress(job.worker, [report])
+        await engine.exchange(Ask(worker=job.worker, reports=(report,)))
     assert (await stored(engine, job.id)).progress is None
 
 
 async def test_a_note_that_is_no_text_is_refused(engine):
     job = await running(engine)
+    assert job.worker is not None
     with pytest.raises(ItemRefused):
-        await engine.progress(job.worker, [Report(job=job.id, attempt=job.attempt, note=BAD)])
+        await engine.exchange(
+            Ask(worker=job.worker, reports=(Report(job=job.id, claim=job.claim, note=BAD),))
+        )

@@ -123,7 +123,7 @@ async def test_a_value_with_a_time_that_is_no_round_number_lives(engine, lease):
     """The instant at which it is over is a sum, and sums are rounded up as well as down."""
     written = await engine.set_cell("c", b"lives", 0, lease * 2 / 3)
     assert written.value == (await engine.cell("c")).value == b"lives"
-    await engine.prune(1e9, 10)
+    await engine.prune(10)
     assert await listed(engine, "") == ["c"]
 
 
@@ -154,7 +154,7 @@ async def test_a_forgotten_cell_never_gets_an_old_version_again(engine, store):
     """A writer that saw the forgotten value must not take the new one for it."""
     old = await engine.set_cell("c", b"old", 0, 10)
     store.clock.advance(11)
-    await engine.prune(1e9, 10)
+    await engine.prune(10)
     assert (await engine.cell("c")).version == 0
     assert await engine.set_cell("c", b"late", old.version) is None
     assert (await engine.set_cell("c", b"new", 0)).version > old.version
@@ -165,7 +165,7 @@ async def test_pruning_forgets_what_is_over_and_nothing_else(engine, store):
     await write(engine, "lives", b"1", 100)
     await write(engine, "over", b"1", 10)
     store.clock.advance(11)
-    await engine.prune(1e9, 10)
+    await engine.prune(10)
     assert await listed(engine, "") == ["lives", "stays"]
 
 

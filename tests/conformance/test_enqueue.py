@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.steps import about, claim, draft, enqueue_jobs, everything, ids, put, stored
+from conformance.steps import (
+    about,
+    claim,
+    created,
+    draft,
+    enqueue_jobs,
+    everything,
+    ids,
+    put,
+    stored,
+)
 from penstock.core.job import State
 from penstock.engines import reads
 from penstock.engines.records import Receipt
@@ -12,7 +22,7 @@ from penstock.engines.records import Receipt
 
 async def test_each_draft_has_a_receipt_in_order(engine):
     drafts = [draft(name) for name in "cab"]
-    assert await engine.enqueue(drafts) == [Receipt(name, True) for name in "cab"]
+    assert await engine.enqueue(drafts) == [created(name) for name in "cab"]
 
 
 async def test_a_due_job_is_ready(engine):
@@ -69,7 +79,7 @@ async def test_what_is_in_one_batch_is_stored_as_each_says(engine):
     mixed = [draft("special", tags=("a",)), draft("other", queue="b")]
     for drafts in (plain, mixed):
         receipts = await engine.enqueue(drafts)
-        assert receipts == [Receipt(each.id, True) for each in drafts]
+        assert receipts == [created(each.id) for each in drafts]
         for each in drafts:
             job = await stored(engine, each.id)
             assert (job.payload, job.queue, job.tags) == (each.payload, each.queue, each.tags)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from conformance.steps import claim, draft, everything, put
+from conformance.steps import claim, created, draft, everything, put
 from penstock.core.job import Draft, Hold, State
 from penstock.engines import reads
 from penstock.engines.engine import Engine
@@ -48,7 +48,7 @@ async def test_what_is_stored_there_is_what_enqueue_stores(store):
     for job in (plain, rich):
         before = await reads.now(engine)
         receipt = await now(engine, job)
-        assert receipt == Receipt(job.id, True)
+        assert receipt == created(job.id)
         (stored,) = await engine.get([job.id])
         assert stored is not None
         for field in ("task", "payload", "queue", "priority", "key", "unique", "unique_until"):
@@ -111,7 +111,7 @@ async def test_what_no_store_can_hold_is_refused_and_its_neighbours_are_not(stor
     )
 
     assert isinstance(answers.pop(), ItemRefused)
-    assert answers == [Receipt(job.id, True) for job in jobs]
+    assert answers == [created(job.id) for job in jobs]
 
 
 async def test_many_threads_at_once_store_each_job_once(store):
@@ -137,7 +137,7 @@ async def test_several_are_stored_with_one_call_in_their_order(store):
     engine = await store.open()
     before, *jobs, after = [draft() for _ in range(12)]
     await now(engine, before)
-    assert await all_now(engine, jobs) == [Receipt(job.id, True) for job in jobs]
+    assert await all_now(engine, jobs) == [created(job.id) for job in jobs]
     await now(engine, after)
 
     claimed = await claim(engine, want=20)
@@ -152,7 +152,7 @@ async def test_of_several_that_are_stored_with_one_call_each_has_its_own_receipt
     plain, special = draft(), draft(unique="only")
 
     assert await all_now(engine, [plain, mine, special, draft(plain.id)]) == [
-        Receipt(plain.id, True),
+        created(plain.id),
         Receipt("mine", False, "id"),
         Receipt(owner, False, "unique"),
         Receipt(plain.id, False, "id"),

@@ -103,7 +103,7 @@ async def test_verdicts_are_in_the_order_of_the_outcomes(engine):
     worker = await joined(engine)
     answer = await engine.exchange(ask(worker, want=2))
     first, second = answer.jobs
-    stale = replace(outcome(second, "succeeded"), attempt=7)
+    stale = replace(outcome(second, "succeeded"), claim=7)
     outcomes = (outcome(second, "succeeded"), stale, outcome(first, "failed"))
     answer = await engine.exchange(ask(worker, want=0, outcomes=outcomes))
     assert answer.verdicts == (Verdict.DONE, Verdict.STALE, Verdict.DONE)

@@ -1,4 +1,4 @@
-"""Law 2: the fence is (job, attempt, worker); nothing from outside it is written."""
+"""Law 2: the fence is (job, claim, worker); nothing from outside it is written."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_another_worker_cannot_settle_an_attempt(engine, kind):
 @pytest.mark.parametrize("attempt", [0, 2, -1])
 async def test_an_attempt_that_does_not_run_cannot_be_settled(engine, attempt):
     job = await running(engine)
-    assert await settle(engine, replace(job, attempt=attempt), "succeeded") is Verdict.STALE
+    assert await settle(engine, replace(job, claim=attempt), "succeeded") is Verdict.STALE
     assert await stored(engine, job.id) == job
 
 
@@ -60,7 +60,7 @@ async def test_a_job_that_was_never_claimed_cannot_be_settled(engine):
 
 
 async def test_a_job_that_is_not_in_the_store_cannot_be_settled(engine):
-    nothing = Outcome(job="nothing", attempt=1, kind=OutcomeKind.SUCCEEDED)
+    nothing = Outcome(job="nothing", claim=1, kind=OutcomeKind.SUCCEEDED)
     answer = await engine.exchange(ask(await joined(engine), outcomes=(nothing,)))
     assert answer.verdicts == (Verdict.STALE,)
 
@@ -209,7 +209,7 @@ async def test_what_has_begun_is_marked_whatever_its_id_looks_like(engine):
     worker = await joined(engine)
     ids = [await put(engine, id) for id in ("a\x1fb", "c,d", 'e"{f}', "g\nh", "i")]
     jobs = (await engine.exchange(ask(worker, want=5, slots=0))).jobs
-    begun = tuple((job.id, job.attempt) for job in jobs)
+    begun = tuple((job.id, job.claim) for job in jobs)
     await engine.exchange(ask(worker, want=0, begun=begun))
     assert [(await stored(engine, id)).started for id in ids] == [True] * 5
 

@@ -30,7 +30,7 @@ async def test_an_attempt_that_had_not_started_is_not_charged(engine):
     await bury(engine, job.worker)
     after = await stored(engine, job.id)
     assert (after.state, after.crashes, after.errors) == (State.READY, 0, ())
-    assert (after.attempt, after.rescues) == (1, 1)
+    assert (after.attempt, after.rescues) == (0, 1)
 
 
 async def test_an_attempt_that_had_begun_since_its_claim_is_charged(engine):
@@ -56,7 +56,7 @@ async def test_the_last_crash_allowed_fails_the_job(engine):
     id = await put(engine)
     for crash in range(1, CRASH_LIMIT + 1):
         job = await claim_one(engine)
-        await engine.exchange(ask(job.worker, want=0, begun=((job.id, job.attempt),)))
+        await engine.exchange(ask(job.worker, want=0, begun=((job.id, job.claim),)))
         (rescued,) = await bury(engine, job.worker)
         assert rescued.crashes == crash
         assert rescued.state is (State.READY if crash < CRASH_LIMIT else State.FAILED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.steps import draft, everything, finished, put, running, stored
+from conformance.steps import created, draft, everything, finished, put, running, stored
 from penstock.core.job import State
 from penstock.engines import changes
 from penstock.engines.records import Filter, Receipt
@@ -42,7 +42,7 @@ async def test_the_id_of_a_running_job_is_known(engine):
 async def test_inside_one_batch_the_first_of_an_id_wins(engine):
     twice = [draft("order-1", payload=b'{"n":1}'), draft("order-1", payload=b'{"n":2}')]
     first, second = await engine.enqueue(twice)
-    assert (first, second) == (Receipt("order-1", created=True), KNOWN)
+    assert (first, second) == (created("order-1"), KNOWN)
     (job,) = await everything(engine)
     assert job.payload == b'{"n":1}'
 
@@ -55,9 +55,9 @@ async def test_an_id_outlives_its_job_when_it_was_purged(engine):
 
 
 async def test_an_id_outlives_its_job_when_it_was_pruned(engine, store):
-    await finished(engine, "succeeded", id="order-1", remember=WEEK)
+    await finished(engine, "succeeded", id="order-1", remember=WEEK, keep=60.0)
     store.clock.advance(3600)
-    assert (await engine.prune(60, 100)).jobs == 1
+    assert (await engine.prune(100)).jobs == 1
     assert await engine.enqueue([draft("order-1", remember=WEEK)]) == [KNOWN]
     assert await everything(engine) == ()
 
@@ -65,13 +65,13 @@ async def test_an_id_outlives_its_job_when_it_was_pruned(engine, store):
 async def test_only_an_id_that_a_person_chose_is_looked_up_in_the_ledger(engine):
     await put(engine, "order-1", remember=WEEK)
     await engine.purge(Filter(), 10)
-    assert await engine.enqueue([draft("order-1", remember=0)]) == [Receipt("order-1", True)]
+    assert await engine.enqueue([draft("order-1", remember=0)]) == [created("order-1")]
 
 
 async def test_an_id_is_free_again_when_its_time_is_over_and_it_was_pruned(engine, store):
-    await finished(engine, "succeeded", id="order-1", remember=3600)
+    await finished(engine, "succeeded", id="order-1", remember=3600, keep=60.0)
     store.clock.advance(3601)
-    pruned = await engine.prune(60, 100)
+    pruned = await engine.prune(100)
     assert (pruned.jobs, pruned.ids) == (1, 1)
     await put(engine, "order-1", remember=3600)
     assert (await stored(engine, "order-1")).state is State.READY
@@ -80,21 +80,21 @@ async def test_an_id_is_free_again_when_its_time_is_over_and_it_was_pruned(engin
 async def test_an_id_whose_time_is_not_over_is_not_pruned(engine, store):
     await finished(engine, "succeeded", id="order-1", remember=WEEK)
     store.clock.advance(WEEK - 60)
-    assert (await engine.prune(60, 100)).ids == 0
+    assert (await engine.prune(100)).ids == 0
     assert await engine.enqueue([draft("order-1", remember=WEEK)]) == [KNOWN]
 
 
 async def test_an_id_stays_known_with_its_job_even_after_its_time(engine, store):
     await put(engine, "order-1", remember=60)
     store.clock.advance(3600)
-    await engine.prune(60, 100)
+    await engine.prune(100)
     assert await engine.enqueue([draft("order-1", remember=60)]) == [KNOWN]
 
 
 async def test_generated_ids_are_not_in_the_ledger(engine, store):
     await finished(engine, "succeeded", remember=0)
     store.clock.advance(10 * WEEK)
-    pruned = await engine.prune(60, 100)
+    pruned = await engine.prune(100)
     assert (pruned.jobs, pruned.ids) == (1, 0)
 
 
@@ -103,7 +103,7 @@ async def test_a_draft_that_was_not_stored_does_not_use_up_its_id(engine):
     refused = draft("order-1", remember=WEEK, unique="invoice")
     assert await engine.enqueue([refused]) == [Receipt(owner, created=False, because="unique")]
     await changes.cancel(engine, [owner], "make room")
-    assert await engine.enqueue([refused]) == [Receipt("order-1", created=True)]
+    assert await engine.enqueue([refused]) == [created("order-1")]
 
 
 async def test_one_handle_knows_what_another_enqueued(store):

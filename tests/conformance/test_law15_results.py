@@ -109,9 +109,9 @@ async def test_many_waiters_of_one_job_all_get_it(store):
 
 
 async def test_a_pruned_result_is_gone(engine, store):
-    job = await finished(engine, "succeeded")
+    job = await finished(engine, "succeeded", keep=60.0)
     store.clock.advance(3600)
-    await engine.prune(60, 10)
+    await engine.prune(10)
     assert await soon(wait_for_results(engine, [job.id], LONG)) == {job.id: None}
 
 

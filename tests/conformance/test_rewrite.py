@@ -68,8 +68,10 @@ async def test_a_start_and_progress_are_no_other_revision(engine):
     await put(engine)
     (job,) = await claim(engine, want=1, slots=0)
     assert job.worker is not None
-    await engine.exchange(Ask(worker=job.worker, begun=((job.id, job.attempt),)))
-    await engine.progress(job.worker, [Report(job=job.id, attempt=job.attempt, fraction=0.5)])
+    await engine.exchange(Ask(worker=job.worker, begun=((job.id, job.claim),)))
+    await engine.exchange(
+        Ask(worker=job.worker, reports=(Report(job=job.id, claim=job.claim, fraction=0.5),))
+    )
     after = await stored(engine, job.id)
     assert (after.started, after.progress, after.revision) == (True, 0.5, job.revision)
 

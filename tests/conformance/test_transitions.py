@@ -63,11 +63,11 @@ async def test_every_change_obeys_the_table(engine, store, seed):
 def check_change(verb, old, new):
     """What a verb did to one job it may do."""
     assert new.state in reachable(old.state, ALLOWED.get(verb, set())), (verb, old, new)
-    assert new.attempt >= old.attempt
+    assert new.claim >= old.claim
     assert new.errors[: len(old.errors)] == old.errors
     if old.state in FINAL and verb != "retry":
         assert new == old
-    if (old.state, new.state) == (State.RUNNING, State.RUNNING) and old.attempt == new.attempt:
+    if (old.state, new.state) == (State.RUNNING, State.RUNNING) and old.claim == new.claim:
         assert (new.worker, new.claimed_at) == (old.worker, old.claimed_at)
 
 
@@ -80,7 +80,7 @@ def check_sense(job):
     assert not job.started or not job.state.is_waiting
     if job.state is State.RUNNING:
         assert job.worker is not None
-        assert job.attempt >= 1
+        assert job.claim >= 1
     if job.state is State.SCHEDULED:
         assert job.run_at is not None
 

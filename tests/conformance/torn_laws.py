@@ -53,16 +53,16 @@ class HasNoFence(Torn):
         for outcome in ask.outcomes:
             job = self.store.jobs.get(outcome.job)
             if job is not None and job.state is State.RUNNING:
-                self.overwrite(replace(job, worker=ask.worker, attempt=outcome.attempt))
+                self.overwrite(replace(job, worker=ask.worker, claim=outcome.claim))
         return await super().exchange(ask)
 
 
 class ComparesWorkersOnly(Torn):
-    """A fence without the attempt: the past of a worker settles its present."""
+    """A fence without the claim: the past of a worker settles its present."""
 
     async def exchange(self, ask: Ask) -> Exchange:
-        present = {job.id: job.attempt for job in self.store.jobs.values()}
-        outcomes = (replace(each, attempt=present.get(each.job, 0)) for each in ask.outcomes)
+        present = {job.id: job.claim for job in self.store.jobs.values()}
+        outcomes = (replace(each, claim=present.get(each.job, 0)) for each in ask.outcomes)
         return await super().exchange(replace(ask, outcomes=tuple(outcomes)))
 
 
@@ -182,7 +182,7 @@ class RemembersWhatItRefused(Torn):
         receipts = await super().enqueue(drafts)
         for draft in drafts:
             if draft.remember > 0:
-                self.store.ledger[draft.id] = self.clock.now() + draft.remember
+                self.store.ledger[draft.id] = (self.clock.now() + draft.remember, draft.task)
         return receipts
 
 

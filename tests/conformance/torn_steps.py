@@ -186,11 +186,11 @@ class PromotesInTwoSteps(Torn):
 class PrunesInTwoSteps(Torn):
     """Reads what is old, and deletes it later."""
 
-    async def prune(self, keep: float, limit: int) -> Pruned:
+    async def prune(self, limit: int) -> Pruned:
         old = [
             job.id
             for job in self.store.jobs.values()
-            if job.finished_at is not None and job.finished_at < self.clock.now() - keep
+            if lifecycle.forget_at(job) < self.clock.now()
         ][:limit]
         await others_act()
         await self.purge(Filter(ids=tuple(old)), limit)

@@ -189,7 +189,7 @@ async def test_an_exchange_with_a_refused_outcome_is_refused_whole(faulty):
     ask = Ask(worker="w", queues=("default",), want=1, slots=1)
     (job,) = (await faulty.exchange(ask)).jobs
     faulty.refuse(lambda item: item.result == b"bad")
-    bad = Outcome(job="a", attempt=job.attempt, kind=OutcomeKind.SUCCEEDED, result=b"bad")
+    bad = Outcome(job="a", claim=job.claim, kind=OutcomeKind.SUCCEEDED, result=b"bad")
 
     with pytest.raises(ItemRefused):
         await faulty.exchange(Ask(worker="w", outcomes=(bad,)))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from conformance.steps import created
 from penstock.core import lifecycle
 from penstock.core.job import Draft, ErrorRecord, Hold, Job, Outcome, OutcomeKind, State, Verdict
 from penstock.engines import changes, publisher
@@ -21,7 +22,6 @@ from penstock.engines.records import (
     News,
     QueueSettings,
     Receipt,
-    Report,
     Sighting,
     WorkerInfo,
 )
@@ -117,8 +117,8 @@ def wanting(worker: str = "w", want: int = 1, **more: Any) -> Ask:
     return Ask(worker=worker, queues=("default",), want=want, slots=want, **more)
 
 
-def settling(kind: OutcomeKind, job: str = "a", attempt: int = 1, **fields: Any) -> Ask:
-    return Ask(worker="w", outcomes=(Outcome(job=job, attempt=attempt, kind=kind, **fields),))
+def settling(kind: OutcomeKind, job: str = "a", claim: int = 1, **fields: Any) -> Ask:
+    return Ask(worker="w", outcomes=(Outcome(job=job, claim=claim, kind=kind, **fields),))
 
 
 # --- what is repeated ---------------------------------------------------------------------------
@@ -132,13 +132,12 @@ CALLS: dict[str, Callable[[Observed], Awaitable[Any]]] = {
     "beat": lambda engine: engine.beat("w"),
     "exchange": lambda engine: engine.exchange(Ask(worker="w")),
     "held": lambda engine: engine.held("w"),
-    "progress": lambda engine: engine.progress("w", [Report(job="a", attempt=1)]),
     "rewrite": lambda engine: engine.rewrite([]),
     "set_queue": lambda engine: engine.set_queue("default", QueueSettings(paused=True)),
     "queues": lambda engine: engine.queues(),
     "promote": lambda engine: engine.promote(10),
     "end_leases": lambda engine: engine.end_leases([Sighting("w", 0)]),
-    "prune": lambda engine: engine.prune(0, 10),
+    "prune": lambda engine: engine.prune(10),
     "mend": lambda engine: engine.mend(),
     "cells": lambda engine: engine.cells("", None, 1),
     "cell": lambda engine: engine.cell("breaker"),
@@ -250,9 +249,9 @@ async def test_a_job_that_a_lost_try_stored_counts_as_created(engine, faulty, bu
     receipts = await patiently(clock, engine.enqueue([draft("a"), draft("a"), draft("b")]))
 
     assert receipts == [
-        Receipt("a", created=True),
+        created("a"),
         Receipt("a", created=False, because="id"),
-        Receipt("b", created=True),
+        created("b"),
     ]
     assert [event.job for event in bus.take(Enqueued)] == ["a", "b"]
 
@@ -318,7 +317,7 @@ async def test_a_call_that_took_too_long_is_repeated_if_it_may_be(engine, faulty
 
     receipts = await patiently(clock, engine.enqueue([draft("a")]))
 
-    assert receipts == [Receipt("a", created=True)]
+    assert receipts == [created("a")]
     (fault,) = bus.take(Faulted)
     assert (fault.verb, fault.kind, fault.tried) == ("enqueue", "EngineTimeout", 1)
 
@@ -450,6 +449,7 @@ async def test_a_claim_is_told_with_how_long_the_job_waited(engine, bus, clock):
         queue="default",
         correlation_id="c",
         attempt=1,
+        claim=1,
         worker="w",
         waited=event.waited,
         starts=True,
@@ -472,6 +472,7 @@ async def test_a_success_is_told_with_all_that_the_claim_said(engine, bus, clock
             queue="default",
             correlation_id="c",
             attempt=1,
+            claim=1,
             worker="w",
             duration=2.5,
         )
@@ -520,25 +521,12 @@ async def test_an_outcome_from_outside_the_fence_is_told_as_stale_only(engine, b
     await claim(engine, "a")
     bus.take()
 
-    answer = await engine.exchange(settling(OutcomeKind.SUCCEEDED, attempt=7))
+    answer = await engine.exchange(settling(OutcomeKind.SUCCEEDED, claim=7))
 
     assert answer.verdicts == (Verdict.STALE,)
     (event,) = bus.take()
     assert isinstance(event, Stale)
-    assert (event.job, event.attempt, event.worker, event.outcome) == ("a", 7, "w", "succeeded")
-
-
-async def test_progress_from_outside_the_fence_is_told_as_stale(engine, bus):
-    await claim(engine, "a")
-    bus.take()
-
-    await engine.progress("w", [Report(job="a", attempt=1, fraction=0.5)])
-    assert bus.take() == []
-    await engine.progress("w", [Report(job="a", attempt=2, fraction=0.5)])
-
-    (event,) = bus.take()
-    assert isinstance(event, Stale)
-    assert (event.job, event.attempt, event.outcome) == ("a", 2, "progress")
+    assert (event.job, event.claim, event.worker, event.outcome) == ("a", 7, "w", "succeeded")
 
 
 async def test_a_claim_whose_reply_was_lost_is_told_once_when_it_is_found(engine, faulty, bus):

@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from penstock.core.ids import new_id
-from penstock.core.job import Draft, State
+from penstock.core.job import KEEP, Draft, State
 from penstock.engines import changes
 from penstock.engines.memory.engine import MemoryEngine
 from penstock.engines.memory.store import MemoryStore
@@ -269,12 +269,12 @@ async def test_a_job_that_may_have_run_is_an_error_and_one_to_be_cancelled_is_no
 async def test_prune_deletes_what_ended_long_ago_batch_by_batch(engine, clock):
     ids = await put(engine, 3)
     await changes.cancel(engine, ids, "no")
-    clock.advance(100)
+    clock.advance(KEEP + 1)
     (fresh,) = await put(engine)
     await changes.cancel(engine, [fresh], "no")
 
-    assert await prune(engine, 50.0, 2) < 1.0
-    assert await prune(engine, 50.0, 2) == inf
+    assert await prune(engine, 2) < 1.0
+    assert await prune(engine, 2) == inf
     assert await engine.get(ids) == [None] * 3
     assert await states(engine, [fresh]) == [State.CANCELLED]
 
@@ -285,12 +285,12 @@ async def test_mend_asks_the_engine_to_repair(engine):
 
 
 async def test_prune_comes_again_when_the_store_says(engine, monkeypatch):
-    async def soon(keep, limit):
+    async def soon(limit):
         return Pruned(again_in=7.0)
 
-    assert await prune(engine, 10.0) == inf
+    assert await prune(engine) == inf
     monkeypatch.setattr(engine.inner, "prune", soon)
-    assert await prune(engine, 10.0) == 7.0
+    assert await prune(engine) == 7.0
 
 
 def test_a_leader_has_all_chores_each_with_a_name_and_a_time_limit():

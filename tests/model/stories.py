@@ -31,6 +31,7 @@ DRAFTS = st.builds(
     unique_for=st.sampled_from((0.0, 40.0)),
     at_most_once=st.sampled_from((False, False, False, True)),
     tags=st.sampled_from(((), ("vip",))),
+    keep=st.sampled_from((50.0, 1000.0)),
 )
 
 ENDS = st.sampled_from(
@@ -66,4 +67,4 @@ def outcome(job: str, attempt: int, how: dict[str, Any], now: float) -> Outcome:
     error = None
     if how["kind"] in (OutcomeKind.FAILED, OutcomeKind.RETRY, OutcomeKind.CRASHED):
         error = ErrorRecord(attempt=attempt, at=now, kind="ValueError", message="broken")
-    return Outcome(job=job, attempt=attempt, error=error, **how)
+    return Outcome(job=job, claim=attempt, error=error, **how)

@@ -3,7 +3,7 @@
 A hypothesis machine makes up the life: callers, workers, operators and leaders act in any order,
 time jumps, replies are lost, processes die. What both engines answer is compared verb by verb, and
 the two stores job by job. Beside that the laws are checked that need no second engine: states go
-only where ``TRANSITIONS`` leads, attempts only grow, no attempt is given out twice, no job is lost,
+only where ``TRANSITIONS`` leads, attempts only grow, no claim is given out twice, no job is lost,
 nobody passes an open job of an ordered queue.
 """
 
@@ -45,6 +45,7 @@ from penstock.engines.records import (
     Filter,
     Pruned,
     QueueSettings,
+    Receipt,
     Report,
     Sighting,
     WorkerInfo,
@@ -99,12 +100,12 @@ class TwoEngines(RuleBasedStateMachine):
 
     @rule(batch=st.lists(DRAFTS, min_size=1, max_size=4), handle=st.integers(0, 1))
     def enqueue(self, batch: list[Draft], handle: int) -> None:
-        self.both(lambda engine: engine.enqueue(batch), handle)
+        self.both(lambda engine: _enqueue(engine, batch), handle)
 
     @rule(batch=st.lists(DRAFTS, min_size=1, max_size=3))
     def enqueue_whose_reply_is_lost(self, batch: list[Draft]) -> None:
-        self.both(lambda engine: engine.enqueue(batch))
-        receipts = self.both(lambda engine: engine.enqueue(batch), 1)
+        self.both(lambda engine: _enqueue(engine, batch))
+        receipts = self.both(lambda engine: _enqueue(engine, batch), 1)
         assert not any(receipt.created for receipt in receipts)
 
     # --- workers -------------------------------------------------------------------------------
@@ -117,7 +118,7 @@ class TwoEngines(RuleBasedStateMachine):
 
     @initialize(target=workers, batch=st.lists(DRAFTS, min_size=4, max_size=8))
     def two_workers_and_something_to_do(self, batch: list[Draft]) -> Any:
-        self.both(lambda engine: engine.enqueue(batch))
+        self.both(lambda engine: _enqueue(engine, batch))
         return multiple(self.join(TASKS[:2]), self.join(TASKS))
 
     @rule(target=workers, knows=st.sampled_from((TASKS[:2], TASKS)))
@@ -170,16 +171,16 @@ class TwoEngines(RuleBasedStateMachine):
         if answer is LeaseLost:
             return multiple()
         for job in answer.jobs:
-            assert (job.id, job.attempt) not in self.given
+            assert (job.id, job.claim) not in self.given
             assert least_urgent is None or job.priority <= least_urgent
-            self.given.add((job.id, job.attempt))
+            self.given.add((job.id, job.claim))
         for queue in (name for name, each in settings.items() if each.ordered):
             self._check_order([job for job in answer.jobs if job.queue == queue], queue)
         jobs = answer.jobs
         if is_reply_lost:
             jobs = self.both(lambda engine: engine.held(worker))
             assert {job.id for job in answer.jobs} <= {job.id for job in jobs}
-        return multiple(*((worker, job.id, job.attempt) for job in jobs))
+        return multiple(*((worker, job.id, job.claim) for job in jobs))
 
     @rule(
         ended=st.lists(consumes(attempts), min_size=1, max_size=3),
@@ -189,13 +190,13 @@ class TwoEngines(RuleBasedStateMachine):
     def settle(self, ended: list[Any], how: list[dict[str, Any]], want: int) -> None:
         worker = ended[0][0]
         outcomes = tuple(
-            outcome(job, attempt, each, self.clock.now())
-            for (_, job, attempt), each in zip(ended, how, strict=False)
+            outcome(job, claim, each, self.clock.now())
+            for (_, job, claim), each in zip(ended, how, strict=False)
         )
         ask = Ask(worker=worker, outcomes=outcomes, queues=QUEUES, want=want, slots=want)
         answer = self.both(lambda engine: engine.exchange(ask))
         if answer is not LeaseLost:
-            self.given |= {(job.id, job.attempt) for job in answer.jobs}
+            self.given |= {(job.id, job.claim) for job in answer.jobs}
 
     @rule(target=attempts, worker=workers, turns=st.lists(TURNS, min_size=1, max_size=5))
     def work(self, worker: str, turns: list[Any]) -> Any:
@@ -206,7 +207,7 @@ class TwoEngines(RuleBasedStateMachine):
             ask = Ask(
                 worker=worker,
                 outcomes=tuple(
-                    outcome(job.id, job.attempt, each, self.clock.now())
+                    outcome(job.id, job.claim, each, self.clock.now())
                     for job, each in zip(held, how, strict=False)
                 ),
                 queues=tuple(queues),
@@ -215,30 +216,30 @@ class TwoEngines(RuleBasedStateMachine):
                 least_urgent=least_urgent,
             )
             answer = self._exchange(ask)
-            assert not self.given & {(job.id, job.attempt) for job in answer.jobs}
-            self.given |= {(job.id, job.attempt) for job in answer.jobs}
+            assert not self.given & {(job.id, job.claim) for job in answer.jobs}
+            self.given |= {(job.id, job.claim) for job in answer.jobs}
             claimed += answer.jobs
-        return multiple(*((worker, job.id, job.attempt) for job in claimed))
+        return multiple(*((worker, job.id, job.claim) for job in claimed))
 
     @rule(ended=attempts, how=ENDS)
     def settle_whose_reply_is_lost(self, ended: Any, how: dict[str, Any]) -> None:
-        worker, job, attempt = ended
-        ask = Ask(worker=worker, outcomes=(outcome(job, attempt, how, self.clock.now()),))
+        worker, job, claim = ended
+        ask = Ask(worker=worker, outcomes=(outcome(job, claim, how, self.clock.now()),))
         first = self.both(lambda engine: engine.exchange(ask))
         again = self.both(lambda engine: engine.exchange(ask), 1)
         assert first is again is LeaseLost or first.verdicts == again.verdicts
 
     @rule(begun=attempts)
     def begin(self, begun: Any) -> None:
-        worker, job, attempt = begun
-        ask = Ask(worker=worker, begun=((job, attempt),))
+        worker, job, claim = begun
+        ask = Ask(worker=worker, begun=((job, claim),))
         self.both(lambda engine: engine.exchange(ask))
 
     @rule(running=attempts, fraction=st.sampled_from((0.0, 0.5)))
     def progress(self, running: Any, fraction: float) -> None:
-        worker, job, attempt = running
-        report = Report(job=job, attempt=attempt, fraction=fraction, note="so far")
-        self.both(lambda engine: engine.progress(worker, [report]))
+        worker, job, claim = running
+        report = Report(job=job, claim=claim, fraction=fraction, note="so far")
+        self.both(lambda engine: engine.exchange(Ask(worker=worker, reports=(report,))))
 
     # --- death ---------------------------------------------------------------------------------
 
@@ -314,14 +315,14 @@ class TwoEngines(RuleBasedStateMachine):
     def promote(self, limit: int) -> None:
         self.both(lambda engine: engine.promote(limit))
 
-    @rule(keep=st.sampled_from((50.0, 1000.0)), limit=st.sampled_from((2, 100)))
-    def prune(self, keep: float, limit: int) -> None:
+    @rule(limit=st.sampled_from((2, 100)))
+    def prune(self, limit: int) -> None:
         """Which of the old jobs a limited call deletes first is left to the engine."""
         self.may_vanish = True
 
         async def prune(engine: Engine) -> tuple[int, int, int]:
             jobs = ids = keys = 0
-            while (pruned := await _pruned(engine, keep, limit)) != Pruned():
+            while (pruned := await _pruned(engine, limit)) != Pruned():
                 jobs, ids, keys = jobs + pruned.jobs, ids + pruned.ids, keys + pruned.keys
             return jobs, ids, keys
 
@@ -379,10 +380,10 @@ class TwoEngines(RuleBasedStateMachine):
             before = self.known.get(id)
             if before is None or before.enqueued_at != job.enqueued_at:
                 continue
-            assert job.attempt >= before.attempt
+            assert job.claim >= before.claim
             assert job.state in _reachable(before.state)
-        # An id that is gone and in no ledger may come again, with its first attempt.
-        self.given = {(id, attempt) for id, attempt in self.given if id in jobs}
+        # An id that is gone and in no ledger may come again, with its first claim.
+        self.given = {(id, claim) for id, claim in self.given if id in jobs}
         self.known = jobs
 
 
@@ -432,9 +433,14 @@ async def _cells(engine: Engine) -> Any:
     return [(name, cell.value, cell.left) for name, cell in page.cells]
 
 
-async def _pruned(engine: Engine, keep: float, limit: int) -> Pruned:
+async def _enqueue(engine: Engine, batch: list[Draft]) -> list[Receipt]:
+    """Which tickets are used is the business of each store."""
+    return [replace(each, ticket=0) for each in await engine.enqueue(batch)]
+
+
+async def _pruned(engine: Engine, limit: int) -> Pruned:
     """When a store wants it again is its own business."""
-    return replace(await engine.prune(keep, limit), again_in=None)
+    return replace(await engine.prune(limit), again_in=None)
 
 
 async def _line(engine: Engine, id: str) -> list[Any]:

@@ -21,7 +21,7 @@ from conformance.steps import (
 from penstock.core.job import Job, State, Verdict
 from penstock.engines import changes
 from penstock.engines.engine import Engine
-from penstock.engines.records import Filter, QueueSettings, Report, WorkerInfo
+from penstock.engines.records import Ask, Filter, QueueSettings, Report, WorkerInfo
 from penstock.testing.clock import FakeClock
 from servers.messages import Message, runs
 
@@ -194,8 +194,8 @@ class Progress(Deed):
         self.job = await running(engine)
 
     async def act(self, engine: Engine) -> None:
-        report = Report(job=self.job.id, attempt=1, fraction=0.5)
-        assert await engine.progress(str(self.job.worker), [report]) == [Verdict.DONE]
+        report = Report(job=self.job.id, claim=1, fraction=0.5)
+        await engine.exchange(Ask(worker=str(self.job.worker), reports=(report,)))
 
     async def check(self, engine: Engine) -> None:
         assert (await stored(engine, self.job.id)).progress == 0.5
@@ -289,7 +289,7 @@ class Prune(Deed):
         clock.advance(100.0)
 
     async def act(self, engine: Engine) -> None:
-        await engine.prune(50.0, 100)
+        await engine.prune(100)
 
     async def check(self, engine: Engine) -> None:
         assert ids(await everything(engine)) == ["young"]

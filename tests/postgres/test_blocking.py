@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from conformance.steps import claim, claim_one, draft, settle
+from conformance.steps import claim, claim_one, created, draft, settle
 from penstock import Penstock
 from penstock.core.ids import new_id
 from penstock.core.job import Draft, State, Verdict
@@ -82,7 +82,7 @@ async def test_a_caller_that_finds_it_in_use_stores_nothing_and_does_not_wait(
         await asyncio.to_thread(late.wait)
         assert await put_blocking(engine, [second]) is None
         late.release()
-        assert await storing == [Receipt(first.id, True)]
+        assert await storing == [created(first.id)]
         assert await engine.get([second.id]) == [None]
 
 
@@ -100,7 +100,7 @@ async def test_one_that_interrupts_its_own_thread_in_the_middle_does_not_wait(
 
         monkeypatch.setattr(BlockingConnection, "run", interrupted)
         mine = new_job(clock)
-        assert await put_blocking(engine, [mine]) == [Receipt(mine.id, True)]
+        assert await put_blocking(engine, [mine]) == [created(mine.id)]
         assert met == [None]
 
 
@@ -126,8 +126,8 @@ async def test_jobs_of_every_kind_are_stored_together(clock: FakeClock) -> None:
         third = new_job(clock, unique="one")
         receipts = await put_blocking(engine, [first, second, third])
         assert receipts == [
-            Receipt(first.id, True),
-            Receipt(second.id, True),
+            created(first.id),
+            created(second.id),
             Receipt(first.id, False, "unique"),
         ]
         one, two = [job for job in await engine.get([first.id, second.id]) if job is not None]
@@ -147,7 +147,7 @@ async def test_what_no_store_takes_is_refused_and_the_connection_stays(clock: Fa
 async def test_a_payload_that_is_larger_than_the_pipe_arrives_whole(clock: FakeClock) -> None:
     async with proxied(clock) as (engine, _):
         mine = new_job(clock, payload=b'"%s"' % (b"x" * (12 << 20)))
-        assert await put_blocking(engine, [mine]) == [Receipt(mine.id, True)]
+        assert await put_blocking(engine, [mine]) == [created(mine.id)]
         (found,) = await engine.get([mine.id])
         assert found is not None
         assert found.payload == mine.payload
@@ -410,7 +410,7 @@ async def test_a_caller_that_stores_while_the_handle_closes_is_served(clock: Fak
         await engine.close()
         assert engine.inlet is None
         late.release()
-        assert await storing == [Receipt(mine.id, True)]
+        assert await storing == [created(mine.id)]
         assert inlet._connection is None
         assert inlet.put([new_job(clock)], PATIENCE) is None
 

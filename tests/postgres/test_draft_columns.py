@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from conformance.steps import claim_one, draft, finished, put, settle, stored
+from conformance.steps import claim_one, created, draft, finished, put, settle, stored
 from penstock.core.job import Draft, DraftBatch
 from penstock.engines import reads
 from penstock.engines.postgres.draft_columns import parts, to_columns
@@ -40,7 +40,7 @@ async def test_every_text_arrives_as_it_is(engine: PostgresEngine) -> None:
         for number, text in enumerate(ODD)
     ]
     receipts = await engine.enqueue(drafts)
-    assert receipts == [Receipt(each.id, True) for each in drafts]
+    assert receipts == [created(each.id) for each in drafts]
     for each in drafts:
         job = await stored(engine, each.id)
         same = (job.task, job.queue, job.key, job.name, job.correlation_id, job.unique, job.tags)
@@ -54,7 +54,7 @@ async def test_every_text_arrives_as_it_is(engine: PostgresEngine) -> None:
 @pytest.mark.parametrize("text", ODD)
 async def test_so_it_does_alone(engine: PostgresEngine, text: str) -> None:
     mine = Draft(id=text, task="work", key=text, queue=text, payload=text.encode())
-    assert await engine.enqueue([mine]) == [Receipt(text, True)]
+    assert await engine.enqueue([mine]) == [created(text)]
     job = await stored(engine, text)
     assert (job.key, job.queue, job.payload) == (text, text, text.encode())
 
@@ -138,7 +138,7 @@ async def test_a_second_one_that_wants_the_same_key_follows_the_first(
     twice = [draft("a", unique="k"), draft("b"), draft("a", unique="k")]
     assert len(parts(twice)) == 1
     refused = Receipt(owner, False, "unique")
-    assert await engine.enqueue(twice) == [refused, Receipt("b", True), refused]
+    assert await engine.enqueue(twice) == [refused, created("b"), refused]
 
 
 async def test_a_second_one_that_wants_another_key_is_tried_by_itself(
@@ -148,7 +148,7 @@ async def test_a_second_one_that_wants_another_key_is_tried_by_itself(
     twice = [draft("a", unique="k"), draft("a", unique="l"), draft("a")]
     assert await engine.enqueue(twice) == [
         Receipt(owner, False, "unique"),
-        Receipt("a", True),
+        created("a"),
         Receipt("a", False, "id"),
     ]
 
@@ -159,7 +159,7 @@ async def test_a_second_one_that_is_not_looked_up_in_the_ledger_is_tried_by_itse
     await put(engine, "a", remember=60.0)
     await engine.purge(Filter(), 10)
     twice = [draft("a", remember=60.0), draft("a")]
-    assert await engine.enqueue(twice) == [Receipt("a", False, "id"), Receipt("a", True)]
+    assert await engine.enqueue(twice) == [Receipt("a", False, "id"), created("a")]
 
 
 # --- ids and keys that others have ----------------------------------------------------------------
@@ -179,7 +179,7 @@ async def test_a_key_is_free_for_the_next_when_the_first_that_wants_it_is_known(
 ) -> None:
     await finished(engine, "succeeded", id="a", unique="k")
     receipts = await engine.enqueue([draft("a", unique="k"), draft("b", unique="k")])
-    assert receipts == [Receipt("a", False, "id"), Receipt("b", True)]
+    assert receipts == [Receipt("a", False, "id"), created("b")]
 
 
 async def test_an_id_that_found_its_key_taken_is_not_used_up(engine: PostgresEngine) -> None:
@@ -188,7 +188,7 @@ async def test_an_id_that_found_its_key_taken_is_not_used_up(engine: PostgresEng
     (refused, _) = await engine.enqueue([mine, draft(remember=60.0)])
     assert refused == Receipt(owner, False, "unique")
     await settle(engine, await claim_one(engine), "succeeded")
-    assert await engine.enqueue([mine]) == [Receipt("mine", True)]
+    assert await engine.enqueue([mine]) == [created("mine")]
 
 
 async def test_an_id_written_to_the_ledger_while_we_looked_is_found_by_another_try(
@@ -204,7 +204,7 @@ async def test_an_id_written_to_the_ledger_while_we_looked_is_found_by_another_t
         while not await (await other.execute(watch)).fetchall():
             pass
     await other.commit()
-    assert await sent == [Receipt("a", False, "id"), Receipt("b", True)]
+    assert await sent == [Receipt("a", False, "id"), created("b")]
 
 
 async def test_the_key_of_a_purged_job_is_its_own_again(
@@ -213,6 +213,6 @@ async def test_the_key_of_a_purged_job_is_its_own_again(
     mine = draft("a", unique="k", unique_for=60.0)
     await engine.enqueue([mine])
     await engine.purge(Filter(), 10)
-    assert await engine.enqueue([mine]) == [Receipt("a", True)]
+    assert await engine.enqueue([mine]) == [created("a")]
     clock.advance(61.0)
     assert (await engine.enqueue([draft("b", unique="k")]))[0].because == "unique"

@@ -142,7 +142,7 @@ async def test_a_job_ends_as_by_any_other_success(place: Place, payer: Payer) ->
         "unique": "only", "key": "k", "tags": ("a",), "correlation_id": "c", "name": "n"
     }  # fmt: skip
     told = await place.claim("told", **details)
-    outcome = Outcome(job="told", attempt=1, kind=OutcomeKind.SUCCEEDED, result=b"null")
+    outcome = Outcome(job="told", claim=1, kind=OutcomeKind.SUCCEEDED, result=b"null")
     await place.engine.exchange(Ask(worker="w", outcomes=(outcome,)))
 
     job = await place.claim("done", **details)
@@ -159,9 +159,9 @@ async def test_its_worker_may_tell_of_the_success_afterwards(place: Place, payer
     """As one that is settled, which costs nothing, or as any other: it is done, and stays."""
     effect = await payer.begin(await place.claim())
     await payer.settle(effect)
-    success = Outcome(job="job", attempt=1, kind=OutcomeKind.SUCCEEDED, result=b"null")
-    told = Outcome(job="job", attempt=1, kind=OutcomeKind.SUCCEEDED, is_settled=True)
-    retry = Outcome(job="job", attempt=1, kind=OutcomeKind.RETRY)
+    success = Outcome(job="job", claim=1, kind=OutcomeKind.SUCCEEDED, result=b"null")
+    told = Outcome(job="job", claim=1, kind=OutcomeKind.SUCCEEDED, is_settled=True)
+    retry = Outcome(job="job", claim=1, kind=OutcomeKind.RETRY)
 
     reply = await place.engine.exchange(Ask(worker="w", outcomes=(told, success, told, retry)))
 

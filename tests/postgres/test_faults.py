@@ -65,7 +65,7 @@ async def direct(url: str, clock: FakeClock) -> AsyncIterator[Engine]:
     would say something first that is not the deed.
     """
     async with opened(PostgresEngine(url, clock, follows_clock=True)) as engine:
-        await engine.prune(WEEK, 1)
+        await engine.prune(1)
         yield engine
 
 

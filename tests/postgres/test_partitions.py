@@ -123,9 +123,9 @@ async def test_a_new_store_has_the_days_of_a_week(admin: Admin) -> None:
 async def test_pruning_makes_days_ahead(
     engine: PostgresEngine, admin: Admin, clock: FakeClock
 ) -> None:
-    await engine.prune(WEEK, 100)
+    await engine.prune(100)
     clock.advance(5 * DAY)
-    await engine.prune(WEEK, 100)
+    await engine.prune(100)
     assert [admin.day(clock.now() + number * DAY) for number in range(8)]
 
 
@@ -253,10 +253,10 @@ async def test_a_day_with_many_jobs_goes_as_a_whole(
     admin.end_many(clock.now() - 9 * DAY)
     name = admin.day(clock.now() - 9 * DAY)
     kept = await finished(engine, "succeeded")
-    assert (await engine.prune(WEEK, 10)).jobs == 3000
+    assert (await engine.prune(10)).jobs == 3000
     assert name not in admin.tables()
     assert await stored(engine, kept.id) == kept
-    assert await engine.prune(WEEK, 10) == Pruned()
+    assert await engine.prune(10) == Pruned()
 
 
 @pytest.mark.usefixtures("small_is_big")
@@ -270,7 +270,7 @@ async def test_a_store_in_another_schema_keeps_its_own_days(
     try:
         admin.run("SELECT other_jobs.make_day(%s)", at)
         admin.run(ENDED.replace("penstock.", "other_jobs."), at=at, many=2000)
-        assert (await other.prune(WEEK, 10)).jobs == 2000
+        assert (await other.prune(10)).jobs == 2000
     finally:
         await other.close()
     assert admin.run("SELECT count(*) FROM other_jobs.history") == [(0,)]
@@ -285,7 +285,7 @@ async def test_what_the_statistics_say_counts_for_a_day_with_many_jobs(
     admin.end_many(at)
     admin.run(f"ANALYZE penstock.{admin.day(at)}")
     admin.run("DELETE FROM penstock.history WHERE id = 'ended-7'")
-    assert (await engine.prune(WEEK, 10)).jobs == 3000
+    assert (await engine.prune(10)).jobs == 3000
 
 
 @pytest.mark.usefixtures("small_is_big")
@@ -295,9 +295,9 @@ async def test_a_day_with_many_jobs_waits_until_all_of_it_is_old(
     begins_at = math.floor(clock.now() / DAY) * DAY
     admin.end_many(begins_at + 1)
     clock.advance_to(begins_at + WEEK + 60)
-    assert (await engine.prune(WEEK, 10)).jobs == 0
+    assert (await engine.prune(10)).jobs == 0
     clock.advance(DAY)
-    assert (await engine.prune(WEEK, 10)).jobs == 3000
+    assert (await engine.prune(10)).jobs == 3000
 
 
 async def test_a_day_with_few_jobs_does_not_wait(
@@ -307,7 +307,7 @@ async def test_a_day_with_few_jobs_does_not_wait(
     admin.end_many(begins_at + 1, many=30)
     admin.end_many(begins_at + 3600, many=3)
     clock.advance_to(begins_at + WEEK + 60)
-    assert [(await engine.prune(WEEK, 20)).jobs for _ in range(3)] == [20, 10, 0]
+    assert [(await engine.prune(20)).jobs for _ in range(3)] == [20, 10, 0]
     ((left,),) = admin.run("SELECT count(*) FROM penstock.history")
     assert left == 3
 
@@ -315,10 +315,10 @@ async def test_a_day_with_few_jobs_does_not_wait(
 async def test_a_day_without_jobs_is_dropped_when_it_is_old(
     engine: PostgresEngine, admin: Admin, clock: FakeClock
 ) -> None:
-    await engine.prune(WEEK, 10)
+    await engine.prune(10)
     old = [admin.day(clock.now() + number * DAY) for number in range(8)]
     clock.advance(30 * DAY)
-    assert await engine.prune(WEEK, 10) == Pruned()
+    assert await engine.prune(10) == Pruned()
     assert not admin.tables() & set(old)
 
 
@@ -327,8 +327,8 @@ async def test_nothing_goes_where_nothing_may(
     engine: PostgresEngine, admin: Admin, clock: FakeClock
 ) -> None:
     admin.end_many(clock.now() - 9 * DAY)
-    assert await engine.prune(WEEK, 0) == Pruned()
-    assert await engine.prune(math.inf, 10) == Pruned()
+    assert await engine.prune(0) == Pruned()
+    assert await engine.prune(10) == Pruned()
 
 
 # --- others at the same time --------------------------------------------------------------------
@@ -374,13 +374,13 @@ async def test_a_long_reader_is_not_waited_for(
     admin.end_many(clock.now() - 9 * DAY)
     name = admin.day(clock.now() - 9 * DAY)
     async with reader(admin) as connection:
-        assert (await engine.prune(WEEK, 10)).jobs == 0
+        assert (await engine.prune(10)).jobs == 0
         assert admin.days()[name] == "leaving"
         assert await engine.get(["ended-1"]) == [None]
-        assert (await engine.prune(WEEK, 10)).jobs == 0
+        assert (await engine.prune(10)).jobs == 0
         cursor = await connection.execute("SELECT count(*) FROM penstock.history")
         assert await cursor.fetchone() == (3000,)
-    assert (await engine.prune(WEEK, 10)).jobs == 3000
+    assert (await engine.prune(10)).jobs == 3000
     assert name not in admin.tables()
 
 
@@ -391,14 +391,14 @@ async def test_others_work_while_a_day_is_taken_out(
     admin.end_many(clock.now() - 9 * DAY)
     name = admin.day(clock.now() - 9 * DAY)
     async with reader(admin):
-        pruning = asyncio.create_task(engine.prune(WEEK, 10))
+        pruning = asyncio.create_task(engine.prune(10))
         await has_left(admin, name)
         job = await soon(finished(engine, "failed"))
         assert await soon(stored(engine, job.id)) == job
         assert (await soon(changes.retry(engine, [job.id])))[0].changed
         assert admin.run("SELECT penstock.make_day(%s)", clock.now() + 100 * DAY) == [(True,)]
     await pruning
-    await engine.prune(WEEK, 10)
+    await engine.prune(10)
     assert name not in admin.tables()
 
 
@@ -410,7 +410,7 @@ async def test_what_was_interrupted_is_finished(
     admin.end_many(clock.now() - 9 * DAY)
     name = admin.day(clock.now() - 9 * DAY)
     await interrupt(admin, name)
-    assert (await engine.prune(WEEK, 10)).jobs == 3000
+    assert (await engine.prune(10)).jobs == 3000
     assert name not in admin.tables()
 
 
@@ -442,7 +442,7 @@ async def test_a_day_that_another_leader_brings_to_its_end_meanwhile_is_made_ane
             f"ALTER TABLE penstock.history DETACH PARTITION penstock.{name} FINALIZE".encode()
         )
         await other.execute(f"DROP TABLE penstock.{name}".encode())
-        making = asyncio.create_task(engine.prune(WEEK, 10))
+        making = asyncio.create_task(engine.prune(10))
         await waits_for_a_lock(admin)
     await making
     assert admin.day(clock.now()) == name
@@ -467,7 +467,7 @@ async def test_a_table_that_was_not_dropped_is_dropped_later(
     admin.run(f"COMMENT ON TABLE penstock.{name} IS 'penstock: pruned'")
     admin.run(f"ALTER TABLE penstock.history DETACH PARTITION penstock.{name}")
     assert admin.days()[name] == "out"
-    assert (await engine.prune(WEEK, 10)).jobs == 3000
+    assert (await engine.prune(10)).jobs == 3000
     assert name not in admin.tables()
 
 
@@ -481,8 +481,8 @@ async def test_a_day_that_a_person_took_out_stays_theirs(
     await finished(engine, "succeeded")
     assert admin.days()[f"{name}_2"] == "in"
     clock.advance(30 * DAY)
-    assert (await engine.prune(WEEK, 10)).jobs == 1
-    await engine.prune(WEEK, 10)
+    assert (await engine.prune(10)).jobs == 1
+    await engine.prune(10)
     assert admin.run(f"SELECT count(*) FROM penstock.{name}") == [(3,)]
     assert f"{name}_2" not in admin.tables()
 
@@ -494,7 +494,7 @@ async def test_two_leaders_at_once_do_no_harm(admin: Admin, clock: FakeClock) ->
             admin.end_many(clock.now() - number * DAY)
         gone = 0
         for _ in range(3):
-            pruned = await asyncio.gather(*(engine.prune(WEEK, 10) for engine in (one, two)))
+            pruned = await asyncio.gather(*(engine.prune(10) for engine in (one, two)))
             gone += sum(each.jobs for each in pruned)
         assert gone == 4 * 3000
         assert set(admin.days().values()) == {"in"}
@@ -505,7 +505,7 @@ async def test_a_day_that_another_has_just_dropped_is_not_listed(
     engine: PostgresEngine, admin: Admin, clock: FakeClock
 ) -> None:
     """Nobody can say any more which day it was; and it was not all of them."""
-    await engine.prune(WEEK, 10)
+    await engine.prune(10)
     kept, name = admin.day(clock.now()), admin.day(clock.now() + DAY)
     async with await psycopg.AsyncConnection.connect(admin.url) as other:
         await other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -524,9 +524,9 @@ async def test_behind_a_pooler_a_day_is_dropped_at_once(admin: Admin, clock: Fak
         admin.end_many(clock.now() - 9 * DAY)
         name = admin.day(clock.now() - 9 * DAY)
         async with reader(admin):
-            assert (await engine.prune(WEEK, 10)).jobs == 0
+            assert (await engine.prune(10)).jobs == 0
             assert admin.days()[name] == "in"
-        assert (await engine.prune(WEEK, 10)).jobs == 3000
+        assert (await engine.prune(10)).jobs == 3000
         assert name not in admin.tables()
 
 
@@ -541,7 +541,7 @@ async def test_a_role_that_owns_nothing_deletes_row_by_row(
     admin.run(f"REVOKE ALL ON penstock.{admin.day(at)} FROM {role}")
     try:
         async with opened(admin.url.replace("postgres@", f"{role}@"), None) as other:
-            assert [(await other.prune(WEEK, 2000)).jobs for _ in range(3)] == [2000, 1000, 0]
+            assert [(await other.prune(2000)).jobs for _ in range(3)] == [2000, 1000, 0]
         assert admin.day(at)
     finally:
         admin.run(f"DROP OWNED BY {role}; DROP ROLE {role}")
@@ -555,7 +555,7 @@ async def test_a_day_is_not_dropped_while_a_person_sends_a_job_of_it_back(
     clock.advance(30 * DAY)
     async with await psycopg.AsyncConnection.connect(admin.url) as person:
         await person.execute("SELECT FROM penstock.history WHERE id = %s FOR UPDATE", (job.id,))
-        assert (await engine.prune(WEEK, 10)).jobs == 0
+        assert (await engine.prune(10)).jobs == 0
         assert admin.days()[name] == "in"
 
 
@@ -571,7 +571,7 @@ async def test_a_job_that_leaves_with_its_day_cannot_be_sent_back(
 
     async def late(self: Transaction, name: str, values: Values = ()) -> list[Row]:
         if name == "ticket":
-            assert (await engine.prune(WEEK, 10)).jobs == 0
+            assert (await engine.prune(10)).jobs == 0
         return await ask(self, name, values)
 
     monkeypatch.setattr(Transaction, "ask", late)

@@ -159,7 +159,7 @@ async def test_an_enqueuer_can_neither_claim_nor_settle_nor_decide(house: House)
             lambda: engine.get([id]),
             lambda: engine.find(Filter(), None, 10),
             lambda: engine.promote(10),
-            lambda: engine.prune(0.0, 10),
+            lambda: engine.prune(10),
         ):
             with pytest.raises(EngineForbidden, match="permission denied") as caught:
                 await forbidden()
@@ -260,7 +260,7 @@ async def test_a_worker_may_do_all_that_the_contract_has(house: House) -> None:
         assert await engine.set_cell("x", b"1", 0) is not None
         await reads.overview(engine, 60.0, 5)
         await engine.purge(Filter(), 10)
-        await engine.prune(0.0, 10)
+        await engine.prune(10)
         assert (await engine.migrate()).newest == (await engine.migrate(check=True)).newest
     finally:
         await engine.close()

@@ -70,7 +70,7 @@ async def test_what_has_begun_is_marked_whatever_its_id(engine: PostgresEngine) 
         await engine.enqueue([Draft(id=id, task="work")])
     worker = await joined(engine)
     jobs = (await engine.exchange(ask(worker, want=3, slots=0))).jobs
-    await send(engine, worker, begun=tuple((job.id, job.attempt) for job in jobs))
+    await send(engine, worker, begun=tuple((job.id, job.claim) for job in jobs))
     assert [(await stored(engine, id)).started for id in ids] == [True] * 3
 
 
@@ -238,6 +238,6 @@ async def test_what_has_begun_and_is_locked_keeps_no_outcome_waiting(
     first, second = (await engine.exchange(ask(worker, want=2, slots=0))).jobs
     await connection.execute("SELECT FROM penstock.live WHERE id = %s FOR UPDATE", (first.id,))
     told = await send(
-        engine, worker, outcome(second, "succeeded"), begun=((first.id, first.attempt),)
+        engine, worker, outcome(second, "succeeded"), begun=((first.id, first.claim),)
     )
     assert told.verdicts == (Verdict.DONE,)

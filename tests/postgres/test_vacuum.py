@@ -87,7 +87,7 @@ def rested(engine: PostgresEngine) -> PostgresEngine:
 
 async def tidied(engine: Engine) -> float | None:
     """Prune; return when the store wants it again."""
-    return (await engine.prune(1e9, 10)).again_in
+    return (await engine.prune(10)).again_in
 
 
 async def test_dead_rows_are_cleared_away_when_they_are_many(

@@ -52,7 +52,7 @@ def listener() -> Iterator[Listener]:
 
 
 def test_what_is_said_is_heard_in_order(listener: Listener) -> None:
-    done = Outcome(job="j", attempt=1, kind=OutcomeKind.SUCCEEDED, result=b"7")
+    done = Outcome(job="j", claim=1, kind=OutcomeKind.SUCCEEDED, result=b"7")
     link = listener.link
     link.joined("w1")
     link.pulse(Pulse(worker="w1", running=3))
@@ -73,7 +73,7 @@ def test_a_supervisor_that_does_not_listen_misses_pulses_and_nothing_else(
     pulses = 20_000
     for number in range(pulses):
         listener.link.pulse(Pulse(worker="w1", claimed=number))
-    big = Outcome(job="j", attempt=1, kind=OutcomeKind.SUCCEEDED, result=b"x" * 1_000_000)
+    big = Outcome(job="j", claim=1, kind=OutcomeKind.SUCCEEDED, result=b"x" * 1_000_000)
     listener.link.settle_after_death("w1", [big])
     listener.link.replace("memory")
     said = listener.received()

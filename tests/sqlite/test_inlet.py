@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from conformance.steps import created
 from penstock.core.ids import new_id
 from penstock.core.job import Draft
 from penstock.engines.records import Filter, Receipt
@@ -62,7 +63,7 @@ async def test_jobs_are_stored_on_the_calling_thread(engine, monkeypatch):
     inlet._store = noted
     jobs = [draft(), draft()]
 
-    assert put(engine, *jobs) == [Receipt(job.id, True) for job in jobs]
+    assert put(engine, *jobs) == [created(job.id) for job in jobs]
     assert threads == [threading.get_ident()]
     assert await jobs_in(engine) == {job.id for job in jobs}
 
@@ -99,7 +100,7 @@ async def test_a_caller_that_finds_another_thread_in_it_is_sent_away(engine):
     assert put(engine, draft()) is None
     may_go.set()
 
-    assert await putting == [Receipt(first.id, True)]
+    assert await putting == [created(first.id)]
     assert await jobs_in(engine) == {first.id}
 
 
@@ -109,7 +110,7 @@ async def test_while_another_process_writes_the_caller_is_sent_away(engine, tmp_
         assert put(engine, draft()) is None
 
     job = draft()
-    assert put(engine, job) == [Receipt(job.id, True)]
+    assert put(engine, job) == [created(job.id)]
     assert await jobs_in(engine) == {job.id}
     lock.close()
 
@@ -122,7 +123,7 @@ async def test_a_program_that_knows_nothing_of_the_write_lock_is_not_waited_for(
     stranger.execute("COMMIT")
     stranger.close()
     job = draft()
-    assert put(engine, job) == [Receipt(job.id, True)]
+    assert put(engine, job) == [created(job.id)]
 
 
 async def test_an_error_of_sqlite_is_told_in_the_words_of_the_contract(engine):
@@ -166,7 +167,7 @@ async def test_a_signal_handler_in_the_middle_of_a_put_is_told_so(engine):
     before = signal.signal(signal.SIGUSR1, handler)
     try:
         job = draft()
-        assert put(engine, job) == [Receipt(job.id, True)]
+        assert put(engine, job) == [created(job.id)]
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert [str(error) for error in answers] == [
@@ -196,8 +197,8 @@ async def test_an_exception_out_of_nowhere_leaves_no_lock_and_no_half(engine, tm
     other = SqliteEngine(str(tmp_path / "jobs.db"), busy_timeout=5.0)
     await other.open()
     mine, theirs = draft(), draft()
-    assert await asyncio.to_thread(put, engine, mine) == [Receipt(mine.id, True)]
-    assert put(other, theirs) == [Receipt(theirs.id, True)]
+    assert await asyncio.to_thread(put, engine, mine) == [created(mine.id)]
+    assert put(other, theirs) == [created(theirs.id)]
     assert await jobs_in(other) == {mine.id, theirs.id}
     await other.close()
 
@@ -230,7 +231,7 @@ async def test_after_a_fork_both_sides_go_on(engine):
         os._exit(0 if inlet_of(engine)._connection.raw is None else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
-    assert put(engine, after) == [Receipt(after.id, True)]
+    assert put(engine, after) == [created(after.id)]
     assert await jobs_in(engine) == {before.id, after.id}
 
 
@@ -240,7 +241,7 @@ async def test_a_forked_child_stores_over_a_connection_of_its_own(engine):
     child = os.fork()
     if child == 0:
         try:
-            os._exit(0 if put(engine, in_child) == [Receipt(in_child.id, True)] else 1)
+            os._exit(0 if put(engine, in_child) == [created(in_child.id)] else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

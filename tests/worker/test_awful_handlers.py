@@ -16,6 +16,7 @@ from penstock import Depends
 from penstock.context import Cancel, Context, Retry, Snooze
 from penstock.core.job import State
 from penstock.core.spec import Spec
+from penstock.engines.records import Ask, Exchange
 from penstock.errors import ItemRefused
 from penstock.worker.runner import COPIED
 from worker.rig import Handle, Rig, soon, specs
@@ -183,10 +184,10 @@ async def test_a_reason_that_no_store_can_keep_is_written_so_that_it_can(
 class Picky(Handle):
     """A store that cannot keep one of the reports."""
 
-    async def progress(self, worker: str, reports: Any) -> Any:
-        if any(report.note == "bad" for report in reports):
+    async def exchange(self, ask: Ask) -> Exchange:
+        if any(report.note == "bad" for report in ask.reports):
             raise ItemRefused("memory", "bad")
-        return await super().progress(worker, reports)
+        return await super().exchange(ask)
 
 
 async def test_a_report_that_cannot_be_stored_takes_no_other_with_it(rig: Rig) -> None:

@@ -38,7 +38,7 @@ async def test_late_outcomes_are_dropped_and_the_job_runs_again_under_a_new_name
         (job,) = await rig.meanwhile(rig.ended(id), sleepers=3)
 
     assert (job.attempt, job.result) == (2, b"2")
-    assert [outcome.attempt for outcome in sent(rig.main)] == [2]
+    assert [outcome.claim for outcome in sent(rig.main)] == [2]
 
 
 async def joined(rig, *, but: str) -> bool:
@@ -73,7 +73,7 @@ async def test_a_thread_whose_job_was_lost_ends_unheard(rig):
 
         await rig.meanwhile(rig.ended(id))
 
-    assert 1 not in [outcome.attempt for outcome in sent(rig.main) if outcome.job == id]
+    assert 1 not in [outcome.claim for outcome in sent(rig.main) if outcome.job == id]
     assert (await rig.job(id)).state is State.CANCELLED
 
 

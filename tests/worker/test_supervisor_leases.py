@@ -123,7 +123,7 @@ async def test_an_outcome_left_is_settled_and_is_no_crash(rig, clock):
     worker = await joined(rig.engine)
     await claim(rig.engine, worker=worker, want=2)
     error = ErrorRecord(attempt=1, at=0.0, kind="timeout", message="too long")
-    failed = Outcome(job=ids[0], attempt=1, kind=OutcomeKind.FAILED, reason="timeout", error=error)
+    failed = Outcome(job=ids[0], claim=1, kind=OutcomeKind.FAILED, reason="timeout", error=error)
     rig.leases.clean_up(rig.dead(worker, failed, code=0))
     await clock.settle()
     assert await rig.state_of(*ids) == [(State.FAILED, 1, 0), (State.READY, 0, 1)]
@@ -147,7 +147,7 @@ async def test_an_outcome_left_that_the_store_refuses_does_not_keep_the_rest(rig
     ids = await enqueue_jobs(rig.engine, 1)
     worker = await joined(rig.engine)
     await claim(rig.engine, worker=worker)
-    bad = Outcome(job=ids[0], attempt=1, kind=OutcomeKind.FAILED)
+    bad = Outcome(job=ids[0], claim=1, kind=OutcomeKind.FAILED)
     rig.theirs.fail("exchange", ItemRefused("memory", "no"))
     rig.leases.clean_up(rig.dead(worker, bad))
     await clock.settle()

@@ -260,7 +260,7 @@ async def test_a_machine_without_room_for_a_process_is_asked_again_later(owner, 
 
 async def test_the_last_words_of_a_dead_process_are_heard(owner, clock):
     await serving(owner)
-    done = Outcome(job="j", attempt=2, kind=OutcomeKind.FAILED)
+    done = Outcome(job="j", claim=2, kind=OutcomeKind.FAILED)
     process = owner.last
     process.whispers(SettleAfterDeath("w1", (done,)))
     process.dies()

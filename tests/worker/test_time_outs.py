@@ -343,7 +343,7 @@ async def test_ten_thousand_timeouts_at_the_instant_of_success_have_one_outcome_
     await asyncio.wait_for(worker.run(until_empty=True), 100)
     jobs = await rig.engine.get(ids)
     outcomes = Counter(
-        (outcome.job, outcome.attempt)
+        (outcome.job, outcome.claim)
         for handle in rig.handles
         for ask in handle.asks
         for outcome in ask.outcomes

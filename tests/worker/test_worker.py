@@ -240,7 +240,7 @@ async def test_who_runs_until_empty_looks_soon_whether_others_are_done(rig):
     assert len(waits) > 5
     assert waits == sorted(waits)
     assert waits[0] < 0.1 < 0.5 < waits[-1]
-    done = Outcome(job=job.id, attempt=job.attempt, kind=OutcomeKind.SUCCEEDED)
+    done = Outcome(job=job.id, claim=job.claim, kind=OutcomeKind.SUCCEEDED)
     await rig.engine.exchange(Ask(worker=other, outcomes=(done,)))
     await rig.over(run)
     assert (await rig.job(theirs)).state is State.SUCCEEDED

@@ -124,6 +124,10 @@ class OutcomeKind(StrEnum):
     """Its process died, and its worker lives to tell."""
 
 
+KEEP: Final = 7 * 86400.0
+"""Seconds for which a job that has ended is kept, unless its draft says otherwise."""
+
+
 class Verdict(StrEnum):
     """What the engine answers to one outcome."""
 
@@ -172,6 +176,10 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tags: tuple[str, ...] = ()
     correlation_id: str | None = None
     enqueued_by: str = ""
+    meta: bytes | None = None
+    """A JSON object that travels with the job."""
+    keep: float = KEEP
+    """Seconds for which the job is kept after its end."""
 
 
 class DraftBatch(Sequence[Draft]):
@@ -221,6 +229,9 @@ def payloads_of(drafts: Sequence[Draft]) -> Sequence[bytes]:
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One stored run of a task.
 
+    ``claim`` counts every hand-out to a worker: with the id and ``worker`` it is the fence.
+    ``attempt`` is the number of the attempt that runs, or how many there were: a claim that was
+    given back or rescued before its start is none.
     ``worker`` runs the attempt, or has settled the last one; a rescue clears it.
     ``started`` is false while a claimed job only waits in its worker's hands. ``revision`` grows
     with every change but a start and progress, so that a change can be made to the job that was
@@ -244,6 +255,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     seq: int = 0
     run_at: float | None = None
     expires_at: float | None = None
+    claim: int = 0
     attempt: int = 0
     failures: int = 0
     crashes: int = 0
@@ -266,6 +278,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     note: str | None = None
     errors: tuple[ErrorRecord, ...] = ()
     revision: int = 0
+    meta: bytes | None = None
+    """A JSON object that its caller gave it."""
+    checkpoint: bytes | None = None
+    """What an attempt has saved for the next one, as JSON."""
+    keep: float = KEEP
+    """Seconds for which it is kept after its end."""
 
     @property
     def order(self) -> tuple[int, float, int]:
@@ -282,7 +300,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one attempt ended as, in the words of its worker."""
 
     job: str
-    attempt: int
+    claim: int
     kind: OutcomeKind
     result: bytes | None = None
     delay: float = 0.0
@@ -290,6 +308,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: ErrorRecord | None = None
     hold: Hold | None = None
     hold_cause: str | None = None
+    has_begun: bool = True
+    """False: the job is given back before its handler was called, so this was no attempt."""
     is_settled: bool = False
     """The job has ended already, in the transaction of its effects: this only tells of it."""
 

@@ -5,6 +5,7 @@ Engines add what only a store can know: tickets, revisions, unique keys, the led
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final, assert_never
 
 from msgspec.structs import replace
@@ -62,6 +63,8 @@ def born(draft: Draft, now: float) -> Job:
         name=draft.name,
         tags=draft.tags,
         correlation_id=draft.correlation_id,
+        meta=draft.meta,
+        keep=draft.keep,
     )
 
 
@@ -95,6 +98,7 @@ def claimed(job: Job, worker: str, now: float, *, starts: bool) -> Job:
     return replace(
         job,
         state=step(job, Change.CLAIM),
+        claim=job.claim + 1,
         attempt=job.attempt + 1,
         worker=worker,
         started=job.at_most_once or (not is_suspect and (starts or job.rescues > 0)),
@@ -102,6 +106,17 @@ def claimed(job: Job, worker: str, now: float, *, starts: bool) -> Job:
         progress=None,
         note=None,
     )
+
+
+def reported(job: Job, fraction: float | None, note: str | None, checkpoint: bytes | None) -> Job:
+    """Its attempt has come so far; what it saved before stays unless there is something new."""
+    saved = job.checkpoint if checkpoint is None else checkpoint
+    return replace(job, progress=fraction, note=note, checkpoint=saved)
+
+
+def forget_at(job: Job) -> float:
+    """The instant after which the job may be deleted; infinite while it has not ended."""
+    return inf if job.finished_at is None else job.finished_at + job.keep
 
 
 def settled(job: Job, outcome: Outcome, now: float) -> Job:
@@ -149,6 +164,7 @@ def settled(job: Job, outcome: Outcome, now: float) -> Job:
             return replace(
                 job,
                 state=step(job, Change.RELEASE),
+                attempt=job.attempt - (not outcome.has_begun),
                 hold=outcome.hold,
                 hold_cause=outcome.hold_cause,
                 hold_until=now + outcome.delay if outcome.hold and outcome.delay else None,
@@ -180,7 +196,7 @@ def rescued(job: Job, now: float) -> Job:
     if not job.started:
         if job.crashes and job.rescues >= RESCUE_LIMIT:
             return _ended(job, Change.ABANDON, f"{job.rescues} workers died while they had it", now)
-        return replace(job, state=step(job, Change.RESCUE))
+        return replace(job, state=step(job, Change.RESCUE), attempt=job.attempt - 1)
     error = ErrorRecord(
         attempt=job.attempt,
         at=now,

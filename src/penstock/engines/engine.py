@@ -11,7 +11,7 @@ The laws, each from a failure that was reproduced:
 1.  ``exchange`` is one round trip but several steps, each seeing the one before: settle, free what
     that unblocks, promote, place, count, claim. Any claimer promotes; the leader only backs it up.
     A worker may want only what is urgent enough (``least_urgent``).
-2.  The fence is (job, attempt, worker). An outcome repeated by its owner is *done*, any other
+2.  The fence is (job, claim, worker). An outcome repeated by its owner is *done*, any other
     mismatch is *stale*. Without its lease a worker gets ``LeaseLost`` and nothing is written.
 3.  A lost reply loses nothing: ``held`` tells a worker what it was given, so no claimed job
     depends on its process dying to be found.
@@ -61,7 +61,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from penstock.clock import Clock
-from penstock.core.job import Draft, Job, Verdict
+from penstock.core.job import Draft, Job
 from penstock.engines.records import (
     Ask,
     Cell,
@@ -77,7 +77,6 @@ from penstock.engines.records import (
     Purged,
     QueueSettings,
     Receipt,
-    Report,
     Rewrite,
     Rewritten,
     Running,
@@ -189,8 +188,9 @@ class Engine(ABC):
     async def exchange(self, ask: Ask) -> Exchange:
         """Settle a worker's outcomes, then give it up to ``want`` jobs.
 
-        Atomic: the whole turn, in this order: mark what has ``begun``; settle each outcome inside
-        the fence (see ``penstock.core.lifecycle.settled``); expire and promote what is due, at most
+        Atomic: the whole turn, in this order: mark what has ``begun``; store the reports; settle
+        each outcome inside the fence (see ``penstock.core.lifecycle.settled``); expire and promote
+        what is due, at most
         ``PROMOTE_BATCH`` of each; place what waits unplaced; claim. A queue that is paused, or
         whose ``max_running`` attempts run, gives nothing; counting and claiming cannot be overtaken
         by another claimer.
@@ -215,13 +215,6 @@ class Engine(ABC):
         """Return every job that ``worker`` has and has not settled, in contract order.
 
         On failure: ``LeaseLost`` if the worker is not known.
-        """
-
-    @abstractmethod
-    async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
-        """Store how far attempts have come; one verdict each. Idempotent.
-
-        On failure: reports from outside the fence are *stale* and change nothing.
         """
 
     # --- control -------------------------------------------------------------------------------
@@ -279,8 +272,8 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    async def prune(self, keep: float, limit: int) -> Pruned:
-        """Delete up to ``limit`` jobs that ended more than ``keep`` seconds ago, and likewise ids
+    async def prune(self, limit: int) -> Pruned:
+        """Delete up to ``limit`` jobs that ended longer ago than they are kept, and likewise ids
         and unique keys and cells whose time is over; clear away what jobs that moved on have left,
         where the store would do so too late by itself. Idempotent.
 

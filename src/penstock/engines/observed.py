@@ -8,7 +8,7 @@ been committed and only its reply lost. It is safe for all verbs that only read,
 | open, migrate                          | they end in the same place                             |
 | listen                                 | it sleeps for the time that is left                    |
 | enqueue                                | the same id is the same job; see ``ours``              |
-| join, leave, progress, set_queue       | the second call changes nothing                        |
+| join, leave, set_queue                 | the second call changes nothing                        |
 | beat                                   | one beat more shows the same                           |
 | exchange, want = 0                     | an outcome repeated by its owner is *done*             |
 | rewrite                                | it compares revisions; what the lost try changed is    |
@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from penstock.core.job import Draft, Job, Verdict
+from penstock.core.job import Draft, Job
 from penstock.engines.engine import Engine, Inlet
 from penstock.engines.publisher import Publisher
 from penstock.engines.records import (
@@ -34,7 +34,6 @@ from penstock.engines.records import (
     Exchange,
     News,
     Receipt,
-    Report,
     Rewrite,
     Rewritten,
     WorkerInfo,
@@ -184,11 +183,6 @@ class Observed(EngineWrapper):
         jobs = await super().held(worker)
         self._publish.held(jobs)
         return jobs
-
-    async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
-        verdicts = await super().progress(worker, reports)
-        self._publish.reported(worker, reports, verdicts)
-        return verdicts
 
     async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
         answers = await super().rewrite(rewrites)

@@ -16,7 +16,6 @@ from penstock.engines.records import (
     Ask,
     Exchange,
     Receipt,
-    Report,
     Rewrite,
     Rewritten,
     WorkerInfo,
@@ -72,10 +71,11 @@ class _Claim(NamedTuple):
     task: str | None
     queue: str | None
     correlation_id: str | None
+    attempt: int | None
     seen_at: float | None
 
 
-_UNKNOWN: Final = _Claim(None, None, None, None, None)
+_UNKNOWN: Final = _Claim(None, None, None, None, None, None)
 
 
 class Publisher:
@@ -115,11 +115,11 @@ class Publisher:
             return
         for outcome, verdict in zip(ask.outcomes, answer.verdicts, strict=False):
             if verdict is not Verdict.LATER:
-                claim = self._claims.pop((outcome.job, outcome.attempt), _UNKNOWN)
+                claim = self._claims.pop((outcome.job, outcome.claim), _UNKNOWN)
                 if verdict is Verdict.DONE:
                     self._settled(ask.worker, outcome, claim, answer)
                 else:
-                    self._refused(ask.worker, outcome.job, outcome.attempt, outcome.kind, claim)
+                    self._refused(ask.worker, outcome, claim)
         for job in answer.jobs:
             self._claimed(job)
 
@@ -127,15 +127,8 @@ class Publisher:
         """A worker was told what it has: some of it by a reply that was lost."""
         if self._bus.wants(JobEvent):
             for job in jobs:
-                if (job.id, job.attempt) not in self._claims:
+                if (job.id, job.claim) not in self._claims:
                     self._claimed(job)
-
-    def reported(self, worker: str, reports: Sequence[Report], verdicts: Sequence[Verdict]) -> None:
-        """Progress was stored or refused."""
-        for report, verdict in zip(reports, verdicts, strict=False):
-            if verdict is Verdict.STALE:
-                claim = self._claims.get((report.job, report.attempt), _UNKNOWN)
-                self._refused(worker, report.job, report.attempt, "progress", claim)
 
     def rewritten(self, rewrites: Sequence[Rewrite], answers: Sequence[Rewritten]) -> None:
         """People or the leader have changed jobs."""
@@ -162,7 +155,7 @@ class Publisher:
 
     def _rescued(self, job: Job, about: Mapping[str, Any]) -> None:
         """The job was taken from a dead worker, and may have ended by it."""
-        self._claims.pop((job.id, job.attempt), None)
+        self._claims.pop((job.id, job.claim), None)
         crash = job.errors[-1] if job.errors and job.errors[-1].attempt == job.attempt else None
         worker = None if crash is None else crash.worker
         about = {**about, "attempt": job.attempt, "worker": worker}
@@ -172,8 +165,13 @@ class Publisher:
             self._publish(ending, **about, reason=job.reason, error=_sentence(crash))
 
     def _claimed(self, job: Job) -> None:
-        self._claims[job.id, job.attempt] = _Claim(
-            job.worker, job.task, job.queue, job.correlation_id, self._clock.monotonic()
+        self._claims[job.id, job.claim] = _Claim(
+            job.worker,
+            job.task,
+            job.queue,
+            job.correlation_id,
+            job.attempt,
+            self._clock.monotonic(),
         )
         if len(self._claims) > CLAIMS_KEPT:
             del self._claims[next(iter(self._claims))]
@@ -185,6 +183,7 @@ class Publisher:
             queue=job.queue,
             correlation_id=job.correlation_id,
             attempt=job.attempt,
+            claim=job.claim,
             worker=job.worker or "",
             waited=max(0.0, (job.claimed_at or due_at) - due_at),
             starts=job.started,
@@ -203,7 +202,8 @@ class Publisher:
             task=claim.task,
             queue=claim.queue,
             correlation_id=claim.correlation_id,
-            attempt=outcome.attempt,
+            attempt=claim.attempt,
+            claim=outcome.claim,
             worker=worker,
             duration=None if claim.seen_at is None else self._clock.monotonic() - claim.seen_at,
             reason=outcome.reason if overruled is None else overruled,
@@ -212,16 +212,16 @@ class Publisher:
             hold=outcome.hold if overruled is None else None,
         )
 
-    def _refused(self, worker: str, job: str, attempt: int, what: str, claim: _Claim) -> None:
+    def _refused(self, worker: str, outcome: Outcome, claim: _Claim) -> None:
         self._publish(
             Stale,
-            job=job,
+            job=outcome.job,
             task=claim.task,
             queue=claim.queue,
             correlation_id=claim.correlation_id,
-            attempt=attempt,
+            claim=outcome.claim,
             worker=worker,
-            outcome=what,
+            outcome=outcome.kind,
         )
 
     # --- processes and the store ---------------------------------------------------------------

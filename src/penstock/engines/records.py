@@ -61,6 +61,19 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     created: bool
     because: Literal["id", "unique"] | None = None
     """What was known already: the id, or the unique key."""
+    ticket: int = 0
+    """Its place in line, if it was created; 0: it was not."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """How far an attempt has come; from outside the fence it changes nothing."""
+
+    job: str
+    claim: int
+    fraction: float | None = None
+    note: str | None = None
+    checkpoint: bytes | None = None
+    """What to save for the next attempt; None: what was saved before stays."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +81,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     ``queues`` are in the order of this turn; the worker rotates them. Of up to ``want`` jobs the
     first ``slots`` start at once, the rest wait in the worker's hands; ``begun`` names those of
-    earlier turns that have started since, as (job, attempt). Jobs of the tasks in ``avoid`` are
+    earlier turns that have started since, as (job, claim); ``reports`` tell how far attempts have
+    come, and count before the outcomes. Jobs of the tasks in ``avoid`` are
     passed over, and so are those whose priority number is greater than ``least_urgent``, if it is
     given. Cancellations of the jobs in ``told`` are known to the worker already.
     """
@@ -79,6 +93,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 0
     outcomes: tuple[Outcome, ...] = ()
     begun: tuple[tuple[str, int], ...] = ()
+    reports: tuple[Report, ...] = ()
     avoid: frozenset[str] = frozenset()
     least_urgent: int | None = None
     told: frozenset[str] = frozenset()
@@ -106,15 +121,6 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 def reasons(ended: Mapping[str, Job], state: State) -> dict[str, str]:
     """Why those of these jobs that ended in ``state`` did so, by their ids."""
     return {id: job.reason or "" for id, job in ended.items() if job.state is state}
-
-
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """How far an attempt has come."""
-
-    job: str
-    attempt: int
-    fraction: float | None = None
-    note: str | None = None
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):

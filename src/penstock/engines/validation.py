@@ -25,7 +25,9 @@ def check_drafts(name: str, drafts: Iterable[Draft]) -> None:
         run_at = 0.0 if draft.run_at is None else draft.run_at
         expires_in = 0.0 if draft.expires_in is None else draft.expires_in
         # A sum is finite only if all of it is; huge values that are finite may still overflow it.
-        if not isfinite(draft.delay + run_at + expires_in + draft.remember + draft.unique_for):
+        if not isfinite(
+            draft.delay + run_at + expires_in + draft.remember + draft.unique_for + draft.keep
+        ):
             raise ItemRefused(name, f"job {draft.id!r} has a time that is not a finite number")
         if draft.priority not in INTEGERS:
             raise ItemRefused(name, f"priority {draft.priority} has more than 64 bits")
@@ -46,6 +48,7 @@ def check_reports(name: str, reports: Iterable[Report]) -> None:
     for report in reports:
         if report.fraction is not None and not isfinite(report.fraction):
             raise ItemRefused(name, f"job {report.job!r} has come {report.fraction} far")
+        check_given(name, report.note)
 
 
 def check_given(name: str, given: object) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ParamSpec, TypeVar
 
-from penstock.core.job import Draft, Job, Verdict
+from penstock.core.job import Draft, Job
 from penstock.engines.engine import Engine
 from penstock.engines.records import (
     Ask,
@@ -26,7 +26,6 @@ from penstock.engines.records import (
     Purged,
     QueueSettings,
     Receipt,
-    Report,
     Rewrite,
     Rewritten,
     Running,
@@ -102,9 +101,6 @@ class EngineWrapper(Engine):
     async def held(self, worker: str) -> list[Job]:
         return await self._call("held", self.inner.held, worker)
 
-    async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
-        return await self._call("progress", self.inner.progress, worker, reports)
-
     # --- control -------------------------------------------------------------------------------
 
     async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
@@ -127,8 +123,8 @@ class EngineWrapper(Engine):
     async def end_leases(self, dead: Sequence[Sighting]) -> list[str]:
         return await self._call("end_leases", self.inner.end_leases, dead)
 
-    async def prune(self, keep: float, limit: int) -> Pruned:
-        return await self._call("prune", self.inner.prune, keep, limit)
+    async def prune(self, limit: int) -> Pruned:
+        return await self._call("prune", self.inner.prune, limit)
 
     async def mend(self, *, rehearse: bool = False) -> Mended:
         return await self._call("mend", self.inner.mend, rehearse=rehearse)

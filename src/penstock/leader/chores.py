@@ -46,7 +46,7 @@ class Chore:
     timeout: float = 60.0
 
 
-def all_chores(keep_finished: float, every: float = EVERY, batch: int = BATCH) -> list[Chore]:
+def all_chores(every: float = EVERY, batch: int = BATCH) -> list[Chore]:
     """Every duty of a leader but the rescue. Due jobs are promoted by claims as well; the leader
     does it for queues that no worker claims from just now.
     """
@@ -55,7 +55,7 @@ def all_chores(keep_finished: float, every: float = EVERY, batch: int = BATCH) -
         return await promote(engine, batch)
 
     async def prune_old(engine: Engine) -> float:
-        return await prune(engine, keep_finished, batch)
+        return await prune(engine, batch)
 
     return [
         Chore("promote", promote_due, every, timeout=15.0),
@@ -72,9 +72,9 @@ async def promote(engine: Engine, batch: int = BATCH) -> float:
     return inf if promoted.due_in is None else max(promoted.due_in, SHORTEST)
 
 
-async def prune(engine: Engine, keep: float, batch: int = BATCH) -> float:
-    """Delete what ended more than ``keep`` seconds ago."""
-    pruned = await engine.prune(keep, batch)
+async def prune(engine: Engine, batch: int = BATCH) -> float:
+    """Delete what ended longer ago than it is kept."""
+    pruned = await engine.prune(batch)
     if max(pruned.jobs, pruned.ids, pruned.keys) >= batch:
         return 0.1
     return inf if pruned.again_in is None else pruned.again_in

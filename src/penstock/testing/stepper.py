@@ -120,8 +120,9 @@ class Stepper:
             await self._settle(
                 Outcome(
                     job=job.id,
-                    attempt=job.attempt,
+                    claim=job.claim,
                     kind=OutcomeKind.RELEASED,
+                    has_begun=False,
                     hold=Hold.UNKNOWN_TASK,
                     hold_cause=job.task,
                 )
@@ -155,8 +156,8 @@ class Stepper:
         return Run(await self._now_of(job), outcome.kind, at, failure, injected.is_asked_for)
 
     async def give_back(self, attempt: Attempt) -> None:
-        """Release an attempt that has not started."""
-        await self._settle(attempt.outcome(OutcomeKind.RELEASED))
+        """Release a job whose attempt has not started."""
+        await self._settle(replace(attempt.outcome(OutcomeKind.RELEASED), has_begun=False))
 
     async def rescue(self) -> None:
         """Take the jobs of workers that died a lease ago."""
@@ -180,7 +181,7 @@ class Stepper:
     async def _report(self, attempt: Attempt) -> None:
         report = attempt.context.take_report()
         if report is not None:
-            await self._engine.progress(self.worker, [report])
+            await self._engine.exchange(Ask(worker=self.worker, reports=(report,)))
 
     async def _settle(self, outcome: Outcome) -> None:
         if outcome.is_settled:

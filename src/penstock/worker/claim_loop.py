@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from math import inf
 from random import random
 from typing import Final
 
 from penstock.clock import Clock
-from penstock.core.job import Hold, State, Verdict
-from penstock.engines.batcher import halved
+from penstock.core.job import Hold, State
 from penstock.engines.engine import Engine
-from penstock.engines.records import Ask, Filter, Report
+from penstock.engines.records import Ask, Filter
 from penstock.engines.retrying import Backoff
 from penstock.engines.waiting import WorkWaiter
 from penstock.errors import EngineClosed, EngineError, LeaseLost
@@ -43,7 +42,7 @@ RECHECK: Final = 0.004
 """Seconds after which it is estimated again how much there is to do, meanwhile."""
 
 FLUSH_EVERY: Final = 0.5
-"""Seconds between two flushes of progress reports."""
+"""Seconds between two looks at what handlers have reported."""
 
 FORGET_UNKNOWN: Final = 60.0
 """Seconds after which jobs of unknown tasks are looked at again."""
@@ -57,7 +56,7 @@ SOONEST: Final = 0.005
 LOCKED: Final = 0.02
 """Seconds to leave a locked row alone."""
 
-SOON: Final = frozenset({None, Hold.UNPLACED, Hold.LIMIT, Hold.RATE})
+SOON: Final = frozenset({None, Hold.LIMIT, Hold.RATE})
 """Holds that end by themselves while work goes on."""
 
 
@@ -137,7 +136,7 @@ class ClaimLoop:
         """Exchange if there is a use for it; else sleep until there may be."""
         await self._gather()
         self._wake.clear()
-        await self._maintain()
+        self._maintain()
         is_uneven = not self._has_more and self._dispatcher.planner.is_half_full
         demand = self._dispatcher.demand(may_skip=self._skips.may_skip(is_uneven=is_uneven))
         ask = self._ask(demand)
@@ -161,7 +160,7 @@ class ClaimLoop:
             self._least_urgent = demand.least_urgent
             self._has_more = True
         may_claim = (self._has_more and ask.want) or demand.skipped_kinds
-        has_news = ask.outcomes or self._inflight.is_announcing
+        has_news = ask.outcomes or ask.reports or self._inflight.is_announcing
         return bool(has_news or may_claim or not self._waiter.has_looked_for(ask))
 
     async def _gather(self) -> None:
@@ -190,6 +189,7 @@ class ClaimLoop:
             slots=min(demand.slots, most),
             outcomes=self._inflight.outgoing(most),
             begun=self._inflight.begun(),
+            reports=self._inflight.reports(most),
             avoid=self._dispatcher.planner.avoid(demand),
             told=self._inflight.told,
             least_urgent=demand.least_urgent,
@@ -260,7 +260,7 @@ class ClaimLoop:
         if error is not None:
             raise error
 
-    async def _maintain(self) -> None:
+    def _maintain(self) -> None:
         now = self._clock.monotonic()
         if now - self._tidied_at >= self._patience / 4:
             self._tidied_at = now
@@ -270,22 +270,7 @@ class ClaimLoop:
             self._dispatcher.planner.unknown.clear()
         if now - self._flushed_at >= FLUSH_EVERY:
             self._flushed_at = now
-            await self._flush()
-
-    async def _flush(self) -> None:
-        """Send the progress that handlers reported; only what cannot be stored is dropped."""
-        worker, most = self._lease.worker, self._engine.traits.max_batch
-
-        async def send(reports: Sequence[Report]) -> Sequence[Verdict]:
-            return await self._engine.progress(worker, reports)
-
-        reports = self._dispatcher.reports()
-        try:
-            for first in range(0, len(reports), most):
-                await halved(send, reports[first : first + most])
-        except EngineError:
-            self._dispatcher.resend_reports()
-            raise
+            self._inflight.collect_reports()
 
 
 async def nothing_left(engine: Engine, queues: Collection[str]) -> bool:

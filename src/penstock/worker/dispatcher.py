@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from penstock.clock import Clock
 from penstock.core.job import SUCCEEDED, Hold, Job, Outcome, OutcomeKind, Verdict
 from penstock.core.spec import KINDS, Kind, Spec
-from penstock.engines.records import Report
 from penstock.worker.async_pool import AsyncPool
 from penstock.worker.child.find_task import NotImportable, locate
 from penstock.worker.deadlines import Deadlines
@@ -359,29 +360,18 @@ class Dispatcher:
         """What has not started and waits for a slot of the loop or a thread; any thread may ask."""
         return [attempt for pool in self._by_kind.values() for attempt in pool.waiting]
 
-    # --- progress ------------------------------------------------------------------------------
-
-    def reports(self) -> list[Report]:
-        """What handlers have reported since the last time."""
-        found = (attempt.context.take_report() for attempt in self.inflight)
-        return [report for report in found if report is not None]
-
-    def resend_reports(self) -> None:
-        """The reports did not arrive."""
-        for attempt in self.inflight:
-            attempt.context.resend()
-
 
 def released(attempt: Attempt, reason: str) -> Outcome:
-    """The outcome of an attempt that has not started."""
-    return attempt.outcome(OutcomeKind.RELEASED, reason)
+    """The outcome of a job whose attempt has not started."""
+    return replace(attempt.outcome(OutcomeKind.RELEASED, reason), has_begun=False)
 
 
 def _held(job: Job, hold: Hold, cause: str, delay: float = 0.0) -> Outcome:
     return Outcome(
         job=job.id,
-        attempt=job.attempt,
+        claim=job.claim,
         kind=OutcomeKind.RELEASED,
+        has_begun=False,
         hold=hold,
         hold_cause=cause,
         delay=delay,

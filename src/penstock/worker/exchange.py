@@ -32,7 +32,7 @@ from penstock.core.job import Outcome, OutcomeKind, Verdict
 from penstock.core.spec import Spec
 from penstock.engines.batcher import halved
 from penstock.engines.engine import Engine
-from penstock.engines.records import Ask, Exchange, WorkerInfo
+from penstock.engines.records import Ask, Exchange, Report, WorkerInfo
 from penstock.errors import ItemRefused
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.error_record import storable
@@ -120,6 +120,7 @@ class Exchanger:
 
     def _judged(self, ask: Ask, reply: Exchange) -> None:
         self._log.available()
+        self._inflight.stored(ask.reports)
         if self._inflight.reported(ask.begun):
             self._dispatcher.pump()
         if stale := self._inflight.answered(ask.outcomes, reply.verdicts):
@@ -149,6 +150,7 @@ class Exchanger:
             worker=worker,
             outcomes=self._inflight.outgoing(self._engine.traits.max_batch),
             begun=self._inflight.begun(),
+            reports=self._inflight.reports(self._engine.traits.max_batch),
             told=self._inflight.told,
         )
         if ask.outcomes:
@@ -178,6 +180,13 @@ class Exchanger:
             self._judged(piece, reply)
             return reply.verdicts
 
+        async def report(reports: Sequence[Report]) -> Sequence[None]:
+            piece = Ask(worker=ask.worker, reports=tuple(reports), begun=ask.begun, told=ask.told)
+            self._judged(piece, await self._engine.exchange(piece))
+            return [None] * len(reports)
+
+        await halved(report, ask.reports)
+        self._inflight.stored(ask.reports)  # one that cannot be is dropped
         answers = await halved(settle, ask.outcomes)
         for outcome, answer in zip(ask.outcomes, answers, strict=True):
             if isinstance(answer, ItemRefused):
@@ -208,7 +217,7 @@ def worker_info(id: str, specs: Mapping[str, Spec], settings: WorkerSettings) ->
 
 def _plainer(outcome: Outcome, refusal: ItemRefused) -> Outcome | None:
     """What to say instead of something that cannot be stored; None: there is nothing plainer."""
-    failed = Outcome(job=outcome.job, attempt=outcome.attempt, kind=OutcomeKind.FAILED)
+    failed = Outcome(job=outcome.job, claim=outcome.claim, kind=OutcomeKind.FAILED)
     if outcome == failed:
         return None
     if outcome.kind is OutcomeKind.FAILED and (outcome.reason or "").startswith(UNSTORABLE):

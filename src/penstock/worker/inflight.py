@@ -1,7 +1,7 @@
-"""What a worker has in flight: attempts not yet ended, and outcomes not yet settled.
+"""What a worker has in flight: attempts not yet ended, reports and outcomes not yet stored.
 
-Every job that the store gave this worker is in exactly one of the two until the store has answered
-for its outcome. That is what ``held`` is compared with after a lost reply (law 3).
+Every job that the store gave this worker is an attempt or has an outcome here until the store has
+answered for its outcome. That is what ``held`` is compared with after a lost reply (law 3).
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from itertools import islice
 from penstock.context import REAL, Context
 from penstock.core.job import Job, Outcome, OutcomeKind, Verdict
 from penstock.core.spec import Spec
+from penstock.engines.records import Report
 from penstock.worker.interrupt import NEVER, InterruptGuard
 from penstock.worker.pool import Pool
 
 Key = tuple[str, int]
-"""A job and its attempt: with the worker's id, the fence."""
+"""A job and its claim: with the worker's id, the fence."""
 
 
 class Ending(Enum):
@@ -70,7 +71,7 @@ class Attempt:
     ) -> None:
         self.job = job
         self.spec = spec
-        self.key: Key = (job.id, job.attempt)
+        self.key: Key = (job.id, job.claim)
         self.context = Context(job, monotonic)
         self.number = number
         """Its place among all that this worker claimed."""
@@ -141,7 +142,7 @@ class Attempt:
 
     def outcome(self, kind: OutcomeKind, reason: str | None = None) -> Outcome:
         """The plain outcome of this attempt."""
-        return Outcome(job=self.job.id, attempt=self.job.attempt, kind=kind, reason=reason)
+        return Outcome(job=self.job.id, claim=self.job.claim, kind=kind, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +156,13 @@ class Difference:
 
 
 class Inflight:
-    """Attempts and outcomes by (job, attempt). Belongs to the worker's loop."""
+    """Attempts, outcomes and reports by (job, claim). Belongs to the worker's loop."""
 
     def __init__(self, monotonic: Callable[[], float] = REAL.monotonic) -> None:
         self._monotonic = monotonic
         self._attempts: dict[Key, Attempt] = {}
         self._outcomes: dict[Key, Outcome] = {}
+        self._reports: dict[Key, Report] = {}
         self._told: set[str] = set()
         self._announced: Attempt | None = None
         self._taken = 0
@@ -201,13 +203,14 @@ class Inflight:
             return False
         if self._told:
             self._told.discard(key[0])
+        self._collect(attempt)
         if outcome is not None:
             self._outcomes[key] = outcome
         return True
 
     def add(self, outcome: Outcome) -> None:
         """Keep the outcome of a job that never became an attempt."""
-        self._outcomes[outcome.job, outcome.attempt] = outcome
+        self._outcomes[outcome.job, outcome.claim] = outcome
 
     def replace(self, outcome: Outcome, by: Outcome | None) -> None:
         """Say something else in place of an outcome, or nothing."""
@@ -216,10 +219,10 @@ class Inflight:
 
     def is_waiting_for(self, outcomes: Sequence[Outcome]) -> bool:
         """One of these outcomes is still to be settled."""
-        return any((outcome.job, outcome.attempt) in self._outcomes for outcome in outcomes)
+        return any((outcome.job, outcome.claim) in self._outcomes for outcome in outcomes)
 
     def _forget(self, outcome: Outcome) -> bool:
-        return self._outcomes.pop((outcome.job, outcome.attempt), None) is not None
+        return self._outcomes.pop((outcome.job, outcome.claim), None) is not None
 
     def find(self, ids: Iterable[str]) -> list[Attempt]:
         """The attempts of these jobs."""
@@ -231,6 +234,7 @@ class Inflight:
         forgotten = list(self)
         self._attempts.clear()
         self._outcomes.clear()
+        self._reports.clear()
         self._told.clear()
         return forgotten
 
@@ -239,7 +243,7 @@ class Inflight:
 
         A job whose outcome waits to be settled is known; the verdict on it decides.
         """
-        theirs = {(job.id, job.attempt): job for job in held}
+        theirs = {(job.id, job.claim): job for job in held}
         return Difference(
             [
                 job
@@ -263,6 +267,25 @@ class Inflight:
                 self._forget(outcome)
                 stale += verdict is Verdict.STALE
         return stale
+
+    def collect_reports(self) -> None:
+        """Take what handlers have reported since the last time; the next exchange sends it."""
+        for attempt in self._attempts.values():
+            self._collect(attempt)
+
+    def _collect(self, attempt: Attempt) -> None:
+        if (report := attempt.context.take_report()) is not None:
+            self._reports[attempt.key] = report
+
+    def reports(self, limit: int) -> tuple[Report, ...]:
+        """The reports to send."""
+        return tuple(islice(self._reports.values(), limit)) if self._reports else ()
+
+    def stored(self, reports: Iterable[Report]) -> None:
+        """The store has these reports; one that came meanwhile stays to be sent."""
+        for report in reports:
+            if self._reports.get((report.job, report.claim)) is report:
+                del self._reports[report.job, report.claim]
 
     def begun(self) -> tuple[Key, ...]:
         """The attempts that have started, or are about to, and of which the store does not know."""

@@ -187,7 +187,7 @@ class Runner:
             result = spec.signature.encode_result(value, spec.max_result)
         except BaseException as error:
             return self._failed(attempt, error)
-        return Outcome(job=job.id, attempt=job.attempt, kind=SUCCEEDED, result=result)
+        return Outcome(job=job.id, claim=job.claim, kind=SUCCEEDED, result=result)
 
     def _raised(
         self, attempt: Attempt, error: BaseException, ending: Ending | None
@@ -206,7 +206,7 @@ class Runner:
             case Snooze():
                 return Outcome(
                     job=attempt.job.id,
-                    attempt=attempt.job.attempt,
+                    claim=attempt.job.claim,
                     kind=OutcomeKind.SNOOZE,
                     delay=error.delay,
                     reason=message_of(error) or None,
@@ -262,7 +262,7 @@ class Runner:
         record = error_record(error, job, self._now(), self._worker())
         return Outcome(
             job=job.id,
-            attempt=job.attempt,
+            claim=job.claim,
             kind=kind,
             reason=_said(error, record),
             delay=delay,

@@ -12,7 +12,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from penstock.clock import Clock, SystemClock
 from penstock.core.finding import Finding, Level
-from penstock.core.job import Draft, Job, Verdict
+from penstock.core.job import Draft, Job
 from penstock.engines.engine import Engine
 from penstock.engines.memory import reads
 from penstock.engines.memory.store import NAME, MemoryStore
@@ -31,7 +31,6 @@ from penstock.engines.records import (
     Purged,
     QueueSettings,
     Receipt,
-    Report,
     Rewrite,
     Rewritten,
     Running,
@@ -114,9 +113,6 @@ class MemoryEngine(Engine):
     async def held(self, worker: str) -> list[Job]:
         return self._step(reads.held, worker)
 
-    async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
-        return self._step(MemoryStore.progress, worker, reports)
-
     # --- control -------------------------------------------------------------------------------
 
     async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
@@ -139,8 +135,8 @@ class MemoryEngine(Engine):
     async def end_leases(self, dead: Sequence[Sighting]) -> list[str]:
         return self._step(MemoryStore.end_leases, dead)
 
-    async def prune(self, keep: float, limit: int) -> Pruned:
-        return self._step(MemoryStore.prune, keep, limit, self.clock.now())
+    async def prune(self, limit: int) -> Pruned:
+        return self._step(MemoryStore.prune, limit, self.clock.now())
 
     async def mend(self, *, rehearse: bool = False) -> Mended:
         return self._step(MemoryStore.mend, self.clock.now(), rehearse=rehearse)

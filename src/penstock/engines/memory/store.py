@@ -63,7 +63,8 @@ class MemoryStore:
         self.jobs = self.queues.jobs
         self.settings = self.queues.settings
         self.workers: dict[str, WorkerInfo] = {}
-        self.ledger: dict[str, float] = {}
+        self.ledger: dict[str, tuple[float, str]] = {}
+        """Ids that must not be used twice: until when, and for a job of which task."""
         self.keys = UniqueKeys()
         self.places = FairPlaces()
         self.entered: dict[str, int] = {}
@@ -121,7 +122,7 @@ class MemoryStore:
         return [self._enqueue(draft, now) for draft in drafts]
 
     def _enqueue(self, draft: Draft, now: float) -> Receipt:
-        is_in_ledger = draft.remember > 0 and self.ledger.get(draft.id, 0.0) > now
+        is_in_ledger = draft.remember > 0 and self._is_remembered(draft.id, now)
         if draft.id in self.jobs or is_in_ledger:
             return Receipt(draft.id, False, "id")
         if draft.unique is not None:
@@ -129,15 +130,19 @@ class MemoryStore:
             if owner is not None:
                 return Receipt(owner, False, "unique")
             self.keys.take(draft.unique, draft.id, now + draft.unique_for)
-        self._enter(draft.id, draft.remember, now)
-        self.put(self.ticketed(lifecycle.born(draft, now)))
-        return Receipt(draft.id, True)
+        self._enter(draft.id, draft.task, draft.remember, now)
+        job = self.put(self.ticketed(lifecycle.born(draft, now)))
+        return Receipt(draft.id, True, ticket=job.seq)
 
-    def _enter(self, id: str, remember: float, now: float) -> None:
+    def _enter(self, id: str, task: str, remember: float, now: float) -> None:
         if remember > 0:
-            self.ledger[id] = now + remember
+            self.ledger[id] = (now + remember, task)
         self._entries += 1
         self.entered[id] = self._entries
+
+    def _is_remembered(self, id: str, now: float) -> bool:
+        until, _ = self.ledger.get(id, (0.0, ""))
+        return until > now
 
     # --- work ----------------------------------------------------------------------------------
 
@@ -165,10 +170,15 @@ class MemoryStore:
         self.leased(ask.worker)
         check_outcomes(NAME, ask.outcomes)
         check_given(NAME, ask)
-        for id, attempt in ask.begun:
+        check_reports(NAME, ask.reports)
+        for id, claim in ask.begun:
             job = self.jobs.get(id)
-            if job and _inside_fence(job, attempt, ask.worker) and not job.started:
+            if job and _inside_fence(job, claim, ask.worker) and not job.started:
                 self.put_quietly(replace(job, started=True))
+        for report in ask.reports:
+            job = self.jobs.get(report.job)
+            if job and _inside_fence(job, report.claim, ask.worker):
+                self.put_quietly(_reported(job, report))
         overruled: dict[str, Job] = {}
         verdicts = tuple(
             self._settle(outcome, ask.worker, now, overruled) for outcome in ask.outcomes
@@ -191,11 +201,11 @@ class MemoryStore:
         job = self.jobs.get(outcome.job)
         if job is None:
             return Verdict.STALE
-        if not _inside_fence(job, outcome.attempt, worker):
+        if not _inside_fence(job, outcome.claim, worker):
             is_ended_by_owner = job.state is not State.RUNNING and (
-                (job.attempt, job.worker) == (outcome.attempt, worker)
+                (job.claim, job.worker) == (outcome.claim, worker)
             )
-            is_signed = self._signed.get(job.id) == (outcome.attempt, worker)
+            is_signed = self._signed.get(job.id) == (outcome.claim, worker)
             if is_ended_by_owner and lifecycle.overruled(outcome, job):
                 overruled[job.id] = job
             return Verdict.DONE if is_ended_by_owner or is_signed else Verdict.STALE
@@ -206,7 +216,7 @@ class MemoryStore:
         if lifecycle.overruled(outcome, after):
             overruled[job.id] = after
         if not after.state.is_final:
-            self._signed[job.id] = (outcome.attempt, worker)
+            self._signed[job.id] = (outcome.claim, worker)
         return Verdict.DONE
 
     def _wait_or_end(self, after: Job, now: float) -> Job:
@@ -232,19 +242,6 @@ class MemoryStore:
                 self.keys.give_back(job.unique, job.id, now)
             yield self.put(after)
 
-    def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
-        check_reports(NAME, reports)
-        if worker not in self.workers:
-            return [Verdict.STALE] * len(reports)
-        return [self._progress(worker, report) for report in reports]
-
-    def _progress(self, worker: str, report: Report) -> Verdict:
-        job = self.jobs.get(report.job)
-        if job is None or not _inside_fence(job, report.attempt, worker):
-            return Verdict.STALE
-        self.put_quietly(replace(job, progress=report.fraction, note=report.note))
-        return Verdict.DONE
-
     # --- control -------------------------------------------------------------------------------
 
     def rewrite(self, rewrites: Sequence[Rewrite], now: float) -> list[Rewritten]:
@@ -255,7 +252,7 @@ class MemoryStore:
         job = rewrite.job
         found = self.jobs.get(job.id)
         if rewrite.revision is None:
-            is_known = found is not None or self.ledger.get(job.id, 0.0) > now
+            is_known = found is not None or self._is_remembered(job.id, now)
         else:
             is_known = found is None or found.revision != rewrite.revision
         if is_known:
@@ -264,7 +261,7 @@ class MemoryStore:
         if owner is not None:
             return Rewritten(Verdict.STALE, found, owner)
         if rewrite.revision is None:
-            self._enter(job.id, rewrite.remember, now)
+            self._enter(job.id, job.task, rewrite.remember, now)
         takes_ticket = rewrite.revision is None or job.seq == lifecycle.NEW_TICKET
         return Rewritten(Verdict.DONE, self.put(self.ticketed(job) if takes_ticket else job))
 
@@ -343,17 +340,13 @@ class MemoryStore:
                 self.changes += 1
         return ended
 
-    def prune(self, keep: float, limit: int, now: float) -> Pruned:
+    def prune(self, limit: int, now: float) -> Pruned:
         limit = max(0, limit)
-        old = [
-            job
-            for job in self.jobs.values()
-            if job.finished_at is not None and job.finished_at < now - keep
-        ]
-        old.sort(key=lambda job: (job.finished_at, self.entered[job.id]))
+        old = [job for job in self.jobs.values() if lifecycle.forget_at(job) < now]
+        old.sort(key=lambda job: (lifecycle.forget_at(job), self.entered[job.id]))
         for job in old[:limit]:
             self._drop(job)
-        ids = [id for id, until in self.ledger.items() if until <= now][:limit]
+        ids = [id for id, (until, _) in self.ledger.items() if until <= now][:limit]
         for id in ids:
             del self.ledger[id]
         keys = self.keys.prune(limit, now)
@@ -477,5 +470,9 @@ def _unheld(job: Job, hold: Hold) -> Job:
     return replace(job, hold=None, hold_cause=None, hold_until=None)
 
 
-def _inside_fence(job: Job, attempt: int, worker: str) -> bool:
-    return job.state is State.RUNNING and job.attempt == attempt and job.worker == worker
+def _reported(job: Job, report: Report) -> Job:
+    return lifecycle.reported(job, report.fraction, report.note, report.checkpoint)
+
+
+def _inside_fence(job: Job, claim: int, worker: str) -> bool:
+    return job.state is State.RUNNING and job.claim == claim and job.worker == worker

@@ -30,12 +30,12 @@ from penstock.engines.postgres.bounds import Bounds, Ranges
 from penstock.engines.postgres.connection import Statement
 from penstock.engines.postgres.draft_columns import BETWEEN, is_list
 from penstock.engines.postgres.errors import LOCKED, NAME, NO_LEASE, named_errors, says
-from penstock.engines.postgres.rows import Row, can_be, texts
+from penstock.engines.postgres.rows import Row, can_be, texts, to_reports
 from penstock.engines.postgres.schema import placed
 from penstock.engines.postgres.transaction import SQL, Transactions
 from penstock.engines.postgres.wakeup import CHANGED, DONE, OTHER
 from penstock.engines.records import ANY_PRIORITY, Ask, Exchange, reasons
-from penstock.engines.validation import check_outcomes
+from penstock.engines.validation import check_outcomes, check_reports
 from penstock.errors import EngineBusy, EngineUnavailable, LeaseLost
 
 SOON: Final = 0.005
@@ -65,6 +65,7 @@ class Claimer:
     async def exchange(self, ask: Ask) -> Exchange:
         """See the contract."""
         check_outcomes(NAME, ask.outcomes)
+        check_reports(NAME, ask.reports)
         if len(self.ctids) > CTIDS_KEPT:
             self.ctids.clear()
         settled = [each for each in ask.outcomes if each.is_settled]
@@ -103,7 +104,8 @@ class Claimer:
         def wakes(rows: list[Row]) -> str:
             if settled or ask.outcomes:
                 return DONE
-            return OTHER if ask.begun or len(rows) > 1 else ""  # an idle worker changes nothing
+            has_changed = ask.begun or ask.reports or len(rows) > 1
+            return OTHER if has_changed else ""  # an idle worker changes nothing
 
         ranges = self._ranges(ask)
         with named_errors():
@@ -151,7 +153,7 @@ class Claimer:
         overruled: dict[str, Job] = {}
         ranges = self._ranges(ask)
         with named_errors():
-            values = to_exchange(replace(ask, begun=()), done, ranges)
+            values = to_exchange(replace(ask, begun=(), reports=()), done, ranges)
         verdicts, rows = await self._transactions.write(
             CHANGED,
             settle.settle_and_exchange,
@@ -261,6 +263,8 @@ class _Rest(msgspec.Struct, frozen=True, array_like=True):
     reason: str | None
     errors: tuple[ErrorRecord, ...]
     revision: int
+    meta: str | None
+    checkpoint: bytes | None
 
 
 _header = msgspec.json.Decoder(Header)
@@ -299,7 +303,7 @@ def to_done(outcomes: Sequence[Outcome], ctids: dict[str, str]) -> Done | None:
     ):
         return None
     tids = BETWEEN.join([ctids.pop(job, "(0,0)") for job in jobs])
-    return tids, ids, ",".join([str(each.attempt) for each in outcomes]), results
+    return tids, ids, ",".join([str(each.claim) for each in outcomes]), results
 
 
 def to_exchange(ask: Ask, done: Done, ranges: Ranges | None) -> list[bytes | None]:
@@ -310,7 +314,7 @@ def to_exchange(ask: Ask, done: Done, ranges: Ranges | None) -> list[bytes | Non
     begun: tuple[str | None, ...] = (None, None)
     known = [each for each in ask.begun if can_be(each[0]) and BETWEEN not in each[0]]
     if known:
-        begun = BETWEEN.join(id for id, _ in known), ",".join(str(attempt) for _, attempt in known)
+        begun = BETWEEN.join(id for id, _ in known), ",".join(str(claim) for _, claim in known)
     values = (
         ask.worker,
         *done,
@@ -323,6 +327,7 @@ def to_exchange(ask: Ask, done: Done, ranges: Ranges | None) -> list[bytes | Non
         *(ranges.arrays if ranges else ("{}",) * 5),
         ranges.lowered if ranges else "{}",
         ranges.sweeps if ranges else False,
+        to_reports(ask.reports) if ask.reports else None,
     )
     try:
         encoded = [None if value is None else _to_text(value).encode() for value in values]
@@ -343,10 +348,10 @@ def _quoted(word: str) -> str:
 
 def to_claimed(rows: Sequence[Row], worker: str, ctids: dict[str, str]) -> tuple[Header, list[Job]]:
     """Read what ``penstock.exchange`` returns; where the rows are is added to ``ctids``."""
-    header = _header.decode(rows[-1][12])
+    header = _header.decode(rows[-1][14])
     now, jobs = header.now, []
     for row in rows[:-1]:
-        _, ctid, id, task, payload, queue, priority, at, by, seq, attempt, started, rest = row
+        _, ctid, id, task, payload, queue, priority, at, by, seq, *nth, started, keep, rest = row
         ctids[id] = ctid
         job = Job(
             id=id,
@@ -358,8 +363,10 @@ def to_claimed(rows: Sequence[Row], worker: str, ctids: dict[str, str]) -> tuple
             enqueued_at=at,
             enqueued_by=by,
             seq=seq,
-            attempt=attempt,
+            claim=nth[0],
+            attempt=nth[1],
             started=started,
+            keep=keep,
             worker=worker,
             claimed_at=now,
             revision=1,
@@ -369,4 +376,6 @@ def to_claimed(rows: Sequence[Row], worker: str, ctids: dict[str, str]) -> tuple
 
 
 def _completed(job: Job, rest: _Rest) -> Job:
-    return replace(job, **{name: getattr(rest, name) for name in _Rest.__struct_fields__})
+    given = {name: getattr(rest, name) for name in _Rest.__struct_fields__}
+    given["meta"] = None if rest.meta is None else rest.meta.encode()
+    return replace(job, **given)

@@ -111,11 +111,11 @@ async def _rewrite(tx: Transaction, rewrite: Rewrite, stored: dict[str, Changed]
         if not await tx.change("adopt", (json_text(to_adopted(job, job.seq)),)):
             return Rewritten(Verdict.LATER)
         if rewrite.remember > 0:
-            await tx.change("remember", (job.id, tx.now + rewrite.remember))
+            await tx.change("remember", (job.id, tx.now + rewrite.remember, job.task))
         await lower(tx, [job.queue])
         return Rewritten(Verdict.DONE, replace(job, revision=0))
     if before.state.is_final:
-        values = (json_text([to_record(job, signed)]), [before.finished_at])
+        values = (json_text([to_record(job, signed)]), [lifecycle.forget_at(before)])
         if not await tx.ask("revive_all", values):
             # Its day has left the history since it was locked.
             await give_back(tx, [] if job.unique is None else [(job.unique, job.id)])
@@ -190,11 +190,11 @@ async def end_leases(tx: Transaction, dead: Sequence[Sighting]) -> list[str]:
     ]
 
 
-async def prune(tx: Transaction, keep: float, limit: int) -> tuple[Pruned, list[Day]]:
+async def prune(tx: Transaction, limit: int) -> tuple[Pruned, list[Day]]:
     """See the contract; days that go as a whole are left to be dropped."""
     limit = max(0, limit)
     await tx.ask("make_days", (DAYS_AHEAD,))
-    jobs, whole = await _prune_days(tx, tx.now - keep, limit)
+    jobs, whole = await _prune_days(tx, tx.now, limit)
     ids = await tx.change("prune_ledger", (tx.now, limit))
     keys = await tx.change("prune_keys", (tx.now, limit))
     await tx.change("prune_spots")

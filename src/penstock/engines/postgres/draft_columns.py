@@ -8,11 +8,12 @@ what a caller does not use costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from penstock.core.ids import all_made_at, new_id
-from penstock.core.job import Draft, DraftBatch, ids_of, payloads_of
+from penstock.core.job import KEEP, Draft, DraftBatch, ids_of, payloads_of
 from penstock.engines.postgres.errors import NAME, named_errors
 from penstock.engines.postgres.rows import Row, json_text
 from penstock.engines.records import Receipt
@@ -55,6 +56,8 @@ _FIELDS: Final = (
     _Field("uniques", "unique", None),
     _Field("unique_until", "unique_until", "done"),
     _Field("unique_for", "unique_for", 0.0, str, is_time=True),
+    _Field("keep", "keep", KEEP, str, is_time=True),
+    _Field("meta", "meta", None, bytes.decode),
 )
 """In the order of ``penstock.put``, after the ids and the payloads."""
 
@@ -183,6 +186,10 @@ def _payloads(payloads: Sequence[bytes], mark: str) -> tuple[str, bool]:
 # --- drafts with the same id ----------------------------------------------------------------------
 
 
+_TRUE: Final = repeat(True)
+_NONE: Final = repeat(None)
+
+
 class Part(NamedTuple):
     """Drafts that can be stored in one step, of which no two have the same id."""
 
@@ -193,9 +200,18 @@ class Part(NamedTuple):
 
     def receipts(self, rows: Sequence[Row]) -> list[Receipt]:
         """A receipt for each draft, in order; ``rows`` are those that were refused."""
-        receipts = [Receipt(id, True) for id in ids_of(self.drafts)]
-        for number, owner, because in rows:
-            receipts[int(number) - 1] = Receipt(owner, False, because)
+        ids = ids_of(self.drafts)
+        refused = {int(number) - 1: (owner, because) for number, owner, because in rows}
+        tickets = map(int, (refused.pop(-1)[0] or "").split(","))
+        if not refused:
+            receipts = [Receipt(*each) for each in zip(ids, _TRUE, _NONE, tickets, strict=False)]
+        else:
+            receipts = [
+                Receipt(refused[n][0], False, refused[n][1])
+                if n in refused
+                else Receipt(id, True, None, next(tickets))
+                for n, id in enumerate(ids)
+            ]
         firsts = [receipts[first] for _, first in self.repeats]
         for (index, _), first in zip(self.repeats, firsts, strict=True):
             is_refused = first.because == "unique"

@@ -25,9 +25,9 @@ from msgspec.structs import replace
 
 from penstock.clock import Clock, SystemClock
 from penstock.core.finding import Finding
-from penstock.core.job import Draft, Job, Verdict
+from penstock.core.job import Draft, Job
 from penstock.engines.engine import Engine
-from penstock.engines.postgres import control, enqueue, history, reads, settle
+from penstock.engines.postgres import control, enqueue, history, reads
 from penstock.engines.postgres import schema as schemas
 from penstock.engines.postgres.blocking import PostgresInlet
 from penstock.engines.postgres.bounds import Bounds
@@ -54,7 +54,6 @@ from penstock.engines.records import (
     Purged,
     QueueSettings,
     Receipt,
-    Report,
     Rewrite,
     Rewritten,
     Running,
@@ -64,7 +63,7 @@ from penstock.engines.records import (
     WorkerInfo,
     cell_at,
 )
-from penstock.engines.validation import check_given, check_reports
+from penstock.engines.validation import check_given
 from penstock.errors import EngineClosed, LeaseLost
 
 
@@ -172,8 +171,6 @@ class PostgresEngine(Engine):
 
         return await checkup(self._connect, self._schema, self._listens, thorough=thorough)
 
-        return await checkup(self._connect, self._schema, self._listens, thorough=thorough)
-
     def _store(self) -> Transactions:
         if self._transactions is None or self._pid != os.getpid():
             raise EngineClosed(NAME)
@@ -225,10 +222,6 @@ class PostgresEngine(Engine):
     async def held(self, worker: str) -> list[Job]:
         return await self._store().seek(reads.held, worker)
 
-    async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
-        check_reports(NAME, reports)
-        return await self._store().write(OTHER, settle.progress, worker, reports)
-
     # --- control -------------------------------------------------------------------------------
 
     async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
@@ -258,9 +251,9 @@ class PostgresEngine(Engine):
     async def end_leases(self, dead: Sequence[Sighting]) -> list[str]:
         return await self._store().write(OTHER, control.end_leases, dead)
 
-    async def prune(self, keep: float, limit: int) -> Pruned:
+    async def prune(self, limit: int) -> Pruned:
         store = self._store()
-        pruned, whole = await store.write(OTHER, control.prune, keep, limit)
+        pruned, whole = await store.write(OTHER, control.prune, limit)
         dropped = await history.drop_days(store, self._connect, whole) if whole else 0
         again_in = await self._vacuum.clear_if_worth_it(store, self._connect)
         return replace(pruned, jobs=pruned.jobs + dropped, again_in=again_in)

@@ -73,9 +73,18 @@ REPEATED: Final = (errors.DeadlockDetected, errors.SerializationFailure)
 """Another transaction was faster: nothing was written, and the next try may get through."""
 
 
-def is_missing_day(error: psycopg.Error) -> bool:
-    """A job could not end because the day has no partition yet."""
-    return isinstance(error, errors.CheckViolation) and error.diag.constraint_name is None
+def missing_day(error: psycopg.Error) -> float | None:
+    """The instant at which a job may be forgotten that could not end, because the history has no
+    table for that day; None: the error says something else.
+    """
+    if not isinstance(error, errors.CheckViolation) or error.diag.constraint_name is not None:
+        return None
+    instant = _INSTANT.search(error.diag.message_detail or "")
+    return None if instant is None else float(instant[1])
+
+
+_INSTANT: Final = re.compile(r"\(([-+.0-9e]+)\)\D*$")
+"""The last number in parentheses, in whatever language it is said."""
 
 
 @contextmanager

@@ -6,15 +6,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.core.job import ErrorRecord, Hold, Job, State
+from penstock.engines.records import Report
 
 Row = tuple[Any, ...]
 
-REVISION: Final = 11
-SIGNED_ATTEMPT: Final = 16
-ID: Final = 19
-SIGNED_BY: Final = 32
+REVISION: Final = 12
+SIGNED_CLAIM: Final = 18
+ID: Final = 21
+SIGNED_BY: Final = 34
 """Where a row has what is asked of it before it is read as a job."""
 
 _STATES: Final = {state.value: state for state in State}
@@ -67,32 +69,36 @@ def to_job(row: Row) -> Job:
         finished_at=row[9],
         progress=row[10],
         revision=row[REVISION],
-        attempt=row[12],
-        failures=row[13],
-        crashes=row[14],
-        rescues=row[15],
-        started=row[17],
-        at_most_once=row[18],
-        id=row[19],
-        task=row[20],
-        queue=row[21],
-        state=_STATES[row[22]],
-        worker=row[23],
-        enqueued_by=row[24],
-        hold=None if row[25] is None else _HOLDS[row[25]],
-        hold_cause=row[26],
-        key=row[27],
-        unique=row[28],
-        unique_until=row[29] or "done",
-        name=row[30],
-        correlation_id=row[31],
-        cancel_reason=row[33],
-        reason=row[34],
-        note=row[35],
-        tags=() if row[36] is None else _tags.decode(row[36]),
-        errors=() if row[37] is None else _errors.decode(row[37]),
-        payload=row[38],
-        result=row[39],
+        claim=row[13],
+        attempt=row[14],
+        failures=row[15],
+        crashes=row[16],
+        rescues=row[17],
+        started=row[19],
+        at_most_once=row[20],
+        id=row[21],
+        task=row[22],
+        queue=row[23],
+        state=_STATES[row[24]],
+        worker=row[25],
+        enqueued_by=row[26],
+        hold=None if row[27] is None else _HOLDS[row[27]],
+        hold_cause=row[28],
+        key=row[29],
+        unique=row[30],
+        unique_until=row[31] or "done",
+        name=row[32],
+        correlation_id=row[33],
+        cancel_reason=row[35],
+        reason=row[36],
+        note=row[37],
+        tags=() if row[38] is None else _tags.decode(row[38]),
+        errors=() if row[40] is None else _errors.decode(row[40]),
+        payload=row[41],
+        result=row[42],
+        keep=row[11],
+        meta=None if row[39] is None else row[39].encode(),
+        checkpoint=row[43],
     )
 
 
@@ -103,7 +109,7 @@ def to_jobs(rows: Sequence[Row]) -> list[Job]:
 
 def to_record(job: Job, signed: tuple[int, str] | None = None) -> dict[str, Any]:
     """What can change in a job's life, by the names of the columns, as ``json_populate_recordset``
-    reads it; ``signed`` is the attempt that was settled without ending it, and its worker.
+    reads it; ``signed`` is the claim that was settled without ending it, and its worker.
     """
     return {
         "id": job.id,
@@ -117,6 +123,7 @@ def to_record(job: Job, signed: tuple[int, str] | None = None) -> dict[str, Any]
         "claimed_at": job.claimed_at,
         "finished_at": job.finished_at,
         "progress": job.progress,
+        "claim": job.claim,
         "attempt": job.attempt,
         "failures": job.failures,
         "crashes": job.crashes,
@@ -131,7 +138,8 @@ def to_record(job: Job, signed: tuple[int, str] | None = None) -> dict[str, Any]
         "note": free_text(job.note),
         "errors": json_text(job.errors) if job.errors else None,
         "result": None if job.result is None else _bytea(job.result),
-        "signed_attempt": None if signed is None else signed[0],
+        "checkpoint": None if job.checkpoint is None else _bytea(job.checkpoint),
+        "signed_claim": None if signed is None else signed[0],
         "signed_by": None if signed is None else signed[1],
     }
 
@@ -152,8 +160,15 @@ def to_adopted(job: Job, entry: int) -> dict[str, Any]:
         "name": job.name,
         "correlation_id": job.correlation_id,
         "tags": json_text(job.tags) if job.tags else None,
+        "keep": job.keep,
+        "meta": None if job.meta is None else job.meta.decode(),
         "payload": _bytea(job.payload),
     }
+
+
+def to_reports(reports: Iterable[Report]) -> str:
+    """Reports as ``penstock.report`` reads them."""
+    return json_text([replace(each, note=free_text(each.note)) for each in reports])
 
 
 def _bytea(value: bytes) -> str:

@@ -21,16 +21,17 @@ from penstock.engines.postgres.connection import Statement, Texts
 from penstock.engines.postgres.errors import NAME
 from penstock.engines.postgres.rows import (
     ID,
-    SIGNED_ATTEMPT,
     SIGNED_BY,
+    SIGNED_CLAIM,
     Row,
     can_be,
     json_text,
     to_job,
     to_record,
+    to_reports,
 )
 from penstock.engines.postgres.transaction import Transaction
-from penstock.engines.records import Ask, Report
+from penstock.engines.records import Ask
 from penstock.errors import EngineBusy, LeaseLost
 
 BUDGET: Final = 2.0
@@ -38,7 +39,7 @@ BUDGET: Final = 2.0
 that took too long would be repeated from its start, and take as long again."""
 
 Fence = tuple[int, str]
-"""Attempt and worker."""
+"""Claim and worker."""
 
 
 class KeyContested(EngineBusy):
@@ -75,8 +76,10 @@ async def _settle_all(
         raise LeaseLost(ask.worker)
     begun = [each for each in ask.begun if can_be(each[0])]
     if begun:
-        ids, attempts = zip(*begun, strict=True)
-        await tx.change("begin_attempts", (list(ids), list(attempts), ask.worker))
+        ids, claims = zip(*begun, strict=True)
+        await tx.change("begin_attempts", (list(ids), list(claims), ask.worker))
+    if ask.reports:
+        await tx.ask("report", (ask.worker, to_reports(ask.reports)))
     stored = await _stored(tx, ask, lock)
     verdicts: list[Verdict] = []
     changes: list[Changed] = []
@@ -96,7 +99,7 @@ async def _settle_all(
             stored[outcome.job] = change
             changes.append(change)
         after = (change or known).after
-        is_ours = (after.attempt, after.worker) == (outcome.attempt, ask.worker)
+        is_ours = (after.claim, after.worker) == (outcome.claim, ask.worker)
         if verdict is Verdict.DONE and is_ours and lifecycle.overruled(outcome, after):
             overruled[outcome.job] = after
     await write_back(tx, changes)
@@ -129,9 +132,9 @@ async def _settle(
     tx: Transaction, outcome: Outcome, worker: str, stored: Changed
 ) -> tuple[Verdict, Changed | None]:
     job = stored.after
-    fence = (outcome.attempt, worker)
-    if job.state is not State.RUNNING or (job.attempt, job.worker) != fence:
-        is_settled = job.state is not State.RUNNING and (job.attempt, job.worker) == fence
+    fence = (outcome.claim, worker)
+    if job.state is not State.RUNNING or (job.claim, job.worker) != fence:
+        is_settled = job.state is not State.RUNNING and (job.claim, job.worker) == fence
         return (Verdict.DONE if is_settled or stored.signed == fence else Verdict.STALE), None
     after = lifecycle.settled(job, outcome, tx.now)
     if after.hold is Hold.UNKNOWN_TASK and await _is_known(tx, after.task):
@@ -156,23 +159,11 @@ async def known_tasks(tx: Transaction) -> frozenset[str]:
     return frozenset(task for worker in await reads.workers(tx) for task in worker.tasks)
 
 
-async def progress(tx: Transaction, worker: str, reports: Sequence[Report]) -> list[Verdict]:
-    """See the contract."""
-    if not await tx.ask("worker", {"worker": worker}):
-        return [Verdict.STALE] * len(reports)
-    verdicts = []
-    for report in reports:
-        values = (report.fraction, report.note, report.job, report.attempt, worker)
-        is_done = can_be(report.job) and await tx.change("report", values)
-        verdicts.append(Verdict.DONE if is_done else Verdict.STALE)
-    return verdicts
-
-
 # --- how a job is written back ------------------------------------------------------------------
 
 
 class Changed(NamedTuple):
-    """A job as it is now, or is to be, and the last attempt of it that was settled without ending
+    """A job as it is now, or is to be, and the last claim of it that was settled without ending
     it, with its worker (law 2).
     """
 
@@ -182,7 +173,7 @@ class Changed(NamedTuple):
 
 def signed_for(row: Row) -> Fence | None:
     """Of a row, likewise."""
-    return None if row[SIGNED_BY] is None else (row[SIGNED_ATTEMPT], row[SIGNED_BY])
+    return None if row[SIGNED_BY] is None else (row[SIGNED_CLAIM], row[SIGNED_BY])
 
 
 async def write_back(tx: Transaction, changes: Sequence[Changed]) -> None:

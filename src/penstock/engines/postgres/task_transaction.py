@@ -177,7 +177,7 @@ class PostgresEffect(Effect):
     ) -> None:
         self._effects = effects
         self._job = job
-        self._fence = (job.id, job.attempt, job.worker)
+        self._fence = (job.id, job.claim, job.worker)
         self._mark = mark
         self._cache = cache
         self._lent = lent

@@ -21,10 +21,10 @@ from psycopg import errors
 
 from penstock.engines.postgres import connection as connections
 from penstock.engines.postgres.connection import Connection, Statement, Texts, Values
-from penstock.engines.postgres.errors import REPEATED, is_missing_day, named_errors
+from penstock.engines.postgres.errors import REPEATED, missing_day, named_errors
 from penstock.engines.postgres.pool import ConnectionPool
 from penstock.engines.postgres.rows import Row
-from penstock.engines.postgres.schema import DAYS_AHEAD, placed
+from penstock.engines.postgres.schema import placed
 from penstock.engines.postgres.wakeup import Wakeups
 from penstock.engines.sql_files import statements
 
@@ -223,15 +223,13 @@ class Transactions:
                             raise
                         continue
                     except psycopg.Error as error:
-                        if tries >= TRIES or not is_missing_day(error):
+                        missing = missing_day(error)
+                        if tries >= TRIES or missing is None:
                             raise
                     else:
                         kind = wakes if isinstance(wakes, str) else wakes(result)
                         if kind:
                             self.wakeups.after_commit(connection, kind)
                         return result
-                    await self._make_days(connection)
-
-    async def _make_days(self, connection: Connection) -> None:
-        async with self.begin(connection, "begin_write") as transaction:
-            await transaction.ask("make_days", (DAYS_AHEAD,))
+                    async with self.begin(connection, "begin_write") as transaction:
+                        await transaction.ask("make_day", (missing,))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from penstock.core import lifecycle
 from penstock.core.job import Hold, Job, Outcome, OutcomeKind, State, Verdict, choose
-from penstock.engines.records import PROMOTE_BATCH, Ask, Exchange, Report, WorkerInfo, reasons
+from penstock.engines.records import PROMOTE_BATCH, Ask, Exchange, WorkerInfo, reasons
 from penstock.engines.sqlite.connection import SqliteTransaction
 from penstock.engines.sqlite.queues import (
     QueueHead,
@@ -31,7 +31,7 @@ from penstock.engines.sqlite.queues import (
     promote_due,
     room_in,
 )
-from penstock.engines.sqlite.reads import cancels_for, check_lease, due_in, find_job, has_lease
+from penstock.engines.sqlite.reads import cancels_for, check_lease, due_in, find_job
 from penstock.engines.sqlite.rows import (
     is_quick_success,
     json_text,
@@ -63,24 +63,16 @@ def beat(tx: SqliteTransaction, worker: str) -> None:
         raise LeaseLost(worker)
 
 
-def progress(tx: SqliteTransaction, worker: str, reports: Sequence[Report]) -> list[Verdict]:
-    if not has_lease(tx, worker):
-        return [Verdict.STALE] * len(reports)
-    return [
-        Verdict.DONE
-        if tx.run("report", (each.fraction, each.note, each.job, each.attempt, worker)).rowcount
-        else Verdict.STALE
-        for each in reports
-    ]
-
-
 def exchange(tx: SqliteTransaction, ask: Ask, entries: dict[str, int]) -> Exchange:
     """``entries`` are those of jobs that were claimed before, as far as they are
     known; a job keeps its entry for life. Those of this claim are added.
     """
     check_lease(tx, ask.worker)
-    for id, attempt in ask.begun:
-        tx.run("begin_attempt", (id, attempt, ask.worker))
+    for id, claim in ask.begun:
+        tx.run("begin_attempt", (id, claim, ask.worker))
+    for each in ask.reports:
+        said = (each.fraction, each.note, each.checkpoint)
+        tx.run("report", (*said, each.job, each.claim, ask.worker))
     overruled: dict[str, Job] = {}
     verdicts = tuple(_settle_all(tx, ask, overruled, entries))
     promote_due(tx, PROMOTE_BATCH)
@@ -150,7 +142,7 @@ def _succeed(
 def _settle(
     tx: SqliteTransaction, outcome: Outcome, worker: str, overruled: dict[str, Job]
 ) -> Verdict:
-    fence = (outcome.job, outcome.attempt, worker)
+    fence = (outcome.job, outcome.claim, worker)
     if outcome.kind is OutcomeKind.SUCCEEDED:
         quick = tx.run("succeed", (outcome.result, tx.now, *fence))
         if quick.rowcount == 1:
@@ -158,9 +150,9 @@ def _settle(
     job = find_job(tx, outcome.job)
     if job is None:
         return Verdict.STALE
-    if not (job.state is State.RUNNING and (job.id, job.attempt, job.worker) == fence):
+    if not (job.state is State.RUNNING and (job.id, job.claim, job.worker) == fence):
         is_ended_by_owner = job.state is not State.RUNNING and (
-            (job.attempt, job.worker) == fence[1:]
+            (job.claim, job.worker) == fence[1:]
         )
         is_signed = tx.one("signed", (job.id,)) == fence[1:]
         if is_ended_by_owner and lifecycle.overruled(outcome, job):
@@ -176,7 +168,7 @@ def _settle(
     if lifecycle.overruled(outcome, after):
         overruled[job.id] = after
     if not after.state.is_final:
-        tx.run("sign", (outcome.attempt, worker, job.id))
+        tx.run("sign", (outcome.claim, worker, job.id))
     return Verdict.DONE
 
 

@@ -63,7 +63,7 @@ def _rewrite(tx: SqliteTransaction, rewrite: Rewrite) -> Rewritten:
         columns, rows = to_insert([to_adopt(job)])
         tx.insert(columns, 1, rows)
         if rewrite.remember > 0:
-            tx.run("remember", (job.id, tx.now + rewrite.remember))
+            tx.run("remember", (job.id, tx.now + rewrite.remember, job.task))
     tx.run("save", to_save(job))
     return Rewritten(Verdict.DONE, find_job(tx, job.id))
 
@@ -111,9 +111,9 @@ def end_leases(tx: SqliteTransaction, dead: Sequence[Sighting]) -> list[str]:
     ]
 
 
-def prune(tx: SqliteTransaction, keep: float, limit: int) -> Pruned:
+def prune(tx: SqliteTransaction, limit: int) -> Pruned:
     limit = max(0, limit)
-    old = tx.all("old", (tx.now - keep, limit))
+    old = tx.all("old", (tx.now, limit))
     tx.run_many("delete", old)
     ids = tx.run("prune_ledger", (tx.now, limit)).rowcount
     keys = tx.run("prune_keys", (tx.now, limit)).rowcount

@@ -26,7 +26,7 @@ from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 from penstock.clock import Clock, SystemClock
 from penstock.core.finding import Finding
-from penstock.core.job import Draft, Job, Verdict
+from penstock.core.job import Draft, Job
 from penstock.engines.engine import Engine
 from penstock.engines.records import (
     Ask,
@@ -43,7 +43,6 @@ from penstock.engines.records import (
     Purged,
     QueueSettings,
     Receipt,
-    Report,
     Rewrite,
     Rewritten,
     Running,
@@ -273,7 +272,8 @@ class SqliteEngine(Engine):
 
     async def exchange(self, ask: Ask) -> Exchange:
         check_outcomes(self.traits.name, ask.outcomes)
-        if not ask.outcomes and not ask.begun:
+        check_reports(self.traits.name, ask.reports)
+        if not (ask.outcomes or ask.begun or ask.reports):
             idle = await self._read(claim.idle_exchange, ask)
             if idle is not None:
                 return idle
@@ -281,10 +281,6 @@ class SqliteEngine(Engine):
 
     async def held(self, worker: str) -> list[Job]:
         return await self._read(reads.held, worker)
-
-    async def progress(self, worker: str, reports: Sequence[Report]) -> list[Verdict]:
-        check_reports(self.traits.name, reports)
-        return await self._write(claim.progress, worker, reports)
 
     # --- control -------------------------------------------------------------------------------
 
@@ -309,8 +305,8 @@ class SqliteEngine(Engine):
     async def end_leases(self, dead: Sequence[Sighting]) -> list[str]:
         return await self._write(control.end_leases, dead)
 
-    async def prune(self, keep: float, limit: int) -> Pruned:
-        return await self._write(control.prune, keep, limit)
+    async def prune(self, limit: int) -> Pruned:
+        return await self._write(control.prune, limit)
 
     async def mend(self, *, rehearse: bool = False) -> Mended:
         return await self._write(control.mend, rehearse=rehearse)

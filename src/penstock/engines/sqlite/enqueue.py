@@ -26,8 +26,9 @@ _TEN: Final = 10
 def enqueue(tx: SqliteTransaction, drafts: Sequence[Draft]) -> list[Receipt]:
     if any(draft.remember > 0 or draft.unique is not None for draft in drafts):
         return _enqueue_new(tx, drafts)
-    if _insert(tx, drafts):
-        return [Receipt(draft.id, True) for draft in drafts]
+    first = take_tickets(tx, len(drafts))
+    if _insert(tx, drafts, first):
+        return [Receipt(draft.id, True, None, first + n) for n, draft in enumerate(drafts)]
     return _enqueue_new(tx, drafts)  # a repeated call
 
 
@@ -38,6 +39,7 @@ def _enqueue_new(tx: SqliteTransaction, drafts: Sequence[Draft]) -> list[Receipt
     remembered = {id for (id,) in tx.all("remembered", (ids, tx.now))}
     keys = json_names([draft.unique for draft in drafts if draft.unique is not None])
     owners: dict[str | None, str] = dict(tx.all("keys", (keys, tx.now)))
+    first = take_tickets(tx, len(drafts))
     new: list[Draft] = []
     receipts: list[Receipt] = []
     for draft in drafts:
@@ -47,26 +49,26 @@ def _enqueue_new(tx: SqliteTransaction, drafts: Sequence[Draft]) -> list[Receipt
         elif owner != id:
             receipts.append(Receipt(owner, False, "unique"))
         else:
-            receipts.append(Receipt(id, True))
+            receipts.append(Receipt(id, True, None, first + len(new)))
             new.append(draft)
             stored.add(id)
             if draft.unique is not None:
                 owners[draft.unique] = id
-    _insert(tx, new)
+    _insert(tx, new, first)
     taken = [
         (each.unique, each.id, tx.now + each.unique_for) for each in new if each.unique is not None
     ]
-    chosen = [(each.id, tx.now + each.remember) for each in new if each.remember > 0]
+    chosen = [(each.id, tx.now + each.remember, each.task) for each in new if each.remember > 0]
     tx.run_many("take_key", taken)
     tx.run_many("remember", chosen)
     return receipts
 
 
-def _insert(tx: SqliteTransaction, drafts: Sequence[Draft]) -> bool:
-    """Insert all, or nothing if one of the ids is known."""
+def _insert(tx: SqliteTransaction, drafts: Sequence[Draft], ticket: int) -> bool:
+    """Insert all, or nothing if one of the ids is known; ``ticket`` is that of the first."""
     if not drafts:
         return True
-    columns, rows = to_insert(_new(tx, drafts))
+    columns, rows = to_insert(_new(tx, drafts, ticket))
     if len(rows) == 1:
         return tx.insert(columns, 1, rows) == 1
     whole = len(rows) - len(rows) % _TEN
@@ -80,10 +82,9 @@ def _insert(tx: SqliteTransaction, drafts: Sequence[Draft]) -> bool:
     return inserted == len(rows)
 
 
-def _new(tx: SqliteTransaction, drafts: Sequence[Draft]) -> Iterator[Row]:
-    seq = take_tickets(tx, len(drafts))
+def _new(tx: SqliteTransaction, drafts: Sequence[Draft], ticket: int) -> Iterator[Row]:
     for offset, draft in enumerate(drafts):
-        yield to_new(draft, seq + offset, tx.now, is_fair=is_fair(tx, draft.queue))
+        yield to_new(draft, ticket + offset, tx.now, is_fair=is_fair(tx, draft.queue))
 
 
 class SqliteInlet:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.core.job import Draft, ErrorRecord, Hold, Job, Outcome, OutcomeKind, State
+from penstock.core.job import KEEP, Draft, ErrorRecord, Hold, Job, Outcome, OutcomeKind, State
 from penstock.core.lifecycle import entering
 
 Row = tuple[Any, ...]
@@ -40,7 +40,7 @@ def to_job(row: Row) -> Job:
     return Job(
         id=row[1],
         task=row[2],
-        payload=row[37],
+        payload=row[40],
         queue=row[3],
         priority=row[4],
         state=_STATES[row[5]],
@@ -53,28 +53,32 @@ def to_job(row: Row) -> Job:
         seq=row[12],
         run_at=row[13],
         expires_at=row[14],
-        attempt=row[15],
-        failures=row[16],
-        crashes=row[17],
-        rescues=row[18],
-        worker=row[19],
-        started=row[20] == 1,
-        cancel_reason=row[21],
-        key=row[22],
-        unique=row[23],
-        unique_until=row[24],
-        at_most_once=row[25] == 1,
-        name=row[26],
-        tags=() if row[27] is None else _tags.decode(row[27]),
-        correlation_id=row[28],
-        claimed_at=row[29],
-        finished_at=row[30],
-        result=row[38],
-        reason=row[31],
-        progress=row[32],
-        note=row[33],
-        errors=() if row[39] is None else _errors.decode(row[39]),
-        revision=row[36],
+        claim=row[15],
+        attempt=row[16],
+        failures=row[17],
+        crashes=row[18],
+        rescues=row[19],
+        worker=row[20],
+        started=row[21] == 1,
+        cancel_reason=row[22],
+        key=row[23],
+        unique=row[24],
+        unique_until=row[25],
+        at_most_once=row[26] == 1,
+        name=row[27],
+        tags=() if row[28] is None else _tags.decode(row[28]),
+        correlation_id=row[29],
+        claimed_at=row[30],
+        finished_at=row[31],
+        result=row[41],
+        reason=row[32],
+        progress=row[33],
+        note=row[34],
+        errors=() if row[42] is None else _errors.decode(row[42]),
+        revision=row[37],
+        meta=_bytes(row[39]),
+        checkpoint=row[43],
+        keep=row[38],
     )
 
 
@@ -93,21 +97,29 @@ def to_ready(row: Row) -> Job:
         seq=row[9],
         run_at=row[10],
         expires_at=row[11],
-        attempt=row[12],
-        failures=row[13],
-        crashes=row[14],
-        rescues=row[15],
-        key=row[16],
-        unique=row[17],
-        unique_until=row[18],
-        at_most_once=row[19] == 1,
-        name=row[20],
-        tags=() if row[21] is None else _tags.decode(row[21]),
-        correlation_id=row[22],
-        reason=row[23],
-        errors=() if row[24] is None else _errors.decode(row[24]),
-        revision=row[25],
+        claim=row[12],
+        attempt=row[13],
+        failures=row[14],
+        crashes=row[15],
+        rescues=row[16],
+        key=row[17],
+        unique=row[18],
+        unique_until=row[19],
+        at_most_once=row[20] == 1,
+        name=row[21],
+        tags=() if row[22] is None else _tags.decode(row[22]),
+        correlation_id=row[23],
+        reason=row[24],
+        errors=() if row[25] is None else _errors.decode(row[25]),
+        revision=row[26],
+        keep=row[27],
+        meta=_bytes(row[28]),
+        checkpoint=row[29],
     )
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
 
 
 def to_insert(jobs: Iterable[Row]) -> tuple[tuple[str, ...], list[Row]]:
@@ -148,6 +160,8 @@ _NEW: Final[Sequence[tuple[str, object]]] = (
     ("name", None),
     ("tags", None),
     ("correlation_id", None),
+    ("keep", KEEP),
+    ("meta", None),
 )
 """The columns that a new job can have, each with its default in the table."""
 
@@ -178,6 +192,8 @@ def to_new(draft: Draft, seq: int, now: float, *, is_fair: bool) -> Row:
         draft.name,
         json_text(draft.tags) if draft.tags else None,
         draft.correlation_id,
+        draft.keep,
+        None if draft.meta is None else draft.meta.decode(),
     )
 
 
@@ -205,6 +221,8 @@ def to_adopt(job: Job) -> Row:
         job.name,
         json_text(job.tags) if job.tags else None,
         job.correlation_id,
+        job.keep,
+        None if job.meta is None else job.meta.decode(),
     )
 
 
@@ -221,6 +239,7 @@ def to_save(job: Job) -> Row:
         job.seq,
         job.run_at,
         job.expires_at,
+        job.claim,
         job.attempt,
         job.failures,
         job.crashes,
@@ -235,6 +254,7 @@ def to_save(job: Job) -> Row:
         job.progress,
         job.note,
         json_text(job.errors) if job.errors else None,
+        job.checkpoint,
         job.id,
     )
 
@@ -268,7 +288,7 @@ def to_successes(outcomes: Sequence[Outcome], entries: dict[str, int]) -> str:
         [
             (
                 each.job,
-                each.attempt,
+                each.claim,
                 None if each.result is None else each.result.decode(),
                 entries.pop(each.job, None),
             )

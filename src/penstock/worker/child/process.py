@@ -283,5 +283,5 @@ def crashed(attempt: Attempt, how: str, at: float, worker: str) -> Outcome:
     job, message = attempt.job, f"its process {how}"
     error = ErrorRecord(attempt=job.attempt, at=at, kind="crash", message=message, worker=worker)
     return Outcome(
-        job=job.id, attempt=job.attempt, kind=OutcomeKind.CRASHED, reason=message, error=error
+        job=job.id, claim=job.claim, kind=OutcomeKind.CRASHED, reason=message, error=error
     )

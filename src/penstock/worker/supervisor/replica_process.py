@@ -192,7 +192,7 @@ class ReplicaProcess:
                 self.is_wedged = self.is_wedged or is_wedged
             case SettleAfterDeath(worker, outcomes):
                 self.left_outcomes.update(
-                    ((worker, each.job, each.attempt), each) for each in outcomes
+                    ((worker, each.job, each.claim), each) for each in outcomes
                 )
             case CannotWork():
                 self.error = message

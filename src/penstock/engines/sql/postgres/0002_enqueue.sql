@@ -49,7 +49,8 @@ CREATE FUNCTION penstock.common(column_ text, mark_ text) RETURNS text LANGUAGE 
 $$;
 
 -- Store jobs; returns a row for each that is not stored: its number, from 1 on, the job that is there
--- instead, and whether its id or its unique key was taken. No id is in a batch twice.
+-- instead, and whether its id or its unique key was taken. Row 0 has the tickets of the others, in order. No id
+-- is in a batch twice.
 --
 -- Ids are looked for in the ledger, then keys are taken, then ids: what is refused takes nothing. If an id
 -- turns out to be taken all the same, everything is undone (PS001, or a violation of `live_id`), and the
@@ -60,8 +61,8 @@ $$;
 CREATE FUNCTION penstock.put(
   ids_ text, payloads_ text, is_binary_ boolean, tasks_ text, queues_ text, priorities_ text, by_ text,
   delays_ text, run_at_ text, expires_in_ text, keys_ text, names_ text, tags_ text, correlation_ids_ text,
-  at_most_once_ text, remember_ text, uniques_ text, unique_until_ text, unique_for_ text, mark_ text,
-  since_ double precision, is_careful_ boolean, is_ours_ boolean)
+  at_most_once_ text, remember_ text, uniques_ text, unique_until_ text, unique_for_ text, keep_ text, meta_ text,
+  mark_ text, since_ double precision, is_careful_ boolean, is_ours_ boolean)
 RETURNS TABLE (number bigint, owner text, because text) LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -72,6 +73,7 @@ DECLARE
   refused_ bigint[] := '{}';
   losers_  bigint[];
   owners_  text[];
+  tickets_ text;
   all_payload_     text := penstock.common(payloads_, mark_);
   all_task_        text := penstock.common(tasks_, mark_);
   all_queue_       text := coalesce(penstock.common(queues_, mark_), 'default');
@@ -87,15 +89,18 @@ DECLARE
   all_once_        boolean := coalesce(penstock.common(at_most_once_, mark_), 'f');
   all_unique_      text := penstock.common(uniques_, mark_);
   all_until_       text := penstock.common(unique_until_, mark_);
+  all_keep_        double precision := coalesce(penstock.common(keep_, mark_), '604800');
+  all_meta_        text := penstock.common(meta_, mark_);
 BEGIN
   IF is_ours_ THEN
     PERFORM set_config('lock_timeout', '100ms', true);
   END IF;
-  IF num_nonnulls(delays_, run_at_, expires_in_, tags_, remember_, unique_until_, unique_for_) > 0 THEN
+  IF num_nonnulls(delays_, run_at_, expires_in_, tags_, remember_, unique_until_, unique_for_, keep_, meta_) > 0 THEN
     PERFORM penstock.check_columns(
       list_, penstock.items(delays_, mark_), penstock.items(run_at_, mark_),
       penstock.items(expires_in_, mark_), penstock.items(remember_, mark_),
-      penstock.items(unique_for_, mark_), penstock.items(unique_until_, mark_), penstock.items(tags_, mark_));
+      penstock.items(unique_for_, mark_), penstock.items(unique_until_, mark_), penstock.items(tags_, mark_),
+      penstock.items(keep_, mark_), penstock.items(meta_, mark_));
   END IF;
   IF is_careful_ OR remember_ IS NOT NULL THEN
     refused_ := penstock.known(list_, penstock.items(remember_, mark_), penstock.common(remember_, mark_),
@@ -116,26 +121,27 @@ BEGIN
     refused_ := refused_ || losers_;
   END IF;
   IF remember_ IS NOT NULL THEN
-    PERFORM penstock.remember(list_, penstock.items(remember_, mark_), penstock.common(remember_, mark_),
-                              refused_, now_);
+    PERFORM penstock.remember(list_, penstock.items(tasks_, mark_), all_task_, penstock.items(remember_, mark_),
+                              penstock.common(remember_, mark_), refused_, now_);
   END IF;
 
-  INSERT INTO penstock.live (
-    entry, seq, priority, enqueued_at, run_at, expires_at, at_most_once, id, task, queue, state, enqueued_by,
-    hold, hold_cause, key, unique_key, unique_until, name, correlation_id, tags, payload)
+  WITH stored AS (INSERT INTO penstock.live (
+    entry, seq, priority, enqueued_at, run_at, expires_at, keep, at_most_once, id, task, queue, state, enqueued_by,
+    hold, hold_cause, key, unique_key, unique_until, name, correlation_id, tags, meta, payload)
   SELECT job.ticket, job.ticket, coalesce(job.priority::bigint, all_priority_), now_,
          CASE WHEN job.run_at IS NOT NULL OR job.due_at > now_ THEN job.due_at END,
-         now_ + job.expires_in, coalesce(job.once::boolean, all_once_), job.id, coalesce(job.task, all_task_),
+         now_ + job.expires_in, coalesce(job.keep::double precision, all_keep_), coalesce(job.once::boolean, all_once_), job.id, coalesce(job.task, all_task_),
          job.queue, CASE WHEN job.due_at > now_ THEN 'scheduled' ELSE 'ready' END,
          coalesce(job.by, all_by_), CASE WHEN job.due_at <= now_ AND decided.fair THEN 'unplaced' END,
          CASE WHEN job.due_at <= now_ AND decided.fair THEN job.queue END,
          coalesce(job.key, all_key_), coalesce(job.unique_key, all_unique_),
          nullif(coalesce(job.unique_until, all_until_), 'done'), coalesce(job.name, all_name_),
          coalesce(job.correlation_id, all_correlation_), coalesce(job.tags, all_tags_),
+         coalesce(job.meta, all_meta_),
          CASE WHEN is_binary_ THEN decode(job.payload, 'hex') ELSE convert_to(job.payload, 'UTF8') END
     FROM (SELECT nextval('penstock.ticket') AS ticket, given.id, given.task, given.priority, given.by,
                  given.key, given.name, given.tags, given.correlation_id, given.once, given.unique_key,
-                 given.unique_until, coalesce(given.payload, all_payload_, '') AS payload,
+                 given.unique_until, given.keep, given.meta, coalesce(given.payload, all_payload_, '') AS payload,
                  coalesce(given.queue, all_queue_) AS queue,
                  coalesce(given.run_at::double precision, all_run_at_) AS run_at,
                  coalesce(given.expires_in::double precision, all_expires_in_) AS expires_in,
@@ -148,11 +154,15 @@ BEGIN
                         penstock.items(keys_, mark_), penstock.items(names_, mark_),
                         penstock.items(tags_, mark_), penstock.items(correlation_ids_, mark_),
                         penstock.items(at_most_once_, mark_), penstock.items(uniques_, mark_),
-                        penstock.items(unique_until_, mark_)) WITH ORDINALITY
+                        penstock.items(unique_until_, mark_), penstock.items(keep_, mark_),
+                        penstock.items(meta_, mark_)) WITH ORDINALITY
                    AS given (id, payload, task, queue, priority, by, delay, run_at, expires_in, key, name,
-                             tags, correlation_id, once, unique_key, unique_until, number)
+                             tags, correlation_id, once, unique_key, unique_until, keep, meta, number)
            WHERE given.number <> ALL (refused_)) AS job
-    LEFT JOIN penstock.queue AS decided ON decided.name = job.queue;
+    LEFT JOIN penstock.queue AS decided ON decided.name = job.queue
+  RETURNING seq)
+  SELECT string_agg(seq::text, ',') INTO tickets_ FROM stored;
+  RETURN QUERY SELECT 0::bigint, tickets_, NULL::text;
   -- Asked after the insert: a step that ends a job of this id at this moment has committed by now, or kept
   -- the insert waiting.
   IF since_ IS NOT NULL THEN
@@ -161,7 +171,7 @@ BEGIN
                       WHERE given.number <> ALL (refused_));
     END IF;
     IF EXISTS (SELECT FROM penstock.history WHERE id = ANY (list_)
-                  AND finished_at >= least(since_, now_) - 86400) THEN
+                  AND finished_at + keep >= least(since_, now_) - 86400) THEN
       RAISE EXCEPTION USING ERRCODE = 'PS001', MESSAGE = 'an id is taken';
     END IF;
   END IF;
@@ -170,7 +180,7 @@ END $$;
 -- A role that may enqueue may send anything. A row that a worker could not read would stop all that meet it.
 CREATE FUNCTION penstock.check_columns(
   ids_ text[], delays_ text[], run_at_ text[], expires_in_ text[], remember_ text[], unique_for_ text[],
-  unique_until_ text[], tags_ text[]) RETURNS void LANGUAGE plpgsql
+  unique_until_ text[], tags_ text[], keep_ text[], meta_ text[]) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   id_ text;
@@ -178,17 +188,18 @@ BEGIN
   SELECT given.id INTO id_
     FROM unnest(ids_, delays_::double precision[], run_at_::double precision[],
                 expires_in_::double precision[], remember_::double precision[],
-                unique_for_::double precision[], unique_until_, tags_)
-           AS given (id, delay, run_at, expires_in, remember, unique_for, unique_until, tags)
+                unique_for_::double precision[], unique_until_, tags_, keep_::double precision[], meta_)
+           AS given (id, delay, run_at, expires_in, remember, unique_for, unique_until, tags, keep, meta)
    WHERE given.unique_until NOT IN ('done', 'start')
       OR greatest(abs(given.delay), abs(given.run_at), abs(given.expires_in), abs(given.remember),
-                  abs(given.unique_for)) > 1e300
+                  abs(given.unique_for), abs(given.keep)) > 1e300
+      OR given.keep < 0 OR json_typeof(given.meta::json) <> 'object'
       OR json_typeof(given.tags::json) <> 'array'
       OR given.tags::jsonb @? 'strict $[*] ? (@.type() != "string")'
    LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = format(
-      'job %L has a time that is not finite, or words that are none', id_);
+      'job %L has a time that is not finite, or words or metadata that are none', id_);
   END IF;
 END $$;
 
@@ -209,7 +220,7 @@ BEGIN
   IF since_ IS NOT NULL THEN
     stored_ := ARRAY(SELECT id FROM penstock.live    WHERE id = ANY (ids_) UNION ALL
                      SELECT id FROM penstock.history WHERE id = ANY (ids_)
-                        AND finished_at >= least(since_, now_) - 86400);
+                        AND finished_at + keep >= least(since_, now_) - 86400);
   END IF;
   IF remembered_ = '{}' AND stored_ = '{}' THEN
     RETURN '{}';
@@ -223,19 +234,21 @@ END $$;
 
 -- Write ids that a person chose into the ledger. One that is there already was written since we looked.
 CREATE FUNCTION penstock.remember(
-  ids_ text[], remember_ text[], all_remember_ text, refused_ bigint[], now_ double precision)
+  ids_ text[], tasks_ text[], all_task_ text, remember_ text[], all_remember_ text, refused_ bigint[],
+  now_ double precision)
 RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   wanted_ bigint;
   rows_   bigint;
 BEGIN
   WITH given AS MATERIALIZED (
-    SELECT each.id, now_ + coalesce(each.remember, all_remember_)::double precision AS until
-      FROM unnest(ids_, remember_) WITH ORDINALITY AS each (id, remember, number)
+    SELECT each.id, now_ + coalesce(each.remember, all_remember_)::double precision AS until,
+           coalesce(each.task, all_task_) AS task
+      FROM unnest(ids_, tasks_, remember_) WITH ORDINALITY AS each (id, task, remember, number)
      WHERE coalesce(each.remember, all_remember_)::double precision > 0 AND each.number <> ALL (refused_)
   ), written AS (
-    INSERT INTO penstock.ledger AS mine (id, until) SELECT id, until FROM given ORDER BY id
-    ON CONFLICT (id) DO UPDATE SET until = excluded.until WHERE mine.until <= now_
+    INSERT INTO penstock.ledger AS mine (id, until, task) SELECT id, until, task FROM given ORDER BY id
+    ON CONFLICT (id) DO UPDATE SET until = excluded.until, task = excluded.task WHERE mine.until <= now_
     RETURNING 1)
   SELECT (SELECT count(*) FROM given), (SELECT count(*) FROM written) INTO wanted_, rows_;
   IF rows_ < wanted_ THEN
@@ -301,7 +314,7 @@ BEGIN
                AS given (id, key, number)
   LOOP
     number_ := draft.number;
-    INSERT INTO penstock.ledger (id, until) VALUES (draft.id, 0) ON CONFLICT (id) DO NOTHING;
+    INSERT INTO penstock.ledger (id, until, task) VALUES (draft.id, 0, '') ON CONFLICT (id) DO NOTHING;
     IF draft.key IS NOT NULL THEN
       INSERT INTO penstock.unique_key (key, owner, until, held) VALUES (draft.key, '', 0, true)
       ON CONFLICT (key) DO NOTHING;
@@ -327,14 +340,16 @@ BEGIN
   SELECT * INTO given FROM json_to_record(columns_::json) AS each (
     ids text, payloads text, is_binary boolean, tasks text, queues text, priorities text, enqueued_by text, delays text,
     run_at text, expires_in text, keys text, names text, tags text, correlation_ids text, at_most_once text,
-    remember text, uniques text, unique_until text, unique_for text, mark text, since double precision);
+    remember text, uniques text, unique_until text, unique_for text, keep text, meta text, mark text,
+    since double precision);
   FOR try_ IN 1..5 LOOP
     BEGIN
       RETURN QUERY SELECT * FROM penstock.put(
         given.ids, given.payloads, coalesce(given.is_binary, false), given.tasks, given.queues,
         given.priorities, given.enqueued_by, given.delays, given.run_at, given.expires_in, given.keys, given.names,
         given.tags, given.correlation_ids, given.at_most_once, given.remember, given.uniques,
-        given.unique_until, given.unique_for, coalesce(given.mark, ''), coalesce(given.since, 0), true, false);
+        given.unique_until, given.unique_for, given.keep, given.meta, coalesce(given.mark, ''),
+        coalesce(given.since, 0), true, false);
       EXIT;
     EXCEPTION WHEN unique_violation OR SQLSTATE 'PS001' THEN
       IF try_ = 5 THEN

@@ -17,10 +17,10 @@ BEGIN
     DELETE FROM penstock.live AS job USING old WHERE job.ctid = old.tid RETURNING job.*
   ), ended AS (
     INSERT INTO penstock.history
-    SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress,
-           revision + 1, attempt, failures, crashes, rescues, signed_attempt, started, at_most_once, id, task, queue,
+    SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress, keep,
+           revision + 1, claim, attempt, failures, crashes, rescues, signed_claim, started, at_most_once, id, task, queue,
            'cancelled', worker, enqueued_by, NULL, NULL, key, unique_key, unique_until, name,
-           correlation_id, signed_by, NULL, 'expired', note, tags, errors, payload, NULL
+           correlation_id, signed_by, NULL, 'expired', note, tags, meta, errors, payload, NULL, checkpoint
       FROM gone
     RETURNING unique_key, id
   )

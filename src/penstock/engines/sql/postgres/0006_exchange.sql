@@ -6,8 +6,8 @@
 -- What a turn gives back, a row per job; the last row (number 0) says in `rest` what is not a job.
 CREATE TYPE penstock.taken AS (
   number bigint, tid text, id text, task text, payload bytea, queue text, priority bigint,
-  enqueued_at double precision, enqueued_by text, seq bigint, attempt integer, started boolean,
-  rest text);
+  enqueued_at double precision, enqueued_by text, seq bigint, claim integer, attempt integer,
+  started boolean, keep double precision, rest text);
 
 -- The worker's lease, until the transaction ends: no leader takes it from a worker in its exchange. A lock on
 -- its row would have to be written, and a turn that changes nothing would cost a commit. What can be tried
@@ -20,13 +20,27 @@ BEGIN
 END $$;
 
 -- Attempts that have begun since they were claimed.
-CREATE FUNCTION penstock.begin_attempts(worker_ text, ids_ text[], attempts_ integer[]) RETURNS void
+CREATE FUNCTION penstock.begin_attempts(worker_ text, ids_ text[], claims_ integer[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
   UPDATE penstock.live AS job SET started = true
-    FROM unnest(ids_, attempts_) AS begun (id, attempt)
-   WHERE job.id = begun.id AND job.attempt = begun.attempt AND job.worker = worker_
+    FROM unnest(ids_, claims_) AS begun (id, claim)
+   WHERE job.id = begun.id AND job.claim = begun.claim AND job.worker = worker_
      AND job.state = 'running' AND NOT job.started;
+END $$;
+
+-- How far attempts have come. A job that another transaction has just now is told of the next time: a report
+-- waits for nothing.
+CREATE FUNCTION penstock.report(worker_ text, reports_ json) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE penstock.live AS job
+     SET progress = said.fraction, note = said.note,
+         checkpoint = coalesce(decode(said.checkpoint, 'base64'), job.checkpoint)
+    FROM json_to_recordset(reports_) AS said (
+           job text, claim integer, fraction double precision, note text, checkpoint text)
+   WHERE job.ctid = (SELECT mine.ctid FROM penstock.live AS mine
+                      WHERE mine.id = said.job AND mine.claim = said.claim AND mine.worker = worker_
+                        AND mine.state = 'running' FOR UPDATE SKIP LOCKED);
 END $$;
 
 -- Where the rows of these jobs are by now.
@@ -39,7 +53,7 @@ END $$;
 
 -- End jobs that have succeeded, by their places; returns the ids of those that were inside the fence.
 CREATE FUNCTION penstock.succeed_at(
-  worker_ text, tids_ tid[], ids_ text[], attempts_ integer[], results_ text[], now_ double precision)
+  worker_ text, tids_ tid[], ids_ text[], claims_ integer[], results_ text[], now_ double precision)
 RETURNS text[] LANGUAGE plpgsql SET enable_indexscan = off AS $$
 DECLARE
   done_   text[];
@@ -48,16 +62,16 @@ DECLARE
 BEGIN
   WITH gone AS (
     DELETE FROM penstock.live AS job
-     USING unnest(tids_, ids_, attempts_, results_) AS done (tid, id, attempt, result)
-     WHERE job.ctid = done.tid AND job.id = done.id AND job.attempt = done.attempt
+     USING unnest(tids_, ids_, claims_, results_) AS done (tid, id, claim, result)
+     WHERE job.ctid = done.tid AND job.id = done.id AND job.claim = done.claim
        AND job.worker = worker_ AND job.state || '' = 'running'
     RETURNING job.*, convert_to(done.result, 'UTF8') AS outcome
   ), ended AS (
     INSERT INTO penstock.history
-    SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress,
-           revision + 1, attempt, failures, crashes, rescues, signed_attempt, started, at_most_once, id, task,
+    SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress, keep,
+           revision + 1, claim, attempt, failures, crashes, rescues, signed_claim, started, at_most_once, id, task,
            queue, 'succeeded', worker, enqueued_by, NULL, NULL, key, unique_key, unique_until, name,
-           correlation_id, signed_by, NULL, NULL, note, tags, errors, payload, outcome
+           correlation_id, signed_by, NULL, NULL, note, tags, meta, errors, payload, outcome, checkpoint
       FROM gone
   )
   SELECT array_agg(id), array_agg(unique_key) FILTER (WHERE unique_key IS NOT NULL),
@@ -72,13 +86,13 @@ END $$;
 -- Settle successes. A row that was written to since it was claimed has moved: it is found by its id. Returns
 -- the ids of those that are not inside the fence.
 CREATE FUNCTION penstock.succeed_all(
-  worker_ text, tids_ text[], ids_ text[], attempts_ integer[], results_ text[], now_ double precision)
+  worker_ text, tids_ text[], ids_ text[], claims_ integer[], results_ text[], now_ double precision)
 RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
-  done_ text[] := penstock.succeed_at(worker_, tids_::tid[], ids_, attempts_, results_, now_);
+  done_ text[] := penstock.succeed_at(worker_, tids_::tid[], ids_, claims_, results_, now_);
 BEGIN
   IF cardinality(done_) < cardinality(ids_) THEN
-    done_ := done_ || penstock.succeed_at(worker_, penstock.places(ids_), ids_, attempts_, results_, now_);
+    done_ := done_ || penstock.succeed_at(worker_, penstock.places(ids_), ids_, claims_, results_, now_);
     RETURN ARRAY(SELECT id FROM unnest(ids_) AS given (id) WHERE id <> ALL (done_));
   END IF;
   RETURN '{}';
@@ -133,24 +147,27 @@ RETURNS SETOF penstock.taken LANGUAGE plpgsql SET enable_indexscan = off AS $$
 BEGIN
   RETURN QUERY
   UPDATE penstock.live AS job
-     SET state = 'running', revision = job.revision + 1, attempt = job.attempt + 1, worker = worker_,
+     SET state = 'running', revision = job.revision + 1, claim = job.claim + 1, attempt = job.attempt + 1,
+         worker = worker_,
          hold = NULL, hold_cause = NULL, hold_until = NULL, claimed_at = now_, progress = NULL, note = NULL,
          started = job.at_most_once OR (job.crashes = 0 AND (mine.number <= slots_ OR job.rescues > 0))
     FROM unnest(tids_) WITH ORDINALITY AS mine (tid, number)
    WHERE job.ctid = mine.tid
   RETURNING mine.number, job.ctid::text, job.id, job.task, job.payload, job.queue, job.priority,
-            job.enqueued_at, job.enqueued_by, job.seq, job.attempt, job.started,
+            job.enqueued_at, job.enqueued_by, job.seq, job.claim, job.attempt, job.started, job.keep,
             CASE WHEN job.place = 0 AND job.run_at IS NULL AND job.expires_at IS NULL
                   AND job.failures = 0 AND job.crashes = 0 AND job.rescues = 0 AND job.key IS NULL
                   AND job.unique_key IS NULL AND job.unique_until IS NULL AND NOT job.at_most_once
                   AND job.name IS NULL AND job.tags IS NULL AND job.correlation_id IS NULL
-                  AND job.reason IS NULL AND job.errors IS NULL AND job.revision = 1
+                  AND job.reason IS NULL AND job.errors IS NULL AND job.meta IS NULL
+                  AND job.checkpoint IS NULL AND job.revision = 1
                  THEN NULL
                  ELSE json_build_array(
                    job.place, job.run_at, job.expires_at, job.failures, job.crashes, job.rescues,
                    job.key, job.unique_key, coalesce(job.unique_until, 'done'), job.at_most_once,
                    job.name, coalesce(job.tags, '[]')::json, job.correlation_id, job.reason,
-                   coalesce(job.errors, '[]')::json, job.revision)::text
+                   coalesce(job.errors, '[]')::json, job.revision, job.meta,
+                   translate(encode(job.checkpoint, 'base64'), e'\n', ''))::text
             END;
 END $$;
 
@@ -195,10 +212,10 @@ END $$;
 -- One turn of a worker: settle its successes, promote what is due, claim. Everything else that can
 -- become of an attempt is settled before this is called, in the same transaction.
 CREATE FUNCTION penstock.exchange(
-  worker_ text, tids_ text, ids_ text, attempts_ text, results_ text, begun_ text, begun_attempts_ text,
+  worker_ text, tids_ text, ids_ text, claims_ text, results_ text, begun_ text, begun_claims_ text,
   queues_ text[], want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, range_queue_ bigint[],
   from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[], to_priority_ bigint[],
-  lowered_ bigint[], sweeps_ boolean)
+  lowered_ bigint[], sweeps_ boolean, reports_ text)
 RETURNS SETOF penstock.taken LANGUAGE plpgsql
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_bitmapscan = off SET enable_material = off SET enable_indexscan = on
@@ -233,15 +250,18 @@ BEGIN
   END IF;
   IF begun_ IS NOT NULL THEN
     PERFORM penstock.begin_attempts(worker_, string_to_array(begun_, e'\x1f'),
-                                    string_to_array(begun_attempts_, ',')::integer[]);
+                                    string_to_array(begun_claims_, ',')::integer[]);
+  END IF;
+  IF reports_ IS NOT NULL THEN
+    PERFORM penstock.report(worker_, reports_::json);
   END IF;
   IF ids_ IS NOT NULL THEN
     unsettled_ := penstock.succeed_all(
       worker_, string_to_array(tids_, e'\x1f'), string_to_array(ids_, e'\x1f'),
-      string_to_array(attempts_, ',')::integer[], string_to_array(results_, e'\x1f', ''), now_);
+      string_to_array(claims_, ',')::integer[], string_to_array(results_, e'\x1f', ''), now_);
     IF unsettled_ <> '{}' THEN
       -- These have to be looked at: the caller does, and asks again for jobs.
-      RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+      RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         json_build_object('now', now_, 'unsettled', unsettled_))::penstock.taken;
       RETURN;
     END IF;
@@ -285,7 +305,7 @@ BEGIN
     SELECT array_agg(job.id ORDER BY job.id) INTO cancels_
       FROM penstock.live AS job WHERE job.worker = worker_ AND job.cancel_reason IS NOT NULL;
   END IF;
-  RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, json_build_object(
+  RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, json_build_object(
     'now', now_, 'claim', claim_, 'cancels', cancels_,
     'due', CASE WHEN due_at_ IS NOT NULL THEN penstock.due_at(queues_) END))::penstock.taken;
 END $$;

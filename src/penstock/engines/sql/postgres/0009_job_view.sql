@@ -203,7 +203,7 @@ BEGIN
   why_ := penstock.not_an_object(NEW.payload);
 
   -- A given id is remembered for 7 days, and may have been used at any time before. No text has the mark.
-  PERFORM penstock.put_json(json_build_object(
+  PERFORM FROM penstock.put_json(json_build_object(
     'ids', NEW.id, 'tasks', NEW.task, 'payloads', NEW.payload, 'queues', NEW.queue, 'priorities', NEW.priority,
     'keys', NEW.key, 'names', NEW.name, 'tags', CASE WHEN NEW.tags <> '{}' THEN to_json(NEW.tags)::text END,
     'correlation_ids', NEW.correlation_id, 'run_at', extract(epoch FROM NEW.run_at),
@@ -213,7 +213,7 @@ BEGIN
     'uniques', NEW.unique_key, 'unique_until', NEW.unique_until,
     'unique_for', extract(epoch FROM NEW.unique_for), 'at_most_once', NEW.at_most_once,
     'enqueued_by', NEW.enqueued_by, 'remember', CASE WHEN is_given THEN 604800 END,
-    'since', CASE WHEN is_given THEN 0 ELSE now_ END, 'mark', gen_random_uuid())::text);
+    'since', CASE WHEN is_given THEN 0 ELSE now_ END, 'mark', gen_random_uuid())::text) AS refused WHERE refused.number > 0;
   IF FOUND THEN
     RETURN NULL;
   END IF;
@@ -248,12 +248,12 @@ DECLARE
   key_ text;
 BEGIN
   -- Usually it is there.
-  PERFORM penstock.make_day(now_);
+  PERFORM penstock.make_day(now_ + (SELECT keep FROM penstock.live WHERE id = id_));
   WITH gone AS (DELETE FROM penstock.live WHERE id = id_ RETURNING *)
   INSERT INTO penstock.history
-  SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, NULL, now_, NULL, revision + 1,
-         0, 0, 0, 0, NULL, false, at_most_once, id, task, queue, 'failed', NULL, enqueued_by, NULL, NULL, key,
-         unique_key, unique_until, name, correlation_id, NULL, NULL, reason_, NULL, tags, NULL, payload, NULL
+  SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, NULL, now_, NULL, keep, revision + 1,
+         0, 0, 0, 0, 0, NULL, false, at_most_once, id, task, queue, 'failed', NULL, enqueued_by, NULL, NULL, key,
+         unique_key, unique_until, name, correlation_id, NULL, NULL, reason_, NULL, tags, meta, NULL, payload, NULL, NULL
     FROM gone
   RETURNING unique_key INTO key_;
   PERFORM penstock.give_back(ARRAY[key_], ARRAY[id_], now_);

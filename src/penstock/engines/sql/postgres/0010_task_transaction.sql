@@ -4,7 +4,7 @@
 -- `mark_` is what the transaction was given when it began: one that is another transaction, because the
 -- handler has ended the first, does not have it.
 CREATE FUNCTION penstock.succeed(
-  id_ text, attempt_ integer, worker_ text, result_ bytea, mark_ text) RETURNS boolean LANGUAGE plpgsql
+  id_ text, claim_ integer, worker_ text, result_ bytea, mark_ text) RETURNS boolean LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -19,16 +19,16 @@ BEGIN
   IF NOT FOUND THEN
     RETURN false;
   END IF;
-  PERFORM penstock.make_day(now_);
+  PERFORM penstock.make_day(now_ + (SELECT keep FROM penstock.live WHERE id = id_));
   WITH gone AS (
     DELETE FROM penstock.live AS job
-     WHERE job.id = id_ AND job.attempt = attempt_ AND job.worker = worker_ AND job.state = 'running'
+     WHERE job.id = id_ AND job.claim = claim_ AND job.worker = worker_ AND job.state = 'running'
     RETURNING job.*), ended AS (
     INSERT INTO penstock.history
-    SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress,
-           revision + 1, attempt, failures, crashes, rescues, signed_attempt, true, at_most_once, id, task, queue,
+    SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress, keep,
+           revision + 1, claim, attempt, failures, crashes, rescues, signed_claim, true, at_most_once, id, task, queue,
            'succeeded', worker, enqueued_by, NULL, NULL, key, unique_key, unique_until, name,
-           correlation_id, signed_by, NULL, NULL, note, tags, errors, payload, result_
+           correlation_id, signed_by, NULL, NULL, note, tags, meta, errors, payload, result_, checkpoint
       FROM gone)
   SELECT coalesce(unique_key, '') INTO key_ FROM gone;
   IF key_ IS NULL THEN
@@ -43,17 +43,17 @@ END $$;
 -- What became of a COMMIT whose answer was lost: true, it is there; false, nothing of it is; null, the
 -- job is another attempt's by now. The row is locked first: as long as the transaction in question is
 -- open its end is awaited, so that what is read is the last word.
-CREATE FUNCTION penstock.has_succeeded(id_ text, attempt_ integer, worker_ text) RETURNS boolean
+CREATE FUNCTION penstock.has_succeeded(id_ text, claim_ integer, worker_ text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
   PERFORM FROM penstock.live
-    WHERE id = id_ AND attempt = attempt_ AND worker = worker_ AND state = 'running' FOR UPDATE;
+    WHERE id = id_ AND claim = claim_ AND worker = worker_ AND state = 'running' FOR UPDATE;
   IF FOUND THEN
     RETURN false;
   END IF;
   IF EXISTS (SELECT FROM penstock.history
-              WHERE id = id_ AND attempt = attempt_ AND worker = worker_ AND state = 'succeeded') THEN
+              WHERE id = id_ AND claim = claim_ AND worker = worker_ AND state = 'succeeded') THEN
     RETURN true;
   END IF;
   RETURN NULL;

@@ -1,4 +1,4 @@
--- The days of the history (UTC): made before they come, listed, and emptied. What takes a whole day out
+-- The days of the history, on which jobs may be forgotten (UTC): made before they come, listed, and emptied. What takes a whole day out
 -- cannot run inside a function: see `history.sql`.
 
 -- Make the day of an instant. The partition is made beside the table and then attached: to create it in
@@ -45,13 +45,14 @@ BEGIN
   RETURN true;
 END $$;
 
--- Make yesterday, today and the days after it, so that none is missing at midnight.
+-- Make the days on which jobs that end today or on one of the next days may be forgotten, if they are kept for as
+-- long as usual, so that none is missing at midnight. Those of other jobs are made when they are missed.
 CREATE FUNCTION penstock.make_days(days_ integer) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
   made_ integer := 0;
 BEGIN
   FOR offset_ IN -1..days_ LOOP
-    IF penstock.make_day(penstock.now() + offset_ * 86400.0) THEN
+    IF penstock.make_day(penstock.now() + 604800 + offset_ * 86400.0) THEN
       made_ := made_ + 1;
     END IF;
   END LOOP;
@@ -84,7 +85,7 @@ RETURNS TABLE (name text, begins_at double precision, ends_at double precision, 
    ORDER BY 2
 $$;
 
--- Delete some jobs of one day that ended in this range: found by the index of the instants, deleted by
+-- Delete some jobs of one day that may be forgotten from this range on: found by its index, deleted by
 -- their place. What is being revived just now is skipped. Planned anew for each range, so that no other
 -- day is touched, nor locked; the range stands in both statements for that alone.
 CREATE FUNCTION penstock.prune_day(from_ double precision, to_ double precision, limit_ bigint)
@@ -96,10 +97,11 @@ DECLARE
   rows_ bigint;
 BEGIN
   SELECT array_agg(old.tid) INTO tids_ FROM (
-    SELECT ctid AS tid FROM penstock.history WHERE finished_at >= from_ AND finished_at < to_
+    SELECT ctid AS tid FROM penstock.history WHERE finished_at + keep >= from_ AND finished_at + keep < to_
      LIMIT limit_ FOR UPDATE SKIP LOCKED) AS old;
   SET LOCAL enable_bitmapscan = off;
-  DELETE FROM penstock.history WHERE finished_at >= from_ AND finished_at < to_ AND ctid = ANY (tids_);
+  DELETE FROM penstock.history
+   WHERE finished_at + keep >= from_ AND finished_at + keep < to_ AND ctid = ANY (tids_);
   GET DIAGNOSTICS rows_ = ROW_COUNT;
   RETURN rows_;
 END $$;

@@ -20,10 +20,10 @@ BEGIN
      SET state = new.state, queue = new.queue, priority = new.priority, revision = job.revision + 1,
          hold = new.hold, hold_cause = new.hold_cause, hold_until = new.hold_until,
          place = new.place, seq = new.seq, run_at = new.run_at, expires_at = new.expires_at,
-         attempt = new.attempt, failures = new.failures, crashes = new.crashes, rescues = new.rescues,
+         claim = new.claim, attempt = new.attempt, failures = new.failures, crashes = new.crashes, rescues = new.rescues,
          worker = new.worker, started = new.started, cancel_reason = new.cancel_reason,
          claimed_at = new.claimed_at, reason = new.reason, progress = new.progress, note = new.note,
-         errors = new.errors, signed_attempt = new.signed_attempt, signed_by = new.signed_by
+         errors = new.errors, checkpoint = new.checkpoint, signed_claim = new.signed_claim, signed_by = new.signed_by
     FROM ROWS FROM (json_populate_recordset(NULL::penstock.live, records_), unnest(tids_)) AS new
    WHERE job.ctid = new.unnest;
 END $$;
@@ -41,16 +41,17 @@ BEGIN
      WHERE job.ctid = new.unnest
     RETURNING
       job.entry, new.seq, new.place, new.priority, job.enqueued_at, new.run_at, new.expires_at, new.hold_until,
-      new.claimed_at, new.finished_at, new.progress, job.revision + 1, new.attempt, new.failures, new.crashes,
-      new.rescues, new.signed_attempt, new.started, job.at_most_once, job.id, job.task, new.queue, new.state,
+      new.claimed_at, new.finished_at, new.progress, job.keep, job.revision + 1, new.claim, new.attempt, new.failures, new.crashes,
+      new.rescues, new.signed_claim, new.started, job.at_most_once, job.id, job.task, new.queue, new.state,
       new.worker, job.enqueued_by, new.hold, new.hold_cause, job.key, job.unique_key, job.unique_until, job.name,
-      job.correlation_id, new.signed_by, new.cancel_reason, new.reason, new.note, job.tags, new.errors,
-      job.payload, new.result
+      job.correlation_id, new.signed_by, new.cancel_reason, new.reason, new.note, job.tags, job.meta, new.errors,
+      job.payload, new.result, new.checkpoint
   )
   INSERT INTO penstock.history SELECT * FROM gone;
 END $$;
 
--- The way back, of jobs that ended at these instants: the day of each is known, so one partition is searched.
+-- The way back, of jobs that may be forgotten at these instants: the day of each is known, so one partition is
+-- searched.
 -- Returns the ids of those that were there.
 CREATE FUNCTION penstock.revive_all(records_ json, ends_ double precision[]) RETURNS SETOF text LANGUAGE plpgsql
 SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -62,14 +63,14 @@ BEGIN
     number_ := number_ + 1;
     RETURN QUERY
     WITH gone AS (
-      DELETE FROM penstock.history AS job WHERE job.finished_at = ends_[number_] AND job.id = new.id
+      DELETE FROM penstock.history AS job WHERE job.finished_at + job.keep = ends_[number_] AND job.id = new.id
       RETURNING
         job.entry, new.seq, new.place, new.priority, job.enqueued_at, new.run_at, new.expires_at, new.hold_until,
-        new.claimed_at, new.finished_at, new.progress, job.revision + 1, new.attempt, new.failures, new.crashes,
-        new.rescues, new.signed_attempt, new.started, job.at_most_once, job.id, job.task, new.queue, new.state,
+        new.claimed_at, new.finished_at, new.progress, job.keep, job.revision + 1, new.claim, new.attempt, new.failures, new.crashes,
+        new.rescues, new.signed_claim, new.started, job.at_most_once, job.id, job.task, new.queue, new.state,
         new.worker, job.enqueued_by, new.hold, new.hold_cause, job.key, job.unique_key, job.unique_until, job.name,
-        job.correlation_id, new.signed_by, new.cancel_reason, new.reason, new.note, job.tags, new.errors,
-        job.payload, new.result
+        job.correlation_id, new.signed_by, new.cancel_reason, new.reason, new.note, job.tags, job.meta, new.errors,
+        job.payload, new.result, new.checkpoint
     )
     INSERT INTO penstock.live AS job SELECT * FROM gone RETURNING job.id;
   END LOOP;

@@ -5,7 +5,7 @@
 -- name: exchange
 -- Values are texts, so that one statement serves all exchanges whatever is in them.
 SELECT * FROM penstock.exchange($1, $2, $3, $4, $5, $6, $7, $8::text[], $9, $10, $11::text[], $12,
-  $13::bigint[], $14::bigint[], $15::double precision[], $16::bigint[], $17::bigint[], $18::bigint[], $19)
+  $13::bigint[], $14::bigint[], $15::double precision[], $16::bigint[], $17::bigint[], $18::bigint[], $19, $20)
 
 -- name: beat
 UPDATE penstock.worker SET beat = beat + 1 WHERE id = %s::text RETURNING 1
@@ -29,8 +29,8 @@ SELECT * FROM penstock.history WHERE id = ANY(%s::text[]) ORDER BY id FOR UPDATE
 SELECT 1 FROM penstock.ledger WHERE id = %s::text AND until > %s::double precision
 
 -- name: remember
-INSERT INTO penstock.ledger (id, until) VALUES (%s::text, %s::double precision)
-ON CONFLICT (id) DO UPDATE SET until = excluded.until
+INSERT INTO penstock.ledger (id, until, task) VALUES (%s::text, %s::double precision, %s::text)
+ON CONFLICT (id) DO UPDATE SET until = excluded.until, task = excluded.task
 
 -- name: adopt
 -- Another transaction may be about to store the same id: then nothing is stored.
@@ -45,8 +45,8 @@ SELECT id FROM penstock.live WHERE id = ANY(%s::text[])
 -- name: begin_attempts
 -- One that another transaction has just now keeps no outcome waiting.
 UPDATE penstock.live SET started = true WHERE id = ANY (ARRAY(
-  SELECT job.id FROM unnest(%s::text[], %s::integer[]) AS begun (id, attempt)
-    JOIN penstock.live AS job ON job.id = begun.id AND job.attempt = begun.attempt
+  SELECT job.id FROM unnest(%s::text[], %s::integer[]) AS begun (id, claim)
+    JOIN penstock.live AS job ON job.id = begun.id AND job.claim = begun.claim
    WHERE job.worker = %s::text AND job.state = 'running' AND NOT job.started
      FOR UPDATE OF job SKIP LOCKED))
 
@@ -67,9 +67,7 @@ INSERT INTO penstock.lowered (queue) SELECT DISTINCT queue FROM unnest(%s::text[
 SELECT nextval('penstock.ticket')
 
 -- name: report
--- One that another transaction has just now is told the next time: progress waits for nothing.
-UPDATE penstock.live SET progress = %s::double precision, note = %s::text
- WHERE id = %s::text AND attempt = %s::integer AND worker = %s::text AND state = 'running'
+SELECT penstock.report(%s::text, %s::json)
 
 -- name: keep_key
 SELECT * FROM penstock.keep_key(%s::text, %s::text, %s::double precision)
@@ -143,6 +141,9 @@ SELECT min(at), penstock.now() FROM (
 DELETE FROM penstock.worker WHERE id = %s::text AND beat = %s::bigint
    AND pg_try_advisory_xact_lock(hashtext('penstock.worker'), hashtext(id))
 
+-- name: make_day
+SELECT penstock.make_day(%s::double precision)
+
 -- name: make_days
 SELECT penstock.make_days(%s::integer)
 
@@ -155,7 +156,7 @@ SELECT penstock.prune_day(%s::double precision, %s::double precision, %s::bigint
 -- name: ended_within
 -- Whether anything is left in a day: one that is locked was not pruned.
 SELECT 1 FROM penstock.history
- WHERE finished_at >= %s::double precision AND finished_at < %s::double precision LIMIT 1
+ WHERE finished_at + keep >= %s::double precision AND finished_at + keep < %s::double precision LIMIT 1
 
 -- name: prune_ledger
 DELETE FROM penstock.ledger WHERE id = ANY (ARRAY(

@@ -19,6 +19,7 @@ CREATE TABLE job (
   seq            INTEGER NOT NULL,
   run_at         REAL,
   expires_at     REAL,
+  claim          INTEGER NOT NULL DEFAULT 0,
   attempt        INTEGER NOT NULL DEFAULT 0,
   failures       INTEGER NOT NULL DEFAULT 0,
   crashes        INTEGER NOT NULL DEFAULT 0,
@@ -38,13 +39,16 @@ CREATE TABLE job (
   reason         TEXT,
   progress       REAL,
   note           TEXT,
-  signed_attempt INTEGER,                            -- the last attempt that was settled but not
+  signed_claim   INTEGER,                            -- the last claim that was settled but not
   signed_by      TEXT,                               -- final, and by which worker (law 2)
   revision       INTEGER NOT NULL DEFAULT 0,         -- grows with every change but a start and progress
+  keep           REAL    NOT NULL DEFAULT 604800,    -- seconds after its end
+  meta           TEXT,                               -- JSON object
   -- What can be large comes last: reading a column that stands behind it would read all of it.
   payload        BLOB    NOT NULL,
   result         BLOB,
-  errors         TEXT                                -- JSON array, one object per bad attempt
+  errors         TEXT,                               -- JSON array, one object per bad attempt
+  checkpoint     BLOB
 );
 
 -- Law 7: only what could start now stands in the claim index.
@@ -62,10 +66,11 @@ CREATE INDEX job_expiry   ON job (expires_at, seq)
 CREATE INDEX job_open     ON job (queue, state, priority, place, seq)
        WHERE state IN ('scheduled', 'ready') AND claimed_at IS NOT NULL;
 CREATE INDEX job_running  ON job (worker, queue)               WHERE state = 'running';
-CREATE INDEX job_finished ON job (finished_at, entry)          WHERE finished_at IS NOT NULL;
+CREATE INDEX job_finished ON job (finished_at)                 WHERE finished_at IS NOT NULL;
+CREATE INDEX job_forget   ON job (finished_at + keep, entry)   WHERE finished_at IS NOT NULL;
 
 -- Ids that must not be used twice (law 6).
-CREATE TABLE ledger (id TEXT PRIMARY KEY, until REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE ledger (id TEXT PRIMARY KEY, until REAL NOT NULL, task TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX ledger_until ON ledger (until);
 
 -- Who has a unique key: while held by its job's life, and until its window ends (law 13).

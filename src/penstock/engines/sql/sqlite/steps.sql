@@ -18,7 +18,8 @@ SELECT id FROM job WHERE id IN (SELECT value FROM json_each(?))
 SELECT id FROM ledger WHERE id IN (SELECT value FROM json_each(?)) AND until > ?
 
 -- name: remember
-INSERT INTO ledger (id, until) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET until = excluded.until
+INSERT INTO ledger (id, until, task) VALUES (?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET until = excluded.until, task = excluded.task
 
 -- name: key
 SELECT owner, until, held FROM unique_key WHERE key = ?
@@ -48,17 +49,17 @@ SELECT * FROM job WHERE id IN (SELECT value FROM json_each(?))
 SELECT * FROM job WHERE entry IN (SELECT value FROM json_each(?))
 
 -- name: begin_attempt
-UPDATE job SET started = 1 WHERE id = ? AND attempt = ? AND worker = ? AND state = 'running'
+UPDATE job SET started = 1 WHERE id = ? AND claim = ? AND worker = ? AND state = 'running'
 
 -- name: succeed
 -- The common end of an attempt, without reading the row first. Jobs with a unique key take the long
 -- way, because they have a key to give back.
 UPDATE job SET state = 'succeeded', result = ?, finished_at = ?, reason = NULL, cancel_reason = NULL,
                revision = revision + 1
- WHERE id = ? AND attempt = ? AND worker = ? AND state = 'running' AND unique_key IS NULL
+ WHERE id = ? AND claim = ? AND worker = ? AND state = 'running' AND unique_key IS NULL
 
 -- name: succeed_all
--- The same for many, as [[id, attempt, result, entry], ...]: one step of SQLite, during which the
+-- The same for many, as [[id, claim, result, entry], ...]: one step of SQLite, during which the
 -- handlers of the process run on. A job whose entry is known is found by it: the index of the ids has
 -- no order, so that in a long line each look would read another page. The signs keep it to that:
 -- each job is looked for, instead of all that runs being compared with all that has ended.
@@ -68,23 +69,23 @@ UPDATE job SET state = 'succeeded', result = CAST(json_extract(done.value, '$[2]
  WHERE job.entry = coalesce(json_extract(done.value, '$[3]'),
                             (SELECT known.entry FROM job AS known
                               WHERE known.id = json_extract(done.value, '$[0]')))
-   AND +job.id = json_extract(done.value, '$[0]') AND +job.attempt = json_extract(done.value, '$[1]')
+   AND +job.id = json_extract(done.value, '$[0]') AND +job.claim = json_extract(done.value, '$[1]')
    AND +job.worker = :worker AND +job.state = 'running' AND job.unique_key IS NULL
 
 -- name: save
 -- Write back everything that can change in a job's life.
 UPDATE job SET revision = revision + 1, state = ?, queue = ?, priority = ?,
                hold = ?, hold_cause = ?, hold_until = ?, place = ?, seq = ?, run_at = ?,
-               expires_at = ?, attempt = ?, failures = ?, crashes = ?, rescues = ?, worker = ?,
+               expires_at = ?, claim = ?, attempt = ?, failures = ?, crashes = ?, rescues = ?, worker = ?,
                started = ?, cancel_reason = ?, claimed_at = ?, finished_at = ?, result = ?, reason = ?,
-               progress = ?, note = ?, errors = ?
+               progress = ?, note = ?, errors = ?, checkpoint = ?
  WHERE id = ?
 
 -- name: sign
-UPDATE job SET signed_attempt = ?, signed_by = ? WHERE id = ?
+UPDATE job SET signed_claim = ?, signed_by = ? WHERE id = ?
 
 -- name: signed
-SELECT signed_attempt, signed_by FROM job WHERE id = ?
+SELECT signed_claim, signed_by FROM job WHERE id = ?
 
 -- name: head
 -- The first jobs of one queue, by its own range of the claim index (law 9), which ends at the least
@@ -92,8 +93,8 @@ SELECT signed_attempt, signed_by FROM job WHERE id = ?
 -- filtered while walking; all are rare. The columns are those that a job in line can have and that its
 -- claim does not write, and the revision that it gives.
 SELECT entry, id, task, payload, queue, priority, enqueued_at, enqueued_by, place, seq, run_at,
-       expires_at, attempt, failures, crashes, rescues, key, unique_key, unique_until, at_most_once,
-       name, tags, correlation_id, reason, errors, revision + 1
+       expires_at, claim, attempt, failures, crashes, rescues, key, unique_key, unique_until, at_most_once,
+       name, tags, correlation_id, reason, errors, revision + 1, keep, meta, checkpoint
   FROM job
  WHERE queue = :queue AND state = 'ready' AND hold IS NULL AND priority <= :least_urgent
    AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
@@ -145,7 +146,7 @@ SELECT entry, priority, at_most_once,
 
 -- name: claim
 -- Mark the chosen jobs, all of those that start or all that wait inside their worker.
-UPDATE job SET state = 'running', attempt = attempt + 1, worker = :worker, started = :started,
+UPDATE job SET state = 'running', claim = claim + 1, attempt = attempt + 1, worker = :worker, started = :started,
                claimed_at = :now, progress = NULL, note = NULL, revision = revision + 1
  WHERE entry IN (SELECT value FROM json_each(:entries))
 
@@ -159,7 +160,8 @@ SELECT * FROM job WHERE state = 'running' AND worker = ?
 SELECT id FROM job WHERE state = 'running' AND worker = ? AND cancel_reason IS NOT NULL ORDER BY id
 
 -- name: report
-UPDATE job SET progress = ?, note = ? WHERE id = ? AND attempt = ? AND worker = ? AND state = 'running'
+UPDATE job SET progress = ?, note = ?, checkpoint = coalesce(?, checkpoint)
+ WHERE id = ? AND claim = ? AND worker = ? AND state = 'running'
 
 -- name: next_due
 SELECT min(at) FROM (
@@ -240,7 +242,8 @@ DELETE FROM lane WHERE queue = ?
 DELETE FROM spot WHERE queue = ?
 
 -- name: old
-SELECT id FROM job WHERE finished_at IS NOT NULL AND finished_at < ? ORDER BY finished_at, entry LIMIT ?
+SELECT id FROM job WHERE finished_at IS NOT NULL AND finished_at + keep < ?
+ ORDER BY finished_at + keep, entry LIMIT ?
 
 -- name: delete
 DELETE FROM job WHERE id = ?

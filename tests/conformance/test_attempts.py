@@ -1,0 +1,68 @@
+"""``claim`` counts every hand-out; ``attempt`` counts what was started."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.steps import bury, claim, claim_one, put, running, settle, stored
+from penstock.engines import changes
+from penstock.engines.records import Ask
+
+
+async def test_a_claim_given_back_before_its_start_is_no_attempt(engine):
+    job = await running(engine)
+    assert (job.claim, job.attempt) == (1, 1)
+    await settle(engine, job, "released", has_begun=False)
+    after = await stored(engine, job.id)
+    assert (after.claim, after.attempt) == (1, 0)
+    again = await claim_one(engine, job.queue)
+    assert (again.claim, again.attempt) == (2, 1)
+
+
+async def test_an_attempt_that_began_and_was_given_back_counts(engine):
+    job = await running(engine)
+    await settle(engine, job, "released")
+    assert (await stored(engine, job.id)).attempt == 1
+
+
+async def test_a_job_rescued_before_its_start_had_no_attempt(engine):
+    await put(engine)
+    (job,) = await claim(engine, want=1, slots=0)
+    await bury(engine, job.worker)
+    after = await stored(engine, job.id)
+    assert (after.claim, after.attempt, after.crashes) == (1, 0, 0)
+
+
+async def test_a_job_rescued_after_its_start_had_one(engine):
+    await put(engine)
+    (job,) = await claim(engine, want=1, slots=0)
+    assert job.worker is not None
+    await engine.exchange(Ask(worker=job.worker, begun=((job.id, job.claim),)))
+    await bury(engine, job.worker)
+    after = await stored(engine, job.id)
+    assert (after.claim, after.attempt, after.crashes) == (1, 1, 1)
+    assert [error.attempt for error in after.errors] == [1]
+
+
+@pytest.mark.parametrize("kind", ["retry", "snooze", "crashed"])
+async def test_every_attempt_that_ran_counts(engine, kind):
+    job = await running(engine)
+    await settle(engine, job, kind)
+    again = await claim_one(engine, job.queue)
+    assert (again.claim, again.attempt) == (2, 2)
+
+
+async def test_a_retry_by_a_person_goes_on_counting(engine):
+    job = await running(engine)
+    await settle(engine, job, "failed")
+    await changes.retry(engine, [job.id])
+    again = await claim_one(engine, job.queue)
+    assert (again.claim, again.attempt) == (2, 2)
+
+
+async def test_the_job_that_is_handed_out_is_the_job_that_is_stored(engine):
+    meta = b'{"tenant":"a"}'
+    await put(engine, "whole", key="k", tags=("t",), name="n", meta=meta, keep=60.0)
+    job = await claim_one(engine)
+    assert (job.meta, job.keep) == (meta, 60.0)
+    assert await stored(engine, "whole") == job
