@@ -251,11 +251,11 @@ class Operations:
         return await self._facade.ask(lambda client: explain(client.engine, chosen, limit))
 
     async def adoctor(
-        self, *, watch: Duration | None = None, thorough: bool = False, mend: bool = False
+        self, *, watch: Duration | None = None, thorough: bool = False, repair: bool = False
     ) -> tuple[Finding, ...]:
         """Look at the store, its workers and its queues; say what is found, and what to do.
 
-        Nothing is changed, made or migrated, unless it is told to ``mend`` what a lost step may
+        Nothing is changed, made or migrated, unless it is told to ``repair`` what a lost step may
         have left. ``watch`` is how long each worker may take to give a sign of life, by default a
         little longer than it should; ``thorough`` reads every page of the store.
         """
@@ -265,14 +265,14 @@ class Operations:
         expected = Expected(self.settings.lease, self.settings.keep_finished, queues)
         limit = None if watch is None else seconds(watch, name="watch")
         return await examine(
-            self._source.connect, expected, watch=limit, thorough=thorough, mend=mend
+            self._source.connect, expected, watch=limit, thorough=thorough, repair=repair
         )
 
     def doctor(
-        self, *, watch: Duration | None = None, thorough: bool = False, mend: bool = False
+        self, *, watch: Duration | None = None, thorough: bool = False, repair: bool = False
     ) -> tuple[Finding, ...]:
         """The same, while this thread waits."""
-        asked = self.adoctor(watch=watch, thorough=thorough, mend=mend)
+        asked = self.adoctor(watch=watch, thorough=thorough, repair=repair)
         # Not on the façade's loop: that would open the store before it is examined.
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(asyncio.run, asked).result()

@@ -18,7 +18,7 @@ from penstock.errors import BadOption
 from penstock.find_app import VARIABLE, find_app
 
 EPILOG = """\
-Nothing is made, migrated or changed, unless --mend is given. With an application its tasks and
+Nothing is made, migrated or changed, unless --repair is given. With an application its tasks and
 settings are compared with those of the workers and of the jobs that wait.
 
 Whether workers live is seen by watching their beats: that ends as soon as each has shown one, and
@@ -40,8 +40,8 @@ def doctor(
             metavar="[MODULE:APP]", help=f"The application to compare with; else {VARIABLE}."
         ),
     ] = None,
-    mend: Annotated[
-        bool, typer.Option("--mend", help="Lift holds without a cause, free keys nobody needs.")
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Lift holds without a cause, free keys nobody needs.")
     ] = False,
     thorough: Annotated[
         bool, typer.Option("--thorough", help="Also check that every page of the store is sound.")
@@ -56,7 +56,7 @@ def doctor(
     """Look at a store, its workers and its queues; say what is wrong and what to do."""
     with _application(app, url) as found:
         check_shared(found)
-        findings = asyncio.run(found.adoctor(watch=watch, thorough=thorough, mend=mend))
+        findings = asyncio.run(found.adoctor(watch=watch, thorough=thorough, repair=repair))
         copied = [copyable(finding, found) for finding in findings]
     ordered = sorted(copied, key=lambda finding: _WORST_FIRST.index(finding.level))
     if as_json:

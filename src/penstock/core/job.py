@@ -50,9 +50,8 @@ class Hold(StrEnum):
     RATE = "rate"
     BREAKER = "breaker"
     DEPENDENCY = "dependency"
-    OVERLAP = "overlap"
     UNKNOWN_TASK = "unknown_task"
-    UNPLACED = "unplaced"
+    MOVING = "moving"
 
 
 class Change(StrEnum):
@@ -235,9 +234,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``worker`` runs the attempt, or has settled the last one; a rescue clears it.
     ``started`` is false while a claimed job only waits in its worker's hands. ``revision`` grows
     with every change but a start and progress, so that a change can be made to the job that was
-    read, or to none. The ticket is (``place``, ``seq``): the pass of a fair queue, then the order
-    of arrival. ``claimed_at`` is None until the first claim, and again after a person sent the job
-    back.
+    read, or to none. ``seq`` is its ticket: its place in line. ``claimed_at`` is None until the
+    first claim, and again after a person sent the job back.
     """
 
     id: str
@@ -251,7 +249,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hold: Hold | None = None
     hold_cause: str | None = None
     hold_until: float | None = None
-    place: float = 0.0
     seq: int = 0
     run_at: float | None = None
     expires_at: float | None = None
@@ -286,9 +283,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Seconds for which it is kept after its end."""
 
     @property
-    def order(self) -> tuple[int, float, int]:
+    def order(self) -> tuple[int, int]:
         """Sort key of the line: priority, then ticket."""
-        return self.priority, self.place, self.seq
+        return self.priority, self.seq
 
     @property
     def is_open(self) -> bool:

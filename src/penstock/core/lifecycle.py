@@ -82,8 +82,8 @@ def entering(draft: Draft, now: float) -> tuple[State, float | None, float | Non
 def promoted(job: Job) -> Job:
     """Its instant has come: a scheduled job is ready, a hold with an instant is lifted."""
     if job.state is State.SCHEDULED:
-        return replace(job, state=step(job, Change.PROMOTE))
-    return replace(job, hold=None, hold_cause=None, hold_until=None)
+        return replace(job, state=step(job, Change.PROMOTE), seq=NEW_TICKET)
+    return replace(job, hold=None, hold_cause=None, hold_until=None, seq=NEW_TICKET)
 
 
 def claimed(job: Job, worker: str, now: float, *, starts: bool) -> Job:

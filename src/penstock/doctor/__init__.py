@@ -2,7 +2,7 @@
 
 ``app.doctor()`` first looks at the place where the jobs live without opening it, then reads the
 store twice, a few seconds apart: what only time can show, such as a beat that stands still, shows
-between the two. Nothing is changed unless it is told to mend.
+between the two. Nothing is changed unless it is told to repair.
 """
 
 from penstock.core.finding import Finding, Level

@@ -29,7 +29,7 @@ async def examine(
     *,
     watch: float | None = None,
     thorough: bool = False,
-    mend: bool = False,
+    repair: bool = False,
 ) -> tuple[Finding, ...]:
     """Look at everything; return what was found, in the order of the checks.
 
@@ -43,7 +43,7 @@ async def examine(
     try:
         await engine.open()
         try:
-            found += await _inside(engine, expected, watch, mend=mend)
+            found += await _inside(engine, expected, watch, repair=repair)
         finally:
             await engine.close()
     except EngineError as error:
@@ -52,13 +52,13 @@ async def examine(
 
 
 async def _inside(
-    engine: Engine, expected: Expected, watch: float | None, *, mend: bool
+    engine: Engine, expected: Expected, watch: float | None, *, repair: bool
 ) -> list[Finding]:
     reach = await _reach(engine)
     before = await read(engine)
     limit = _default_watch(before, expected) if watch is None else watch
     watched = await _watch(engine, before, limit)
-    snapshot = await take(engine, before, watched, expected, mend=mend)
+    snapshot = await take(engine, before, watched, expected, repair=repair)
     checks: Iterable[Iterable[Finding]] = (
         clocks.checks(snapshot),
         workers.checks(snapshot),

@@ -25,7 +25,7 @@ def checks(snapshot: StoreSnapshot) -> Iterator[Finding]:
     yield from _unknown(snapshot)
     yield from _undeclared(snapshot)
     yield from _old_code(snapshot)
-    yield from _holds(snapshot)
+    yield from _lost(snapshot)
     yield from _failed(snapshot)
     yield _history(snapshot)
 
@@ -142,26 +142,30 @@ def _old_code(snapshot: StoreSnapshot) -> Iterator[Finding]:
 # --- what is left -------------------------------------------------------------------------------
 
 
-def _holds(snapshot: StoreSnapshot) -> Iterator[Finding]:
-    mended = snapshot.mended
-    facts = {"holds": mended.unheld, "keys": mended.keys}
-    if not mended.unheld and not mended.keys:
-        yield Finding(check="mend", text="every hold has a cause", facts=facts)
-        return
+def _lost(snapshot: StoreSnapshot) -> Iterator[Finding]:
+    lost = snapshot.lost
+    facts = {"holds": snapshot.lost_holds, "keys": lost.keys, "lines": lost.lines}
     parts = []
-    if mended.unheld:
-        parts.append(number(mended.unheld, "hold without a cause", "holds without a cause"))
-    if mended.keys:
+    if snapshot.lost_holds:
+        count = snapshot.lost_holds
+        parts.append(number(count, "hold without a cause", "holds without a cause"))
+    if lost.keys:
         parts.append(
-            number(mended.keys, "unique key that no job needs", "unique keys that no job needs")
+            number(lost.keys, "unique key that no job needs", "unique keys that no job needs")
         )
-    what = " and ".join(parts)
-    if snapshot.has_mended:
-        yield Finding(check="mend", level=Level.NOTE, text=f"mended {what}", facts=facts)
+    if lost.lines:
+        forgotten = "keys of fair queues that no claim looks at"
+        parts.append(number(lost.lines, "key of a fair queue that no claim looks at", forgotten))
+    if not parts:
+        yield Finding(check="repair", text="every hold has a cause", facts=facts)
         return
-    step = "penstock doctor --mend; the leader does so each minute, so look at it, too"
+    what = " and ".join(parts)
+    if snapshot.is_repaired:
+        yield Finding(check="repair", level=Level.NOTE, text=f"repaired {what}", facts=facts)
+        return
+    step = "penstock doctor --repair; the leader does so each minute, so look at it, too"
     yield Finding(
-        check="mend", level=Level.WARNING, text=f"found {what}", next_step=step, facts=facts
+        check="repair", level=Level.WARNING, text=f"found {what}", next_step=step, facts=facts
     )
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.core.job import FINAL, WAITING, Hold, Job, State
-from penstock.engines import reads
+from penstock.engines import changes, reads
 from penstock.engines.engine import Engine
 from penstock.engines.records import (
     Count,
     Filter,
-    Mended,
     QueueSettings,
+    Repaired,
     Running,
     WorkerInfo,
 )
@@ -72,8 +72,11 @@ class StoreSnapshot:
     old: tuple[Job, ...]
     """A sample of those that were enqueued longer ago than finished jobs are kept, and ended."""
     newest: Job | None
-    mended: Mended
-    has_mended: bool
+    lost_holds: int
+    """Holds of which the cause is gone, of a sample."""
+    lost: Repaired
+    """What else a lost step has left, likewise."""
+    is_repaired: bool
     """It was repaired, not only looked at."""
 
     @property
@@ -110,7 +113,7 @@ async def read(engine: Engine) -> Reading:
 
 
 async def take(
-    engine: Engine, before: Reading, watched: float, expected: Expected, *, mend: bool
+    engine: Engine, before: Reading, watched: float, expected: Expected, *, repair: bool
 ) -> StoreSnapshot:
     """Read it again, and the rest, after beats were watched."""
     skew = await _skew(engine)
@@ -134,8 +137,9 @@ async def take(
         unknown=await some(Filter(holds=(Hold.UNKNOWN_TASK,))),
         old=await some(Filter(states=tuple(FINAL), until=kept_since)),
         newest=newest.jobs[0] if newest.jobs else None,
-        mended=await engine.mend(rehearse=not mend),
-        has_mended=mend,
+        lost_holds=(await changes.repair_holds(engine, SAMPLE, rehearse=not repair))[0],
+        lost=await engine.repair(SAMPLE, rehearse=not repair),
+        is_repaired=repair,
     )
 
 

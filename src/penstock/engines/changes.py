@@ -7,14 +7,18 @@ decided in one place, and a job changes wholly or not at all, whenever a process
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from penstock.core import lifecycle
+from penstock.core.holds import CAUSES, Facts, has_cause
 from penstock.core.job import Change, Hold, Job, State, Verdict
 from penstock.engines.engine import Engine
 from penstock.engines.records import Control, Filter, Rewrite, Rewritten, Sighting
 from penstock.errors import EngineBusy
+
+BATCH: Final = 200
+"""Jobs that one step changes at most."""
 
 TRIES: Final = 10
 """How often a job that keeps changing is looked at."""
@@ -78,6 +82,40 @@ async def lift(engine: Engine, ids: Sequence[str], kind: Hold) -> list[Control]:
         return lifecycle.lifted(job, now) if job.hold is kind else None
 
     return await _control(engine, ids, Change.LIFT, after)
+
+
+async def lift_known(engine: Engine, tasks: Collection[str], batch: int = BATCH) -> int:
+    """Let jobs wait no longer for these tasks, which a worker knows; return how many did.
+
+    In batches, each a step of its own: if this process dies, ``repair_holds`` goes on.
+    """
+    which = Filter(holds=(Hold.UNKNOWN_TASK,), tasks=tuple(tasks))
+    lifted = 0
+    cursor: str | None = None
+    while True:
+        page = await engine.find(which, cursor, batch)
+        told = await lift(engine, [job.id for job in page.jobs], Hold.UNKNOWN_TASK)
+        lifted += sum(each.changed for each in told)
+        cursor = page.cursor
+        if cursor is None:
+            return lifted
+
+
+async def repair_holds(
+    engine: Engine, limit: int, cursor: str | None = None, *, rehearse: bool = False
+) -> tuple[int, str | None]:
+    """Lift the holds of which the cause is gone, of up to ``limit`` jobs; return how many, and the
+    cursor to go on with. With ``rehearse``, only count them.
+    """
+    page = await engine.find(Filter(holds=tuple(CAUSES)), cursor, limit)
+    if not page.jobs:
+        return 0, None
+    facts = Facts(frozenset(task for each in await engine.workers() for task in each.tasks))
+    lost = [job for job in page.jobs if not has_cause(job, facts)]
+    if not rehearse:
+        for kind in {job.hold for job in lost if job.hold is not None}:
+            await lift(engine, [job.id for job in lost if job.hold is kind], kind)
+    return len(lost), page.cursor
 
 
 async def edit(

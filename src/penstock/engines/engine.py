@@ -9,7 +9,7 @@ said under *Idempotent*. A ``limit`` or ``want`` below zero means none.
 The laws, each from a failure that was reproduced:
 
 1.  ``exchange`` is one round trip but several steps, each seeing the one before: settle, free what
-    that unblocks, promote, place, count, claim. Any claimer promotes; the leader only backs it up.
+    that unblocks, promote, count, claim. Any claimer promotes; the leader only backs it up.
     A worker may want only what is urgent enough (``least_urgent``).
 2.  The fence is (job, claim, worker). An outcome repeated by its owner is *done*, any other
     mismatch is *stale*. Without its lease a worker gets ``LeaseLost`` and nothing is written.
@@ -22,10 +22,11 @@ The laws, each from a failure that was reproduced:
     in a crash starts when its worker says so (``begun``): it runs in a child, and what else its
     worker dies of is not its doing.
 6.  "Same id" is decided by the ledger, in the same atomic step as the job.
-7.  Only what could start now is in the claim index; everything else has a hold with a cause, and
-    the process that removes the cause removes the hold in the same step.
-8.  Every entry into ready takes a new ticket; only release, crash and rescue keep theirs. Jobs of
-    fair queues enter unplaced and get their ticket after commit, from the next claim.
+7.  Only what could start now is in the claim index; everything else has a hold with a cause
+    (``core.holds``) or an instant. The process that removes the cause lifts the hold, in batches.
+8.  Every entry into ready takes a new ticket, also when a hold ends; only release, crash and rescue
+    keep theirs. Nothing that an enqueuer writes inside a foreign transaction may block another
+    enqueuer or a claimer: in a fair queue it leaves a note, and a claim orders the keys.
 9.  Order: priority; among queues of one priority, turns; within a queue, the ticket. A waiting
     retry does not block those behind it, unless the queue is ordered: there a job that was claimed
     is *open* until it has ended, and no other job starts meanwhile, however urgent.
@@ -69,7 +70,6 @@ from penstock.engines.records import (
     Count,
     Exchange,
     Filter,
-    Mended,
     News,
     Page,
     Promoted,
@@ -77,6 +77,7 @@ from penstock.engines.records import (
     Purged,
     QueueSettings,
     Receipt,
+    Repaired,
     Rewrite,
     Rewritten,
     Running,
@@ -148,7 +149,7 @@ class Engine(ABC):
         stores nothing and its receipt names the job that is there; this holds inside one batch too
         (the first one wins). An id counts before a unique key.
         Idempotent by id. Order: tickets are given in the order of the drafts. A due job is ready,
-        any other scheduled; in a fair queue a due job waits ``UNPLACED``.
+        any other scheduled.
         On failure: ``ItemRefused`` if something in the batch cannot be stored (times that are not
         finite, text with NUL or lone surrogates, integers over 64 bits), ``ItemContested`` if it
         cannot be stored now, ``EngineFull``, ``EngineReadOnly``: nothing of the batch is stored.
@@ -163,10 +164,9 @@ class Engine(ABC):
 
     @abstractmethod
     async def join(self, worker: WorkerInfo) -> None:
-        """Give a worker its lease, and let every job wait no longer for the tasks it knows.
+        """Give a worker its lease. What waits for one of its tasks is lifted by
+        ``changes.lift_known``, in batches.
 
-        Atomic: holds ``UNKNOWN_TASK`` whose cause is one of its tasks are lifted in the same step,
-        keeping their tickets.
         Idempotent: joining again changes what is known of the worker, not its beat.
         """
 
@@ -191,9 +191,10 @@ class Engine(ABC):
         Atomic: the whole turn, in this order: mark what has ``begun``; store the reports; settle
         each outcome inside the fence (see ``penstock.core.lifecycle.settled``); expire and promote
         what is due, at most
-        ``PROMOTE_BATCH`` of each; place what waits unplaced; claim. A queue that is paused, or
-        whose ``max_running`` attempts run, gives nothing; counting and claiming cannot be overtaken
-        by another claimer.
+        ``PROMOTE_BATCH`` of each; claim. A queue that is paused, or whose ``max_running`` attempts
+        run, gives nothing, and neither does a key with ``max_running_per_key``; counting and
+        claiming cannot be overtaken by another claimer. In a queue whose keys take turns
+        (``QueueSettings.is_keyed``) they do so as ``core.fairness`` says.
         An ordered queue gives one job, and nothing while one of its jobs runs. One that is open and
         waits is the only one it can give, whatever its ticket and priority; jobs that were open
         together before the queue was ordered come in their order as they are ready. Otherwise the
@@ -246,7 +247,7 @@ class Engine(ABC):
     async def set_queue(self, queue: str, settings: QueueSettings) -> None:
         """Decide about a queue; it need not have jobs yet. Idempotent.
 
-        Atomic: a queue that stops being fair loses its places and its ``UNPLACED`` holds at once.
+        Only the decision is written: later claims see to the jobs that are there, in batches.
         """
 
     @abstractmethod
@@ -282,11 +283,15 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    async def mend(self, *, rehearse: bool = False) -> Mended:
-        """Repair what a lost step may have left: jobs unplaced, holds without a cause, unique keys
-        of jobs that have ended. Idempotent; on a healthy store it finds nothing.
+    async def repair(
+        self, limit: int, cursor: str | None = None, *, rehearse: bool = False
+    ) -> Repaired:
+        """Repair what a lost step may have left in the store's own order, of up to ``limit`` unique
+        keys and ``limit`` key lines: keys of jobs that need them no longer, key lines that could be
+        active and that no claim would look at. Holds are for ``changes.repair_holds``.
 
-        With ``rehearse``, only say what would be repaired, and change nothing.
+        Idempotent; on a healthy store it finds nothing. Call again with the cursor until there is
+        none. With ``rehearse``, only say what would be repaired, and change nothing.
         """
 
     # --- small values --------------------------------------------------------------------------

@@ -13,7 +13,7 @@ been committed and only its reply lost. It is safe for all verbs that only read,
 | exchange, want = 0                     | an outcome repeated by its owner is *done*             |
 | rewrite                                | it compares revisions; what the lost try changed is    |
 |                                        | then *stale*                                           |
-| promote, end_leases, prune, mend       | they do what is left; what the lost try did is not in  |
+| promote, end_leases, prune, repair     | they do what is left; what the lost try did is not in  |
 |                                        | the numbers                                            |
 
 It is not safe for ``NOT_REPEATED``, nor for an exchange that wants jobs: it would claim again, so

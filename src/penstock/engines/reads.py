@@ -166,7 +166,7 @@ async def standing(engine: Engine, id: str) -> Standing:
         found,
         ahead=ahead,
         more_urgent=more_urgent,
-        keys=await _keys(engine, job.queue) if settings.fair else (),
+        keys=await _keys(engine, job.queue) if settings.is_keyed else (),
         blockers=await _blockers(engine, job, instant) if settings.ordered else (),
     )
 
@@ -176,7 +176,7 @@ async def _ahead(engine: Engine, job: Job, settings: QueueSettings) -> tuple[int
 
     In a fair queue keys take turns, so only jobs of its own key are surely before it.
     """
-    keys = (job.key,) if settings.fair and job.key is not None else ()
+    keys = (job.key,) if settings.is_keyed and job.key is not None else ()
     line = Filter(queues=(job.queue,), states=(State.READY,), keys=keys)
     ready = [each for each in await engine.counts(line) if each.hold is None]
     more_urgent = sum(each.jobs for each in ready if each.priority < job.priority)

@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from penstock.core import fairness
 from penstock.core.job import Change, Hold, Job, Outcome, State, Verdict
 from penstock.errors import BadOption
 
@@ -16,10 +17,6 @@ PROMOTE_BATCH: Final = 500
 
 ANY_PRIORITY: Final = (1 << 63) - 1
 """The least urgent priority that can be stored."""
-
-LEAST_WEIGHT: Final = 1e-6
-GREATEST_WEIGHT: Final = 1e6
-"""Beyond these a key's places in line are so far apart, or so close, that numbers run out."""
 
 
 class News(StrEnum):
@@ -225,15 +222,31 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Share the queue between keys instead of first come, first served."""
     weights: Mapping[str, float] = msgspec.field(default_factory=dict)
     """Shares of single keys in a fair queue; 1 if not named."""
+    max_running_per_key: int | None = None
+    """Attempts of one key that may run at once, over all workers. Such a queue is shared between
+    its keys as a fair one is. Jobs without a key are not counted."""
 
     def __post_init__(self) -> None:
         """Refuse what would stop every claimer, not only this queue."""
         if self.max_running is not None and self.max_running < 0:
             raise BadOption("max_running", self.max_running, "give 0 or more, or None for no limit")
+        per_key = self.max_running_per_key
+        if per_key is not None and per_key < 0:
+            raise BadOption("max_running_per_key", per_key, "give 0 or more, or None for no limit")
         for key, weight in self.weights.items():
-            if not LEAST_WEIGHT <= weight <= GREATEST_WEIGHT:
-                why = f"the weight of {key!r} must be from {LEAST_WEIGHT:g} to {GREATEST_WEIGHT:g}"
+            if not fairness.LEAST_WEIGHT <= weight <= fairness.GREATEST_WEIGHT:
+                edges = f"{fairness.LEAST_WEIGHT:g} to {fairness.GREATEST_WEIGHT:g}"
+                why = f"the weight of {key!r} must be from {edges}"
                 raise BadOption("weights", weight, why)
+
+    @property
+    def is_keyed(self) -> bool:
+        """Its keys take turns: each is a line of its own."""
+        return self.fair or self.max_running_per_key is not None
+
+    def stride(self, key: str) -> int:
+        """How far the line of a key moves on with each job."""
+        return fairness.stride(self.weights.get(key, 1.0))
 
     @property
     def most(self) -> int | None:
@@ -385,9 +398,12 @@ class Purged(msgspec.Struct, frozen=True, kw_only=True):
     cursor: str | None = None
 
 
-class Mended(msgspec.Struct, frozen=True, kw_only=True):
-    """What had to be repaired; all zero is the rule."""
+class Repaired(msgspec.Struct, frozen=True, kw_only=True):
+    """What had to be repaired, and where to go on; all zero is the rule."""
 
-    placed: int = 0
-    unheld: int = 0
+    lines: int = 0
+    """Key lines with jobs that could start, which no claim would have looked at."""
     keys: int = 0
+    """Unique keys of jobs that need them no longer."""
+    cursor: str | None = None
+    """None: everything was looked at."""

@@ -18,7 +18,6 @@ from penstock.engines.records import (
     Count,
     Exchange,
     Filter,
-    Mended,
     News,
     Page,
     Promoted,
@@ -26,6 +25,7 @@ from penstock.engines.records import (
     Purged,
     QueueSettings,
     Receipt,
+    Repaired,
     Rewrite,
     Rewritten,
     Running,
@@ -126,8 +126,10 @@ class EngineWrapper(Engine):
     async def prune(self, limit: int) -> Pruned:
         return await self._call("prune", self.inner.prune, limit)
 
-    async def mend(self, *, rehearse: bool = False) -> Mended:
-        return await self._call("mend", self.inner.mend, rehearse=rehearse)
+    async def repair(
+        self, limit: int, cursor: str | None = None, *, rehearse: bool = False
+    ) -> Repaired:
+        return await self._call("repair", self.inner.repair, limit, cursor, rehearse=rehearse)
 
     # --- small values --------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ LOOK_EVERY: Final = 0.2
 """Seconds between two looks at the beats of workers."""
 
 _UNSURE: Final = frozenset(
-    {Code.NEXT, Code.DUE, Code.UNPLACED, Code.OVERLOOKED, Code.LINE, Code.NO_LEADER, Code.BUSY}
+    {Code.NEXT, Code.DUE, Code.OVERLOOKED, Code.LINE, Code.NO_LEADER, Code.BUSY}
 )
 """Reasons that hold only if the workers live, which a watch tells."""
 

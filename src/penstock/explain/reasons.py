@@ -37,7 +37,7 @@ class Code(StrEnum):
     RATE = "rate"
     BREAKER = "breaker"
     DEPENDENCY = "dependency"
-    OVERLAP = "overlap"
+    MOVING = "moving"
     UNKNOWN_TASK = "unknown_task"
     NO_CAUSE = "no_cause"
     # no worker is there to run it
@@ -60,7 +60,6 @@ class Code(StrEnum):
     # nothing keeps it
     OVERLOOKED = "overlooked"
     DUE = "due"
-    UNPLACED = "unplaced"
     NEXT = "next"
     # what else is good to know
     EXPIRES = "expires"

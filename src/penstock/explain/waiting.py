@@ -27,7 +27,7 @@ _HOLDS: Final = {
     Hold.RATE: "a limit on how many may start in a while",
     Hold.BREAKER: "an open breaker",
     Hold.DEPENDENCY: "what it depends on",
-    Hold.OVERLAP: "an earlier run that has not ended",
+    Hold.MOVING: "its move to another store",
 }
 
 
@@ -54,7 +54,7 @@ def _is_in_line(snapshot: JobSnapshot) -> bool:
     job = snapshot.job
     if job.state is State.SCHEDULED:
         return (job.run_at or 0.0) <= snapshot.now
-    return job.hold in (None, Hold.UNPLACED)
+    return job.hold is None
 
 
 # --- its own instant or hold --------------------------------------------------------------------
@@ -72,7 +72,7 @@ def _own(snapshot: JobSnapshot) -> list[Reason]:
     job = snapshot.job
     if job.state is State.SCHEDULED and (job.run_at or 0.0) > snapshot.now:
         return [_scheduled(job, job.run_at or 0.0, snapshot.now)]
-    if job.hold is None or job.hold is Hold.UNPLACED:
+    if job.hold is None:
         return []
     return [_held(snapshot, job.hold)]
 
@@ -98,9 +98,7 @@ def _held(snapshot: JobSnapshot, hold: Hold) -> Reason:
         return _unknown(snapshot)
     cause = f": {job.hold_cause}" if job.hold_cause else ""
     if job.hold_until is None:
-        text = f"it is held by {_HOLDS[hold]}{cause}, and nothing will end that"
-        step = "lift what has no cause: penstock doctor --mend; the leader does so each minute"
-        return Reason(code=Code.NO_CAUSE, text=text, next_step=step)
+        return Reason(code=Code(hold), text=f"it is held by {_HOLDS[hold]}{cause}")
     left = max(0.0, job.hold_until - snapshot.now)
     text = f"it is held by {_HOLDS[hold]}{cause}; for another {span(left)}"
     return Reason(code=Code(hold), text=text, until_at=job.hold_until)
@@ -111,7 +109,7 @@ def _unknown(snapshot: JobSnapshot) -> Reason:
     task = snapshot.job.task
     if any(task in worker.tasks for worker in snapshot.workers):
         text = f"it is held because no worker knew task {task!r}, and one does now"
-        step = "lift what has no cause: penstock doctor --mend; the leader does so each minute"
+        step = "lift what has no cause: penstock doctor --repair; the leader does so each minute"
         return Reason(code=Code.NO_CAUSE, text=text, next_step=step)
     known = {each for worker in snapshot.workers for each in worker.tasks}
     text = f"it is held until a worker joins that knows task {task!r}: none does now"
@@ -159,14 +157,14 @@ def _line(snapshot: JobSnapshot) -> list[Reason]:
         return []
     ahead = number(standing.ahead, "job")
     where = f"queue {snapshot.job.queue!r}"
-    where = f"its key in {where}" if snapshot.settings.fair else where
+    where = f"its key in {where}" if snapshot.settings.is_keyed else where
     text = f"{ahead} of {where} come before it"
     if standing.ahead == 1:
         text = f"1 job of {where} comes before it"
         text += ", a more urgent one" if standing.more_urgent else ""
     elif standing.more_urgent:
         text += f", {standing.more_urgent:,} of them more urgent"
-    if snapshot.settings.fair:
+    if snapshot.settings.is_keyed:
         keys = (f"{key or 'no key'} {jobs:,}" for key, jobs in standing.keys)
         text += ", and other keys take turns with it; "
         text += f"the waiting jobs by key: {', '.join(keys)}"
@@ -193,9 +191,6 @@ def _next(snapshot: JobSnapshot) -> Reason:
     if job.state is State.SCHEDULED:
         text = f"it is due and about to run: {room} room for it"
         return Reason(code=Code.DUE, text=text, since_at=job.run_at)
-    if job.hold is Hold.UNPLACED:
-        text = f"it is about to run: it gets its place in the fair queue {job.queue!r} now"
-        return Reason(code=Code.UNPLACED, text=text)
     text = f"it is about to run: nobody is before it, and {room} room for it"
     return Reason(code=Code.NEXT, text=text, since_at=since)
 

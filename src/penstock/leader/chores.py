@@ -60,7 +60,7 @@ def all_chores(every: float = EVERY, batch: int = BATCH) -> list[Chore]:
     return [
         Chore("promote", promote_due, every, timeout=15.0),
         Chore("prune", prune_old, every),
-        Chore("mend", mend, every),
+        Chore("repair", Repair(batch).run, every),
     ]
 
 
@@ -80,10 +80,19 @@ async def prune(engine: Engine, batch: int = BATCH) -> float:
     return inf if pruned.again_in is None else pruned.again_in
 
 
-async def mend(engine: Engine) -> float:
-    """Repair what a lost step may have left."""
-    await engine.mend()
-    return inf
+class Repair:
+    """Repairs what a lost step may have left, a batch at a time."""
+
+    def __init__(self, batch: int = BATCH) -> None:
+        self._batch = batch
+        self._holds: str | None = None
+        self._order: str | None = None
+
+    async def run(self, engine: Engine) -> float:
+        """Do one step; return 0 while there is more to look at."""
+        _, self._holds = await changes.repair_holds(engine, self._batch, self._holds)
+        self._order = (await engine.repair(self._batch, self._order)).cursor
+        return inf if self._holds is None and self._order is None else 0.0
 
 
 class Rescue:

@@ -100,6 +100,7 @@ class Stepper:
         await self._engine.join(
             WorkerInfo(id=self.worker, tasks=tuple(self._specs), pid=os.getpid(), slots=1)
         )
+        await changes.lift_known(self._engine, tuple(self._specs))
 
     async def leave(self) -> None:
         """Give the lease back."""

@@ -30,6 +30,7 @@ from msgspec.structs import replace
 from penstock.clock import Clock
 from penstock.core.job import Outcome, OutcomeKind, Verdict
 from penstock.core.spec import Spec
+from penstock.engines import changes
 from penstock.engines.batcher import halved
 from penstock.engines.engine import Engine
 from penstock.engines.records import Ask, Exchange, Report, WorkerInfo
@@ -141,6 +142,7 @@ class Exchanger:
         self._must_join = False
         self._lease.renew(info.id, asked_at)
         queues = ",".join(info.queues)
+        await changes.lift_known(self._engine, info.tasks)
         self._log.info("worker joined", worker=info.id, queues=queues, tasks=len(info.tasks))
         self._joined(info.id)
 

@@ -23,7 +23,6 @@ from penstock.engines.records import (
     Count,
     Exchange,
     Filter,
-    Mended,
     News,
     Page,
     Promoted,
@@ -31,6 +30,7 @@ from penstock.engines.records import (
     Purged,
     QueueSettings,
     Receipt,
+    Repaired,
     Rewrite,
     Rewritten,
     Running,
@@ -138,8 +138,10 @@ class MemoryEngine(Engine):
     async def prune(self, limit: int) -> Pruned:
         return self._step(MemoryStore.prune, limit, self.clock.now())
 
-    async def mend(self, *, rehearse: bool = False) -> Mended:
-        return self._step(MemoryStore.mend, self.clock.now(), rehearse=rehearse)
+    async def repair(
+        self, limit: int, cursor: str | None = None, *, rehearse: bool = False
+    ) -> Repaired:
+        return self._step(MemoryStore.repair, limit, cursor, self.clock.now(), rehearse=rehearse)
 
     # --- small values --------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What a memory store keeps in order: lines of waiting jobs, places in fair queues, unique keys.
+"""What a memory store keeps in order: lines of waiting jobs, and unique keys.
 
 A line is a heap that forgets lazily. An entry is only a hint: a reader checks it against the job
 itself, so that leaving a line costs nothing and a job can never be handed out from an old place.
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
-from penstock.core import fairness
 from penstock.core.job import Job
 
 Key = TypeVar("Key", bound=tuple[float, ...])
@@ -97,40 +96,6 @@ class JobLine(Generic[Key]):
 
         yield jobs()
         self._front.extendleft(reversed(seen))
-
-
-class FairPlaces:
-    """Places in fair queues (law 8): the virtual time per priority, and each key's next place."""
-
-    def __init__(self) -> None:
-        self._virtual_time: dict[tuple[str, int], float] = {}
-        self._next_place: dict[tuple[str, int, str], float] = {}
-
-    def give(self, job: Job, weight: float) -> float:
-        """Return the place of a job that has none yet."""
-        spot = (job.queue, job.priority, job.key or "")
-        virtual_time = self._virtual_time.get(spot[:2], 0.0)
-        place = fairness.place(virtual_time, self._next_place.get(spot))
-        self._next_place[spot] = fairness.following(place, weight)
-        return place
-
-    def advance(self, job: Job) -> None:
-        """Move virtual time on to a place that was claimed; it never goes back."""
-        line = (job.queue, job.priority)
-        self._virtual_time[line] = max(self._virtual_time.get(line, 0.0), job.place)
-
-    def forget(self, queue: str) -> None:
-        """The queue is no longer fair: places mean nothing."""
-        for line in [line for line in self._virtual_time if line[0] == queue]:
-            del self._virtual_time[line]
-        for spot in [spot for spot in self._next_place if spot[0] == queue]:
-            del self._next_place[spot]
-
-    def prune(self) -> None:
-        """Forget places that say nothing more."""
-        for spot, next_place in list(self._next_place.items()):
-            if next_place <= self._virtual_time.get(spot[:2], 0.0):
-                del self._next_place[spot]
 
 
 @dataclass(slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 
-from penstock.core.job import Hold, Job, State
+from penstock.core.job import Job, State
+from penstock.engines.memory.key_lines import KeyLines, line_key
 from penstock.engines.memory.lines import JobLine
 from penstock.engines.records import Ask, QueueSettings
 
@@ -19,12 +21,15 @@ class MemoryQueues:
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
         self.settings: dict[str, QueueSettings] = {}
-        self.unplaced: dict[str, dict[str, None]] = defaultdict(dict)
         self.running: dict[str, set[str]] = defaultdict(set)
         self.held_by: dict[str, set[str]] = defaultdict(set)
         get = self.jobs.get
-        self.ready: dict[str, JobLine[tuple[int, float, int]]]
+        self.ready: dict[str, JobLine[tuple[int, int]]]
         self.ready = defaultdict(partial(JobLine, claim_key, get))
+        self.key_lines: dict[str, KeyLines]
+        self.key_lines = defaultdict(lambda: KeyLines(lambda: JobLine(_ticket, get)))
+        self.running_keys: Counter[tuple[str, str]] = Counter()
+        """How many jobs of a queue and key run."""
         self.due: dict[str, JobLine[tuple[float, int]]]
         self.due = defaultdict(partial(JobLine, _due_key, get))
         self.expiring: JobLine[tuple[float, int]] = JobLine(_expiry_key, get)
@@ -39,10 +44,11 @@ class MemoryQueues:
         if job.state is State.RUNNING:
             self.running[job.queue].add(job.id)
             self.held_by[job.worker or ""].add(job.id)
-        elif job.hold is Hold.UNPLACED:
-            self.unplaced[job.queue][job.id] = None
-        if job.state.is_waiting:
+            self.running_keys[job.queue, job.key or ""] += 1
+        if claim_key(job) is not None:
             self.ready[job.queue].add(job)
+            self.key_lines[job.queue].enter(job)
+        if job.state.is_waiting:
             self.due[job.queue].add(job)
             self.expiring.add(job)
             if job.claimed_at is not None:
@@ -57,9 +63,11 @@ class MemoryQueues:
         if job.state is State.RUNNING:
             self.running[job.queue].discard(job.id)
             self.held_by[job.worker or ""].discard(job.id)
+            self.running_keys[job.queue, job.key or ""] -= 1
+            self.key_lines[job.queue].note_key(job.key or "")
             return
-        if job.hold is Hold.UNPLACED:
-            self.unplaced[job.queue].pop(job.id, None)
+        if claim_key(job) is not None:
+            self.key_lines[job.queue].note(line_key(job))
         if job.claimed_at is not None:
             self._open[job.queue].discard(job.id)
 
@@ -69,9 +77,15 @@ class MemoryQueues:
         """The queue runs one job at a time, in order."""
         return queue in self.settings and self.settings[queue].ordered
 
-    def is_fair(self, queue: str) -> bool:
-        """The keys of the queue take turns."""
-        return queue in self.settings and self.settings[queue].fair
+    def shares(self, queue: str) -> KeyShares | None:
+        """What the keys of a queue may have, if they take turns; None: they do not."""
+        settings = self.settings.get(queue)
+        if settings is None or not settings.is_keyed:
+            return None
+        return KeyShares(settings, partial(self._running_of, queue))
+
+    def _running_of(self, queue: str, key: str) -> int:
+        return self.running_keys[queue, key]
 
     def room(self, queue: str) -> int:
         """How many more jobs of a queue may run now."""
@@ -88,9 +102,18 @@ class MemoryQueues:
         """The first jobs of a queue that this worker could have now, at most ``count``."""
         if self.is_ordered(queue):
             return self.next_in_order(ask, queue, now)
-        least = ask.least_urgent
-        is_within = None if least is None else lambda job: job.priority <= least
-        return self.ready[queue].heads(count, partial(fits, ask, now), is_within)
+        return self._heads(queue, count, partial(fits, ask, now), ask.least_urgent)
+
+    def _heads(
+        self, queue: str, count: int, fits: Callable[[Job], bool], least_urgent: int | None = None
+    ) -> list[Job]:
+        """The first jobs of a queue that fit, by their tickets or by their key lines."""
+        is_within = None if least_urgent is None else lambda job: job.priority <= least_urgent
+        shares = self.shares(queue)
+        if shares is None:
+            return self.ready[queue].heads(count, fits, is_within)
+        lines = self.key_lines[queue]
+        return lines.next_jobs(count, lambda line, most: line.heads(most, fits, is_within), shares)
 
     def next_in_order(self, ask: Ask, queue: str, now: float) -> list[Job]:
         """The next job of an ordered queue, if this worker could have it: no job is passed over
@@ -99,7 +122,7 @@ class MemoryQueues:
         if blockers := self.blockers(queue, now):
             ready = [job for job in blockers if claim_key(job) and fits(ask, now, job)]
             return sorted(ready, key=lambda job: job.order)[:1]
-        first = self.ready[queue].heads(1, partial(has_time, now))
+        first = self._heads(queue, 1, partial(has_time, now))
         return [job for job in first if fits(ask, now, job)]
 
     def blockers(self, queue: str, now: float) -> list[Job]:
@@ -150,7 +173,28 @@ def earliest(waits: Iterable[float]) -> float | None:
     return min((max(0.0, wait) for wait in waits), default=None)
 
 
-def claim_key(job: Job) -> tuple[int, float, int] | None:
+@dataclass(frozen=True, slots=True)
+class KeyShares:
+    """What the keys of one queue may have."""
+
+    settings: QueueSettings
+    running: Callable[[str], int]
+
+    def stride(self, key: str) -> int:
+        """How far the line of a key moves on with each job."""
+        return self.settings.stride(key)
+
+    def room(self, key: str) -> int:
+        """How many more jobs of a key may run; those without a key are not counted."""
+        most = self.settings.max_running_per_key
+        return _NO_LIMIT if most is None or not key else most - self.running(key)
+
+
+def _ticket(job: Job) -> tuple[int] | None:
+    return None if claim_key(job) is None else (job.seq,)
+
+
+def claim_key(job: Job) -> tuple[int, int] | None:
     """Its place in the line of jobs that could start now, if it stands there (law 7)."""
     return job.order if job.state is State.READY and job.hold is None else None
 

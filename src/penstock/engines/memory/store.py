@@ -19,7 +19,8 @@ from msgspec.structs import replace
 
 from penstock.core import lifecycle
 from penstock.core.job import Draft, Hold, Job, Outcome, State, Verdict, choose
-from penstock.engines.memory.lines import FairPlaces, UniqueKeys
+from penstock.engines.memory.key_lines import LineKey
+from penstock.engines.memory.lines import UniqueKeys
 from penstock.engines.memory.queues import MemoryQueues, due_at, earliest
 from penstock.engines.records import (
     PROMOTE_BATCH,
@@ -27,13 +28,13 @@ from penstock.engines.records import (
     Cell,
     Exchange,
     Filter,
-    Mended,
     News,
     Promoted,
     Pruned,
     Purged,
     QueueSettings,
     Receipt,
+    Repaired,
     Report,
     Rewrite,
     Rewritten,
@@ -66,7 +67,6 @@ class MemoryStore:
         self.ledger: dict[str, tuple[float, str]] = {}
         """Ids that must not be used twice: until when, and for a job of which task."""
         self.keys = UniqueKeys()
-        self.places = FairPlaces()
         self.entered: dict[str, int] = {}
         """In which order jobs came in, by id."""
         self.cells: dict[str, StoredCell] = {}
@@ -154,9 +154,6 @@ class MemoryStore:
             joined_at=known.joined_at if known else now,
         )
         self.changes += 1
-        for job in [job for job in self.jobs.values() if job.hold is Hold.UNKNOWN_TASK]:
-            if job.task in worker.tasks:
-                self.put(_unheld(job, Hold.UNKNOWN_TASK))
 
     def leave(self, worker: str) -> None:
         if self.workers.pop(worker, None):
@@ -184,14 +181,13 @@ class MemoryStore:
             self._settle(outcome, ask.worker, now, overruled) for outcome in ask.outcomes
         )
         self._promote(PROMOTE_BATCH, now)
-        self.place()
         return Exchange(
             jobs=tuple(self._claim(ask, now)),
             verdicts=verdicts,
             cancels=tuple(self.cancels(ask)),
             overruled=reasons(overruled, State.CANCELLED),
             abandoned=reasons(overruled, State.FAILED),
-            due_in=self.queues.due_in(ask.queues, now),
+            due_in=self._due_in(ask, now),
             now=now,
         )
 
@@ -229,18 +225,34 @@ class MemoryStore:
     def _claim(self, ask: Ask, now: float) -> Iterator[Job]:
         if ask.want <= 0:
             return
+        queues = dict.fromkeys(ask.queues)
+        self._read_notes(queues)
         lines = [
             self.queues.first(ask, queue, min(ask.want, room), now)
-            for queue in dict.fromkeys(ask.queues)
+            for queue in queues
             if (room := self.queues.room(queue)) > 0
         ]
         for position, job in enumerate(choose(lines, ask.want, ask.slots)):
             after = lifecycle.claimed(job, ask.worker, now, starts=position < ask.slots)
-            if self.queues.is_fair(job.queue):
-                self.places.advance(job)
+            if (shares := self.queues.shares(job.queue)) is not None:
+                self.queues.key_lines[job.queue].move_on(job, shares)
             if job.unique is not None and job.unique_until == "start":
                 self.keys.give_back(job.unique, job.id, now)
             yield self.put(after)
+        self._read_notes(queues)
+
+    def _read_notes(self, queues: Iterable[str]) -> None:
+        """See which key lines of the queues that have some are active."""
+        for queue in queues:
+            if (shares := self.queues.shares(queue)) is not None:
+                self.queues.key_lines[queue].read_notes(shares.room)
+
+    def _due_in(self, ask: Ask, now: float) -> float | None:
+        """When to come back: at once, if a claim has not looked at all key lines yet."""
+        keyed = (queue for queue in ask.queues if self.queues.shares(queue) is not None)
+        if ask.want > 0 and any(self.queues.key_lines[queue].has_notes for queue in keyed):
+            return 0.0
+        return self.queues.due_in(ask.queues, now)
 
     # --- control -------------------------------------------------------------------------------
 
@@ -291,16 +303,9 @@ class MemoryStore:
         return Purged(jobs=len(doomed), cursor=rest)
 
     def set_queue(self, queue: str, settings: QueueSettings) -> None:
-        was_fair = self.queues.is_fair(queue)
         self.settings[queue] = settings
         self.changes += 1
-        if was_fair and not settings.fair:
-            for job in [job for job in self.jobs.values() if job.queue == queue]:
-                if job.hold is Hold.UNPLACED:
-                    self.put(replace(_unheld(job, Hold.UNPLACED), place=0.0))
-                elif not job.state.is_final:
-                    self.put_quietly(replace(job, place=0.0))
-            self.places.forget(queue)
+        self.queues.key_lines[queue].note_all()
 
     # --- upkeep --------------------------------------------------------------------------------
 
@@ -326,8 +331,7 @@ class MemoryStore:
             due += line.leading(limit, lambda job: due_at(job) <= now)
         due.sort(key=lambda job: (due_at(job), job.seq))
         for job in due[:limit]:
-            after = lifecycle.promoted(job)
-            self.put(self.ticketed(after) if job.state is State.SCHEDULED else after)
+            self.put(self.ticketed(lifecycle.promoted(job)))
         return Promoted(ready=len(due[:limit]), expired=expired)
 
     def end_leases(self, dead: Sequence[Sighting]) -> list[str]:
@@ -350,34 +354,34 @@ class MemoryStore:
         for id in ids:
             del self.ledger[id]
         keys = self.keys.prune(limit, now)
-        self.places.prune()
+        for lines in self.queues.key_lines.values():
+            lines.prune(limit)
         self._prune_cells(limit, now)
         return Pruned(jobs=len(old[:limit]), ids=len(ids), keys=keys)
 
-    def mend(self, now: float, *, rehearse: bool = False) -> Mended:
-        queues = [queue for queue in self.queues.unplaced if self.queues.is_fair(queue)]
-        unplaced = sum(len(self.queues.unplaced[queue]) for queue in queues)
-        idle = [job for job in self.jobs.values() if job.hold and not self._has_cause(job)]
-        loose = [(key, id) for key, id in self.keys.held() if not self._needs_key(id, key)]
+    def repair(
+        self, limit: int, cursor: str | None, now: float, *, rehearse: bool = False
+    ) -> Repaired:
+        held = sorted(self.keys.held())
+        page = [each for each in held if cursor is None or each[0] > cursor][: max(0, limit)]
+        loose = [(key, id) for key, id in page if not self._needs_key(id, key)]
+        lost = self._lost_lines() if cursor is None else []
         if not rehearse:
-            self.place()
-            for job in idle:
-                self.put(replace(job, hold=None, hold_cause=None, hold_until=None))
             for key, owner in loose:
                 self.keys.give_back(key, owner, now)
-        return Mended(placed=unplaced, unheld=len(idle), keys=len(loose))
+            for queue, name in lost:
+                self.queues.key_lines[queue].note(name)
+        is_last = not page or page[-1] == held[-1]
+        return Repaired(lines=len(lost), keys=len(loose), cursor=None if is_last else page[-1][0])
 
-    def place(self) -> int:
-        """Give every unplaced job of a fair queue its place, in order of arrival."""
-        placed = 0
-        for queue, ids in list(self.queues.unplaced.items()):
-            if self.queues.is_fair(queue):
-                weights = self.settings[queue].weights
-                for job in sorted((self.jobs[id] for id in ids), key=lambda job: job.seq):
-                    place = self.places.give(job, weights.get(job.key or "", 1.0))
-                    self.put(replace(_unheld(job, Hold.UNPLACED), place=place))
-                    placed += 1
-        return placed
+    def _lost_lines(self) -> list[tuple[str, LineKey]]:
+        shares = {queue: self.queues.shares(queue) for queue in self.queues.key_lines}
+        return [
+            (queue, name)
+            for queue, each in shares.items()
+            if each is not None
+            for name in self.queues.key_lines[queue].lost(each.room)
+        ]
 
     # --- small values --------------------------------------------------------------------------
 
@@ -400,12 +404,9 @@ class MemoryStore:
     # --- what all steps share ------------------------------------------------------------------
 
     def ticketed(self, job: Job) -> Job:
-        """A new ticket; in a fair queue a ready job still needs its place."""
+        """The job with the next ticket."""
         self._tickets += 1
-        job = replace(job, seq=self._tickets, place=0.0)
-        if job.state is State.READY and self.queues.is_fair(job.queue):
-            return replace(job, hold=Hold.UNPLACED, hold_cause=job.queue)
-        return job
+        return replace(job, seq=self._tickets)
 
     def put(self, job: Job) -> Job:
         """Store a job under the next revision; every change of a job but its start and progress
@@ -447,27 +448,9 @@ class MemoryStore:
     def _is_known(self, task: str) -> bool:
         return any(task in worker.tasks for worker in self.workers.values())
 
-    def _has_cause(self, job: Job) -> bool:
-        """A hold is justified while its instant is to come or its cause still stands."""
-        if job.hold_until is not None:
-            return True
-        match job.hold:
-            case Hold.UNPLACED:
-                return self.queues.is_fair(job.queue)
-            case Hold.UNKNOWN_TASK:
-                return not self._is_known(job.task)
-            case _:
-                return False
-
     def _needs_key(self, id: str, key: str) -> bool:
         job = self.jobs.get(id)
         return job is not None and job.unique == key and lifecycle.needs_key(job)
-
-
-def _unheld(job: Job, hold: Hold) -> Job:
-    if job.hold is not hold:
-        return job
-    return replace(job, hold=None, hold_cause=None, hold_until=None)
 
 
 def _reported(job: Job, report: Report) -> Job:
