@@ -3,10 +3,11 @@
 In a fair queue each (priority, key) is a *key line*, and a key line has a *place*. A claim takes
 the next job of the active key line with the least place and moves that line on by its stride, which
 is smaller for keys with a greater weight. A key line that becomes active enters at its own place,
-but never before the *virtual time*, the least place of an active line of its priority: a key that
-was idle starts level with the others, it does not get its idle time back. Of lines with the same
-place, the one whose first job came first is next; so a stream of new keys cannot pass one that
-waits.
+but not before half a stride after the *virtual time*, the least place of an active line of its
+priority: a key that was idle starts level with the others, it does not get its idle time back.
+Without the half stride a stream of new keys, each served at once, would keep the virtual time
+where it is, and pass a key that waits for ever. Of lines with the same place, the one whose first
+job came first is next.
 
 A key line is active while it has a job that could start and its key may run one more. Steps that
 may change that leave a *note*; the next claim of the queue looks at the lines that have notes.
@@ -39,6 +40,6 @@ def virtual_time(least: int | None, greatest: int) -> int:
     return greatest if least is None else least
 
 
-def entry(own: int, virtual_time: int) -> int:
+def entry(own: int, virtual_time: int, stride: int) -> int:
     """The place of a key line that becomes active."""
-    return max(own, virtual_time)
+    return max(own, virtual_time + stride // 2)

@@ -113,7 +113,7 @@ class KeyLines:
         """There are lines to be looked at."""
         return bool(self._notes)
 
-    def read_notes(self, room: Callable[[str], int]) -> None:
+    def read_notes(self, queue: Shares) -> None:
         """See which of the lines that have notes are active now, of at most ``NOTES``."""
         names = list(self._notes)[:NOTES]
         entering: list[KeyLine] = []
@@ -121,14 +121,15 @@ class KeyLines:
             del self._notes[name]
             line = self._lines[name]
             first = line.jobs.first()
-            is_able = first is not None and room(name.key) > 0
+            is_able = first is not None and queue.room(name.key) > 0
             if first is not None and is_able and not line.is_active:
                 line.turn = first.seq
                 entering.append(line)
             line.is_active = line.is_active and is_able
         times = {line.name.priority: self._virtual_time(line.name.priority) for line in entering}
         for line in entering:
-            self._put(line, fairness.entry(line.place, times[line.name.priority]))
+            stride = queue.stride(line.name.key)
+            self._put(line, fairness.entry(line.place, times[line.name.priority], stride))
 
     # --- claims --------------------------------------------------------------------------------
 

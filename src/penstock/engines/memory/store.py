@@ -245,7 +245,7 @@ class MemoryStore:
         """See which key lines of the queues that have some are active."""
         for queue in queues:
             if (shares := self.queues.shares(queue)) is not None:
-                self.queues.key_lines[queue].read_notes(shares.room)
+                self.queues.key_lines[queue].read_notes(shares)
 
     def _due_in(self, ask: Ask, now: float) -> float | None:
         """When to come back: at once, if a claim has not looked at all key lines yet."""

@@ -1,4 +1,4 @@
-"""``mend`` and ``tidy``: on a healthy store they change nothing, whatever happened to its jobs."""
+"""``repair``: on a healthy store it changes nothing, whatever happened to its jobs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 from conformance.steps import (
     bury,
     claim,
-    claim_one,
     draft,
     enqueue_jobs,
     everything,
@@ -20,13 +19,18 @@ from conformance.steps import (
 )
 from penstock.core.job import Hold
 from penstock.engines import changes
-from penstock.engines.records import Filter, Mended, QueueSettings
+from penstock.engines.records import Filter, QueueSettings, Repaired, WorkerInfo
 
-HEALTHY = Mended()
+HEALTHY = (0, Repaired())
+
+
+async def repaired(engine, limit=100):
+    holds, _ = await changes.repair_holds(engine, limit)
+    return holds, await engine.repair(limit)
 
 
 async def test_an_empty_store_is_healthy(engine):
-    assert await engine.mend() == HEALTHY
+    assert await repaired(engine) == HEALTHY
 
 
 async def test_a_store_with_jobs_in_every_state_is_healthy(engine):
@@ -36,7 +40,7 @@ async def test_a_store_with_jobs_in_every_state_is_healthy(engine):
         await finished(engine, kind)
     await running(engine)
     before = await everything(engine)
-    assert await engine.mend() == HEALTHY
+    assert await repaired(engine) == HEALTHY
     assert await everything(engine) == before
 
 
@@ -46,17 +50,48 @@ async def test_holds_that_have_a_cause_are_left(engine):
     unknown = await running(engine, task="new")
     await settle(engine, unknown, "released", hold=Hold.UNKNOWN_TASK, hold_cause="new")
     before = await everything(engine)
-    assert await engine.mend() == HEALTHY
+    assert await repaired(engine) == HEALTHY
     assert await everything(engine) == before
 
 
 async def test_a_hold_without_a_cause_is_lifted(engine):
-    job = await running(engine)
-    await settle(engine, job, "released", hold=Hold.LIMIT)
-    assert (await engine.mend()).unheld == 1
-    assert (await stored(engine, job.id)).hold is None
+    job = await running(engine, task="new")
+    await settle(engine, job, "released", hold=Hold.UNKNOWN_TASK, hold_cause="new")
+    await engine.join(WorkerInfo(id="knows", tasks=("new",)))
+    assert (await repaired(engine))[0] == 1
+    after = await stored(engine, job.id)
+    assert (after.hold, after.seq > job.seq) == (None, True)
     assert ids(await claim(engine, job.queue)) == [job.id]
-    assert await engine.mend() == HEALTHY
+    assert await repaired(engine) == HEALTHY
+
+
+@pytest.mark.parametrize(
+    "hold", [Hold.LIMIT, Hold.RATE, Hold.BREAKER, Hold.DEPENDENCY, Hold.MOVING]
+)
+async def test_a_hold_of_which_nothing_here_knows_the_cause_is_left(engine, hold):
+    job = await put(engine)
+    await changes.hold(engine, [job], hold, "another job")
+    assert await repaired(engine) == HEALTHY
+    assert (await stored(engine, job)).hold is hold
+
+
+async def test_repair_may_be_rehearsed(engine):
+    job = await running(engine, task="new")
+    await settle(engine, job, "released", hold=Hold.UNKNOWN_TASK, hold_cause="new")
+    await engine.join(WorkerInfo(id="knows", tasks=("new",)))
+    assert await changes.repair_holds(engine, 10, rehearse=True) == (1, None)
+    assert (await stored(engine, job.id)).hold is Hold.UNKNOWN_TASK
+    assert await engine.repair(10, rehearse=True) == Repaired()
+
+
+async def test_repair_looks_at_a_batch_at_a_time(engine):
+    for number in range(5):
+        await put(engine, unique=f"key-{number}")
+    steps, cursor = 0, None
+    while steps == 0 or cursor is not None:
+        cursor = (await engine.repair(2, cursor)).cursor
+        steps += 1
+    assert steps == 3
 
 
 @pytest.mark.parametrize("until", ["done", "start"])
@@ -64,7 +99,7 @@ async def test_unique_keys_in_use_are_left(engine, until):
     waiting = await put(engine, unique="a", unique_until=until)
     await running(engine, unique="b", unique_until=until)
     await finished(engine, "succeeded", unique="c", unique_until=until, unique_for=3600)
-    assert await engine.mend() == HEALTHY
+    assert await repaired(engine) == HEALTHY
     taken = await engine.enqueue([draft(unique="a"), draft(unique="c")])
     assert [receipt.created for receipt in taken] == [False, False]
     assert taken[0].id == waiting
@@ -84,27 +119,14 @@ async def test_keys_are_healthy_after_every_way_to_end(engine, store):
     job = await running(engine, unique="supersede", unique_until="start")
     await put(engine, unique="supersede")
     await settle(engine, job, "retry")
-    assert await engine.mend() == HEALTHY
+    assert await repaired(engine) == HEALTHY
 
 
-async def test_jobs_that_wait_unplaced_are_placed_or_left_but_never_lost(engine):
-    await engine.set_queue("default", QueueSettings(fair=True))
-    jobs = await enqueue_jobs(engine, 3, key="a")
-    assert (await engine.mend()).placed in (0, 3)
-    assert ids(await claim(engine, want=9)) == jobs
-
-
-async def test_mending_again_finds_nothing(engine):
-    await engine.set_queue("default", QueueSettings(fair=True))
+@pytest.mark.parametrize("settings", [{"fair": True}, {"max_running_per_key": 1}])
+async def test_a_fair_queue_at_work_is_healthy(engine, settings):
+    await engine.set_queue("default", QueueSettings(**settings))
     await enqueue_jobs(engine, 3, key="a")
-    await claim_one(engine)
-    await engine.mend()
-    assert await engine.mend() == HEALTHY
-
-
-async def test_what_was_placed_by_a_mend_is_in_order(engine):
-    await engine.set_queue("default", QueueSettings(fair=True))
-    a = await enqueue_jobs(engine, 3, key="a")
-    b = await enqueue_jobs(engine, 1, key="b")
-    await engine.mend()
-    assert ids(await claim(engine, want=9)) == [a[0], b[0], a[1], a[2]]
+    await put(engine, key="b")
+    assert await repaired(engine) == HEALTHY
+    await claim(engine, want=2)
+    assert await repaired(engine) == HEALTHY
