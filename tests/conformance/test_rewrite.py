@@ -141,6 +141,17 @@ async def test_a_hold_with_an_instant_ends_by_itself(engine, store):
     assert [job.id for job in await claim(engine)] == [id]
 
 
+async def test_a_hold_that_ends_before_the_instant_of_its_job_does_not_hasten_it(engine, store):
+    scheduled, edited = await put(engine, delay=60.0), await put(engine)
+    until = (await engine.cell("any")).now + 10.0
+    await changes.hold(engine, [scheduled, edited], Hold.RATE, "mail", until)
+    await changes.edit(engine, [edited], run_in=60.0)
+    store.clock.advance(11.0)
+    assert await claim(engine, want=2) == []
+    store.clock.advance(50.0)
+    assert [job.id for job in await claim(engine, want=2)] == [scheduled, edited]
+
+
 async def test_a_waiting_job_can_wait_elsewhere(engine):
     id = await put(engine, queue="mail", priority=9)
     (control,) = await changes.edit(engine, [id], queue="urgent", priority=0)

@@ -248,7 +248,8 @@ def revived(job: Job) -> Job:
 
 
 def held(job: Job, hold: Hold, cause: str, until: float | None = None) -> Job:
-    """It may not start while its cause stands, or before ``until``; it keeps its instant."""
+    """It may not start while its cause stands, or before ``until``, nor before its own instant."""
+    until = _no_sooner(until, job.run_at)
     return replace(job, state=step(job, Change.HOLD), hold=hold, hold_cause=cause, hold_until=until)
 
 
@@ -262,8 +263,15 @@ def edited(job: Job, now: float, *, queue: str, priority: int, run_at: float | N
     """A person lets a waiting job wait elsewhere, with another urgency or for another instant; a
     hold stays.
     """
-    state = step(job, Change.EDIT)
-    return _waiting(replace(job, state=state, queue=queue, priority=priority, run_at=run_at), now)
+    after = replace(
+        job,
+        state=step(job, Change.EDIT),
+        queue=queue,
+        priority=priority,
+        run_at=run_at,
+        hold_until=_no_sooner(job.hold_until, run_at),
+    )
+    return _waiting(after, now)
 
 
 def needs_key(job: Job) -> bool:
@@ -271,6 +279,11 @@ def needs_key(job: Job) -> bool:
     if job.unique is None or job.state.is_final:
         return False
     return job.state.is_waiting or job.unique_until == "done"
+
+
+def _no_sooner(until: float | None, run_at: float | None) -> float | None:
+    """When a hold with an instant ends: a job that is ready after it must be due."""
+    return until if until is None or run_at is None else max(until, run_at)
 
 
 def _waiting(job: Job, now: float) -> Job:
