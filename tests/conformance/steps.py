@@ -77,6 +77,13 @@ async def joined(engine: Engine, *, tasks: Sequence[str] = (TASK,)) -> str:
     return worker
 
 
+async def joined_and_lifted(engine: Engine, *, tasks: Sequence[str]) -> str:
+    """Join as a worker process does: then what waited for one of its tasks is lifted."""
+    worker = await joined(engine, tasks=tasks)
+    await changes.lift_known(engine, tasks)
+    return worker
+
+
 async def rejoined(engine: Engine, worker: str | None) -> None:
     """Give a worker that was there before a lease under its old name."""
     assert worker is not None

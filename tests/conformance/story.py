@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from conformance.steps import ask, draft, everything, outcome
 from penstock.core.job import Draft, Hold, Job, Outcome, OutcomeKind, State
-from penstock.engines import changes
+from penstock.engines import changes, reads
 from penstock.engines.engine import Engine
 from penstock.engines.records import Filter, QueueSettings, Sighting, WorkerInfo
 from penstock.testing.clock import FakeClock
@@ -30,7 +30,8 @@ class Story:
     async def chapter(self) -> tuple[str, object]:
         """Let one verb happen; return its name and its answer."""
         verbs = [self.enqueue, self.exchange, self.exchange, self.exchange, self.promote]
-        verbs += [self.rescue, self.cancel, self.retry, self.set_queue, self.tidy]
+        verbs += [self.join, self.rescue, self.cancel, self.retry, self.hold, self.lift]
+        verbs += [self.set_queue, self.repair, self.tidy]
         verb = self.dice.choice(verbs)
         return verb.__name__, await verb()
 
@@ -57,11 +58,20 @@ class Story:
             keep=pick([200.0, 200.0, 1000.0]),
         )
 
+    async def join(self) -> object:
+        tasks = await self._join()
+        # A worker that dies here leaves the holds to a repair.
+        return await changes.lift_known(self.engine, tasks) if self.dice.random() < 0.7 else None
+
+    async def _join(self) -> tuple[str, ...]:
+        self.workers.append(f"w-{self.dice.randrange(100_000)}")
+        tasks = ("work", "new") if self.dice.random() < 0.2 else ("work",)
+        await self.engine.join(WorkerInfo(id=self.workers[-1], tasks=tasks))
+        return tasks
+
     async def exchange(self) -> object:
-        if len(self.workers) < 3:
-            self.workers.append(f"w-{self.dice.randrange(100_000)}")
-            tasks = ("work", "new") if self.dice.random() < 0.2 else ("work",)
-            await self.engine.join(WorkerInfo(id=self.workers[-1], tasks=tasks))
+        if not self.workers:
+            await self._join()
         worker = self.dice.choice(self.workers)
         held = await self.engine.held(worker)
         begun = tuple((job.id, job.claim) for job in held if self.dice.random() < 0.5)
@@ -109,12 +119,25 @@ class Story:
     async def retry(self) -> object:
         return await changes.retry(self.engine, self._some(await everything(self.engine)))
 
+    async def hold(self) -> object:
+        some = self._some(await everything(self.engine))
+        kind = self.dice.choice([Hold.RATE, Hold.BREAKER, Hold.UNKNOWN_TASK, Hold.MOVING])
+        until = self.dice.choice([None, await reads.now(self.engine) + 20])
+        return await changes.hold(self.engine, some, kind, "why", until)
+
+    async def lift(self) -> object:
+        some = self._some(await everything(self.engine))
+        kind = self.dice.choice([Hold.RATE, Hold.BREAKER, Hold.UNKNOWN_TASK, Hold.MOVING])
+        return await changes.lift(self.engine, some, kind)
+
     def _some(self, jobs: Sequence[Job]) -> list[str]:
         return [job.id for job in jobs if self.dice.random() < 0.2]
 
     async def set_queue(self) -> object:
         settings = QueueSettings(
             fair=self.dice.random() < 0.5,
+            weights=self.dice.choice([{}, {"k": 4.0}, {"k": 0.01, "l": 100.0}]),
+            max_running_per_key=self.dice.choice([None, None, 1, 2]),
             max_running=self.dice.choice([None, 1, 3]),
             ordered=self.dice.random() < 0.3,
             paused=self.dice.random() < 0.2,
@@ -122,11 +145,13 @@ class Story:
         await self.engine.set_queue(self.dice.choice(QUEUES), settings)
         return settings
 
+    async def repair(self) -> object:
+        rehearse = self.dice.random() < 0.3
+        holds = await changes.repair_holds(self.engine, ALL, rehearse=rehearse)
+        return holds, await self.engine.repair(ALL, rehearse=rehearse)
+
     async def tidy(self) -> object:
-        mended = await self.engine.mend()
-        if self.dice.random() < 0.7:
-            return mended
         purged = await self.engine.purge(Filter(states=(State.SUCCEEDED,)), ALL)
         pruned = await self.engine.prune(ALL)
         # When a store wants it again is its own business.
-        return mended, purged, replace(pruned, again_in=None)
+        return purged, replace(pruned, again_in=None)

@@ -39,7 +39,7 @@ async def test_a_scheduled_job_is_cancelled_at_once(engine, store):
     assert (await stored(engine, id)).state is State.CANCELLED
 
 
-async def test_an_unplaced_job_is_cancelled_at_once(engine):
+async def test_a_job_of_a_fair_queue_is_cancelled_at_once(engine):
     await engine.set_queue("default", QueueSettings(fair=True))
     id = await put(engine, key="a")
     await changes.cancel(engine, [id], "enough")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from conformance.steps import claim, enqueue_jobs, finished, put, running, settle, stored
 from penstock.core.job import Hold, State
-from penstock.engines import reads
-from penstock.engines.records import Filter, QueueSettings
+from penstock.engines import changes, reads
+from penstock.engines.records import Filter
 
 
 async def counted(engine):
@@ -39,13 +39,12 @@ async def test_jobs_are_counted_per_queue_and_state(engine):
 async def test_jobs_are_counted_per_hold(engine):
     job = await running(engine, queue="mail")
     await settle(engine, job, "released", hold=Hold.RATE, hold_cause="api", delay=60)
-    await engine.set_queue("fair", QueueSettings(fair=True))
-    await enqueue_jobs(engine, 2, queue="fair", key="a")
+    await changes.hold(engine, await enqueue_jobs(engine, 2, queue="news"), Hold.BREAKER, "api")
     await put(engine, queue="mail")
     assert await counted(engine) == {
-        ("fair", State.READY, Hold.UNPLACED): 2,
         ("mail", State.READY, Hold.RATE): 1,
         ("mail", State.READY, None): 1,
+        ("news", State.READY, Hold.BREAKER): 2,
     }
 
 

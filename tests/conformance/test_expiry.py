@@ -79,7 +79,7 @@ async def test_a_held_job_expires(engine, store):
     assert (await stored(engine, job.id)).hold is None
 
 
-async def test_an_unplaced_job_expires(engine, store):
+async def test_a_job_of_a_fair_queue_expires(engine, store):
     await engine.set_queue("default", QueueSettings(fair=True))
     id = await put(engine, key="a", expires_in=60)
     store.clock.advance(61)

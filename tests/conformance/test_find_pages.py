@@ -19,7 +19,7 @@ from conformance.steps import (
 )
 from penstock.core.job import Hold, State
 from penstock.engines import changes
-from penstock.engines.records import Filter, Page, QueueSettings
+from penstock.engines.records import Filter, Page
 from penstock.errors import BadOption
 
 
@@ -167,11 +167,11 @@ async def test_by_key(engine):
 async def test_by_hold(engine):
     job = await running(engine)
     await settle(engine, job, "released", hold=Hold.RATE, hold_cause="api", delay=60)
-    await engine.set_queue("fair", QueueSettings(fair=True))
-    unplaced = await put(engine, queue="fair", key="a")
+    moving = await put(engine)
+    await changes.hold(engine, [moving], Hold.MOVING, "another store")
     await put(engine)
     assert await found(engine, holds=(Hold.RATE,)) == [job.id]
-    assert await found(engine, holds=(Hold.RATE, Hold.UNPLACED)) == [unplaced, job.id]
+    assert await found(engine, holds=(Hold.RATE, Hold.MOVING)) == [moving, job.id]
 
 
 async def test_by_tag(engine):

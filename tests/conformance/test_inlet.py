@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from conformance.steps import claim, created, draft, everything, put
-from penstock.core.job import Draft, Hold, State
+from conformance.steps import claim, created, draft, enqueue_jobs, everything, ids, put
+from penstock.core.job import Draft, State
 from penstock.engines import reads
 from penstock.engines.engine import Engine
 from penstock.engines.records import QueueSettings, Receipt
@@ -82,14 +82,13 @@ async def test_a_taken_unique_key_names_its_owner(store):
     assert await now(engine, draft(unique="only")) == Receipt(owner, False, "unique")
 
 
-async def test_in_a_fair_queue_a_job_enters_unplaced(store):
+async def test_a_job_that_enters_a_fair_queue_takes_its_turn(store):
     engine = await store.open()
     await engine.set_queue("default", QueueSettings(fair=True))
-    receipt = await now(engine, draft())
+    await enqueue_jobs(engine, 5, key="a")
+    receipt = await now(engine, draft(key="b"))
 
-    (job,) = await engine.get([receipt.id])
-    assert job is not None
-    assert (job.state, job.hold) == (State.READY, Hold.UNPLACED)
+    assert receipt.id in ids(await claim(engine, want=2))
 
 
 @pytest.mark.parametrize(

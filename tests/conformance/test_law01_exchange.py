@@ -17,7 +17,7 @@ from conformance.steps import (
     put,
     stored,
 )
-from penstock.core.job import Hold, State, Verdict
+from penstock.core.job import State, Verdict
 from penstock.engines import reads
 from penstock.engines.records import PROMOTE_BATCH, QueueSettings
 
@@ -76,14 +76,13 @@ async def test_an_exchange_promotes_only_so_many_and_the_next_one_goes_on(engine
     assert ids(answer.jobs) == jobs
 
 
-async def test_a_job_placed_in_an_exchange_can_be_claimed_in_it(engine):
+async def test_a_key_that_becomes_active_in_an_exchange_is_claimed_in_it(engine):
     await engine.set_queue("default", QueueSettings(fair=True))
     id = await put(engine, key="a")
-    assert (await stored(engine, id)).hold is Hold.UNPLACED
     assert (await claim_one(engine)).id == id
 
 
-async def test_what_falls_due_in_a_fair_queue_is_promoted_placed_and_claimed_at_once(engine, store):
+async def test_what_falls_due_in_a_fair_queue_is_promoted_and_claimed_at_once(engine, store):
     await engine.set_queue("default", QueueSettings(fair=True))
     id = await put(engine, key="a", delay=60)
     store.clock.advance(61)

@@ -21,7 +21,7 @@ from penstock.core.job import Hold, State, Verdict
 from penstock.engines import changes, reads
 from penstock.engines.records import QueueSettings
 
-WITH_AN_INSTANT = [Hold.LIMIT, Hold.RATE, Hold.BREAKER, Hold.DEPENDENCY, Hold.OVERLAP]
+WITH_AN_INSTANT = sorted(set(Hold) - {Hold.UNKNOWN_TASK})
 
 
 async def held_back(engine, hold=Hold.RATE, delay=60.0, **fields):

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from conformance.steps import ask, joined, outcome, put, running, send, soon
+from conformance.steps import ask, joined, joined_and_lifted, outcome, put, running, send, soon
 from conformance.waiting import LONG, asleep, awake_after, gives_in, work
 from penstock.core.job import Hold
 from penstock.engines import changes
@@ -120,7 +120,7 @@ async def test_a_worker_that_joins_wakes_those_who_wait_for_its_tasks(store):
     held = outcome(job, "released", hold=Hold.UNKNOWN_TASK, hold_cause="new")
     await send(other, job.worker, held)
     async with asleep(work(sleeper, ask(await joined(sleeper), job.queue), LONG)) as nap:
-        await joined(other, tasks=["new"])
+        await joined_and_lifted(other, tasks=["new"])
         await soon(nap)
 
 

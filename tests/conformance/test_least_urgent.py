@@ -138,13 +138,13 @@ async def test_limits_slots_pauses_and_tasks_to_avoid_count_as_ever(engine):
     assert ids(await claim(engine, *names, want=9, least_urgent=HIGH, avoid=avoid)) == [once]
 
 
-async def test_an_unplaced_low_job_cannot_be_given(engine, store):
+async def test_a_low_job_of_a_fair_queue_cannot_be_given(engine, store):
     await engine.set_queue("default", QueueSettings(fair=True))
     await put(engine, key="a", priority=LOW)
     await nothing_to_do(store, engine, await urgent_turn(engine))
 
 
-async def test_in_a_fair_queue_the_places_of_each_priority_stand(engine):
+async def test_in_a_fair_queue_the_keys_of_each_priority_take_turns(engine):
     await engine.set_queue("default", QueueSettings(fair=True))
     await enqueue_jobs(engine, 2, key="a", priority=LOW)
     high = await enqueue_jobs(engine, 2, key="a", priority=HIGH)

@@ -70,6 +70,30 @@ async def test_a_queue_without_room_gives_nothing(engine, store):
     await nothing_to_do(store, engine, ask(await joined(engine)))
 
 
+async def test_a_key_without_room_gives_nothing(engine, store):
+    await engine.set_queue("default", QueueSettings(max_running_per_key=1))
+    await put(engine, key="a")
+    await put(engine, key="a")
+    await claim(engine)
+    await nothing_to_do(store, engine, ask(await joined(engine)))
+
+
+async def test_a_key_without_room_does_not_hide_the_others(engine):
+    await engine.set_queue("default", QueueSettings(max_running_per_key=1))
+    await put(engine, key="a")
+    await put(engine, key="a")
+    await put(engine, key="b")
+    await claim(engine)
+    assert await gives_in(engine, ask(await joined(engine))) == 0
+
+
+async def test_a_paused_fair_queue_gives_nothing(engine, store):
+    await put(engine, key="a")
+    await engine.set_queue("default", QueueSettings(fair=True, paused=True))
+    await put(engine, key="b")
+    await nothing_to_do(store, engine, ask(await joined(engine)))
+
+
 async def test_avoided_tasks_are_not_given(engine, store):
     await put(engine, task="heavy")
     one_turn = ask(await joined(engine), avoid=frozenset({"heavy"}))
@@ -98,9 +122,10 @@ async def test_a_job_that_runs_at_most_once_needs_a_slot(engine, store):
     assert await gives_in(engine, ask(worker, want=5, slots=1)) == 0
 
 
-async def test_a_held_job_cannot_be_given(engine, store):
-    job = await running(engine)
-    held = outcome(job, "released", hold=Hold.BREAKER, hold_cause="api")
+@pytest.mark.parametrize("hold", Hold)
+async def test_a_held_job_cannot_be_given(engine, store, hold):
+    job = await running(engine, task="new")
+    held = outcome(job, "released", hold=hold, hold_cause="api")
     await send(engine, job.worker, held)
     await nothing_to_do(store, engine, ask(await joined(engine), job.queue))
 
@@ -117,7 +142,7 @@ async def test_a_job_that_expires_before_it_falls_due_cannot_be_given(engine, st
     await nothing_to_do(store, engine, ask(await joined(engine)))
 
 
-async def test_an_unplaced_job_can_be_placed_now(engine):
+async def test_a_job_of_a_fair_queue_can_be_given_now(engine):
     await engine.set_queue("default", QueueSettings(fair=True))
     await put(engine, key="a")
     assert await gives_in(engine, ask(await joined(engine))) == 0
@@ -172,13 +197,3 @@ async def test_a_sleeper_on_closed_queues_wakes_only_at_its_timeout(engine, stor
         store.clock.advance(30)
         await sleeps_through(engine, nap, put(await store.open(), queue="elsewhere"))
         await awake_after(store, nap, 30)
-
-
-async def test_a_job_released_unplaced_into_a_queue_that_is_not_fair_is_no_reason_to_spin(
-    store, engine
-):
-    job = await running(engine, queue="plain")
-    await send(engine, job.worker, outcome(job, "released", hold=Hold.UNPLACED))
-    await nothing_to_do(store, engine, ask(job.worker, "plain"))
-    assert (await engine.mend()).unheld == 1
-    assert await gives_in(engine, ask(job.worker, "plain")) == 0

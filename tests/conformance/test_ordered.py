@@ -13,6 +13,7 @@ from conformance.steps import (
     enqueue_jobs,
     ids,
     joined,
+    joined_and_lifted,
     outcome,
     put,
     rejoined,
@@ -160,7 +161,7 @@ async def test_a_job_held_for_an_unknown_task_blocks_until_somebody_knows_it(eng
     job = await claim_one(engine)
     await settle(engine, job, "released", hold=Hold.UNKNOWN_TASK, hold_cause="new")
     await nothing_to_do(store, engine, ask(await joined(engine)))
-    worker = await joined(engine, tasks=["new"])
+    worker = await joined_and_lifted(engine, tasks=["new"])
     assert ids(await claim(engine, worker=worker)) == [job.id]
 
 

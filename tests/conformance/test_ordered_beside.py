@@ -1,4 +1,4 @@
-"""``ordered`` beside the rest: other queues, fair places, pauses, choosy workers, sleepers."""
+"""``ordered`` beside the rest: other queues, fair queues, pauses, choosy workers, sleepers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from conformance.steps import (
 from conformance.test_nothing_to_do import nothing_to_do
 from conformance.test_ordered import drained, opened, ordered
 from conformance.waiting import LONG, asleep, awake_after, gives_in, sleeps_through, work
-from penstock.core.job import Hold, State
+from penstock.core.job import State
 
 
 async def test_a_paused_queue_gives_not_even_its_open_job(engine, store):
@@ -46,27 +46,27 @@ async def test_its_job_takes_its_turn_among_the_queues(engine):
     assert given == [urgent, first, *plain]
 
 
-async def test_a_fair_queue_gives_its_places_one_after_the_other(engine):
+async def test_the_keys_of_a_fair_queue_take_turns_one_job_at_a_time(engine):
     await ordered(engine, fair=True)
     a = await enqueue_jobs(engine, 3, key="a")
     b = await put(engine, key="b")
     assert await drained(engine) == [a[0], b, a[1], a[2]]
 
 
-async def test_an_open_job_of_a_fair_queue_comes_first_also_with_a_new_place(engine, store):
+async def test_an_open_job_of_a_fair_queue_comes_first_also_with_a_new_ticket(engine, store):
     await ordered(engine, fair=True)
     await enqueue_jobs(engine, 3, key="a")
     job = await claim_one(engine)
     await settle(engine, job, "retry", delay=60)
-    await put(engine, key="b")
+    last = await put(engine, key="b")
     await nothing_to_do(store, engine, ask(await joined(engine)))
     store.clock.advance(61)
     await engine.promote(10)
-    assert (await stored(engine, job.id)).hold is Hold.UNPLACED
+    assert (await stored(engine, job.id)).seq > (await stored(engine, last)).seq
     assert ids(await claim(engine, want=5)) == [job.id]
 
 
-async def test_unplaced_jobs_behind_an_open_one_are_no_reason_to_wake(engine, store):
+async def test_new_keys_behind_an_open_job_are_no_reason_to_wake(engine, store):
     await ordered(engine, fair=True)
     await put(engine, key="a")
     await settle(engine, await claim_one(engine), "retry", delay=60)

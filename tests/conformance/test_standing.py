@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from conformance.steps import (
-    ask,
     bury,
     claim,
     claim_one,
@@ -49,13 +48,14 @@ async def test_what_cannot_start_now_is_not_before_a_job(engine):
     assert (await reads.standing(engine, id)).ahead == 0
 
 
-async def test_only_jobs_of_its_own_key_are_surely_before_a_job_of_a_fair_queue(engine):
-    await engine.set_queue("fair", QueueSettings(fair=True))
-    await engine.exchange(ask(await joined(engine), "fair", want=0))
+@pytest.mark.parametrize(
+    "settings", [QueueSettings(fair=True), QueueSettings(max_running_per_key=2)]
+)
+async def test_only_jobs_of_its_own_key_are_surely_before_a_job_of_a_fair_queue(engine, settings):
+    await engine.set_queue("fair", settings)
     await enqueue_jobs(engine, 3, queue="fair", key="big")
     await enqueue_jobs(engine, 2, queue="fair", key="small")
     last = await put(engine, queue="fair", key="big")
-    await engine.exchange(ask(await joined(engine), "fair", want=0))
     found = await reads.standing(engine, last)
     assert (found.ahead, found.keys) == (3, (("big", 4), ("small", 2)))
 
@@ -146,12 +146,3 @@ async def test_running_tells_of_workers_without_a_lease_until_their_jobs_are_res
     assert [each.worker for each in await engine.running()] == [job.worker]
     assert [each.state for each in await bury(engine)] == [State.READY]
     assert await engine.running() == []
-
-
-@pytest.mark.parametrize("rehearse", [True, False])
-async def test_mending_may_be_rehearsed(engine, rehearse):
-    await engine.set_queue("fair", QueueSettings(fair=True))
-    id = await put(engine, queue="fair")
-    before = await stored(engine, id)
-    assert (await engine.mend(rehearse=rehearse)).placed == 1
-    assert (await stored(engine, id) == before) is rehearse

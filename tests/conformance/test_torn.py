@@ -15,7 +15,7 @@ from conformance import steps
 from conformance import test_cells as cells
 from conformance import test_crashed as crashed
 from conformance import test_election as election
-from conformance import test_fair_places as fair
+from conformance import test_fair_queues as fair
 from conformance import test_find_pages as pages
 from conformance import test_law01_exchange as law01
 from conformance import test_law02_fence as law02
@@ -37,6 +37,7 @@ from conformance import test_many_handles as many
 from conformance import test_nothing_to_do as idle
 from conformance import test_ordered as ordered
 from conformance import test_ordered_beside as ordered_beside
+from conformance import test_repair as repair
 from conformance import test_rewrite as rewrite
 from conformance import test_same_story as same_story
 from conformance import test_threads as threads
@@ -44,9 +45,11 @@ from conformance import test_unknown_task as unknown
 from conformance import torn_laws as laws
 from conformance import torn_queues as queues
 from conformance import torn_steps as two_steps
-from conformance.steps import claim_one, put, settle, stored
+from conformance.steps import claim, claim_one, draft, ids, put, settle, stored
 from conformance.torn import Torn, torn_store
 from penstock.core.job import State
+from penstock.engines import changes
+from penstock.engines.records import QueueSettings, Repaired
 
 Sentence = Callable[..., Any]
 
@@ -147,7 +150,26 @@ TEARS: list[tuple[type[Torn], list[Sentence]]] = [
         laws.LeavesHoldsToTheLeader,
         [
             unknown.test_a_worker_that_joins_and_knows_the_task_lifts_the_hold,
+            unknown.test_many_jobs_of_the_task_are_let_go_in_batches,
+            repair.test_a_hold_without_a_cause_is_lifted,
             law11.test_a_worker_that_joins_wakes_those_who_wait_for_its_tasks,
+        ],
+    ),
+    (
+        laws.LiftsHoldsThatHaveACause,
+        [
+            same_story.test_the_same_story_ends_the_same,
+            law07.test_a_hold_without_an_instant_waits_for_its_cause_only,
+            unknown.test_a_worker_that_does_not_know_the_task_leaves_the_hold,
+            repair.test_holds_that_have_a_cause_are_left,
+            repair.test_a_hold_of_which_nothing_here_knows_the_cause_is_left,
+        ],
+    ),
+    (
+        laws.KeepsTheTicketOfALiftedHold,
+        [
+            law08.test_a_job_whose_hold_is_lifted_goes_to_the_end_of_the_line,
+            rewrite.test_a_job_that_loses_its_hold_goes_to_the_end_of_the_line,
         ],
     ),
     (
@@ -156,6 +178,7 @@ TEARS: list[tuple[type[Torn], list[Sentence]]] = [
             same_story.test_the_same_story_ends_the_same,
             law08.test_a_job_that_tries_again_goes_to_the_end_of_the_line,
             law08.test_a_promoted_job_takes_a_new_ticket,
+            law08.test_a_job_whose_hold_is_over_goes_to_the_end_of_the_line,
             law08.test_a_job_that_a_person_sends_back_goes_to_the_end_of_the_line,
         ],
     ),
@@ -198,7 +221,7 @@ TEARS: list[tuple[type[Torn], list[Sentence]]] = [
         queues.LetsOthersPassARetryThatIsReady,
         [
             ordered.test_an_open_job_that_is_ready_is_the_only_one_that_can_be_claimed,
-            ordered_beside.test_an_open_job_of_a_fair_queue_comes_first_also_with_a_new_place,
+            ordered_beside.test_an_open_job_of_a_fair_queue_comes_first_also_with_a_new_ticket,
         ],
     ),
     (
@@ -267,10 +290,26 @@ TEARS: list[tuple[type[Torn], list[Sentence]]] = [
     ),
     (laws.RunsAgainWhatMayHaveRun, [law14.test_a_rescue_fails_it_because_it_may_have_run]),
     (
-        laws.ServesInOrderOfArrival,
-        [fair.test_a_thousand_jobs_of_one_key_do_not_delay_anothers_single_job],
+        queues.ServesInOrderOfArrival,
+        [
+            fair.test_a_thousand_jobs_of_one_key_do_not_delay_anothers_single_job,
+            many.test_claimers_that_race_in_a_fair_queue_serve_each_key_once_per_turn,
+        ],
     ),
-    (laws.LetsTheVirtualTimeGoBack, [fair.test_the_virtual_time_never_goes_back]),
+    (
+        queues.LosesTheNoteOfAKeyLine,
+        [
+            fair.test_keys_take_turns,
+            fair.test_a_job_that_falls_due_stands_in_the_line_of_its_key,
+            law01.test_a_key_that_becomes_active_in_an_exchange_is_claimed_in_it,
+            repair.test_a_fair_queue_at_work_is_healthy,
+        ],
+    ),
+    (
+        queues.GivesIdleTimeBack,
+        [fair.test_a_key_that_was_idle_does_not_get_its_idle_time_back],
+    ),
+    (queues.LetsNewKeysPass, [fair.test_new_keys_without_end_do_not_pass_one_that_waits]),
     (
         laws.TurnsPagesByOffset,
         [
@@ -284,6 +323,7 @@ TEARS: list[tuple[type[Torn], list[Sentence]]] = [
         [
             many.test_claimers_that_race_never_share_a_job,
             many.test_claimers_that_race_for_due_jobs_never_share_one,
+            many.test_claimers_that_race_in_a_fair_queue_serve_each_key_once_per_turn,
             many.test_nothing_is_lost_or_run_twice_when_everybody_works,
         ],
     ),
@@ -292,11 +332,8 @@ TEARS: list[tuple[type[Torn], list[Sentence]]] = [
         [
             many.test_claimers_that_race_never_overrun_a_limit,
             many.test_claimers_that_race_for_an_ordered_queue_run_one_job_at_a_time,
+            fair.test_claimers_that_race_do_not_overrun_the_limit_of_a_key,
         ],
-    ),
-    (
-        two_steps.PlacesInTwoSteps,
-        [many.test_claimers_that_race_for_unplaced_jobs_place_each_once],
     ),
     (
         two_steps.SettlesInTwoSteps,
@@ -398,6 +435,31 @@ async def test_a_torn_engine_works_while_nobody_disturbs_it(kind, clock):
     await settle(engine, await claim_one(engine), "succeeded", result=b"1")
     job = await stored(engine, id)
     assert (job.state, job.result) == (State.SUCCEEDED, b"1")
+    await store.close()
+
+
+async def test_a_key_line_that_has_lost_its_note_is_found_by_a_repair(clock):
+    store = torn_store(queues.LosesTheNoteOfAKeyLine, clock)
+    engine = await store.open()
+    await engine.set_queue("default", QueueSettings(fair=True))
+    job = await put(engine, key="a")
+    assert await engine.repair(10, rehearse=True) == Repaired(lines=1)
+    assert await claim(engine) == []
+    assert await engine.repair(10) == Repaired(lines=1)
+    assert await engine.repair(10) == Repaired()
+    assert ids(await claim(engine)) == [job]
+    await store.close()
+
+
+async def test_a_unique_key_that_was_not_given_back_is_found_by_a_repair(clock):
+    store = torn_store(laws.KeepsKeysOfTheDead, clock)
+    engine = await store.open()
+    await changes.cancel(engine, [await put(engine, unique="only")], "enough")
+    assert await engine.repair(10, rehearse=True) == Repaired(keys=1)
+    assert [each.created for each in await engine.enqueue([draft(unique="only")])] == [False]
+    assert await engine.repair(10) == Repaired(keys=1)
+    assert await engine.repair(10) == Repaired()
+    await put(engine, unique="only")
     await store.close()
 
 

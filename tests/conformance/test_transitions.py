@@ -20,6 +20,7 @@ SETTLE = {
     Change.EXPIRE,
     Change.SUPERSEDE,
 }
+LIFT = {Change.LIFT, Change.POSTPONE}
 DUE = {Change.PROMOTE, Change.EXPIRE}
 ALLOWED = {
     "exchange": SETTLE | DUE | {Change.CLAIM},
@@ -27,6 +28,10 @@ ALLOWED = {
     "rescue": {Change.RESCUE, Change.ABANDON, Change.CANCEL, Change.SUPERSEDE},
     "cancel": {Change.CANCEL},
     "retry": {Change.REVIVE},
+    "hold": {Change.HOLD},
+    "lift": LIFT,
+    "join": LIFT,
+    "repair": LIFT,
 }
 """What each verb may do to a job; a verb that is not here may do nothing to its state."""
 

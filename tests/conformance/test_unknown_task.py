@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from conformance.steps import claim, claim_one, ids, joined, put, running, settle, stored
+from conformance.steps import (
+    claim,
+    claim_one,
+    ids,
+    joined,
+    joined_and_lifted,
+    put,
+    running,
+    settle,
+    stored,
+)
 from penstock.core.job import Hold, State
 from penstock.engines import changes
 from penstock.engines.records import WorkerInfo
@@ -32,7 +42,7 @@ async def test_it_did_not_fail(engine):
 
 async def test_a_worker_that_joins_and_knows_the_task_lifts_the_hold(engine):
     job = await held(engine)
-    await joined(engine, tasks=["other", "new"])
+    await joined_and_lifted(engine, tasks=["other", "new"])
     lifted = await stored(engine, job.id)
     assert (lifted.hold, lifted.hold_cause, lifted.hold_until) == (None, None, None)
     assert ids(await claim(engine, job.queue)) == [job.id]
@@ -40,29 +50,39 @@ async def test_a_worker_that_joins_and_knows_the_task_lifts_the_hold(engine):
 
 async def test_a_worker_that_does_not_know_the_task_leaves_the_hold(engine):
     job = await held(engine)
-    await joined(engine, tasks=["other", "newer", "ne"])
+    await joined_and_lifted(engine, tasks=["other", "newer", "ne"])
     assert await stored(engine, job.id) == job
 
 
 async def test_a_worker_that_learned_the_task_lifts_the_hold_by_joining_again(engine):
     job = await held(engine)
-    worker = await joined(engine, tasks=["other"])
+    worker = await joined_and_lifted(engine, tasks=["other"])
     await engine.join(WorkerInfo(id=worker, tasks=("other", "new")))
+    assert (await stored(engine, job.id)).hold is Hold.UNKNOWN_TASK
+    assert await changes.lift_known(engine, ("other", "new")) == 1
     assert (await stored(engine, job.id)).hold is None
 
 
 async def test_all_jobs_of_the_task_in_all_queues_are_let_go(engine):
     jobs = [await held(engine) for _ in range(3)]
     other = await held(engine, "other")
-    await joined(engine, tasks=["new"])
+    await joined_and_lifted(engine, tasks=["new"])
     assert [(await stored(engine, job.id)).hold for job in jobs] == [None] * 3
     assert (await stored(engine, other.id)).hold is Hold.UNKNOWN_TASK
+
+
+async def test_many_jobs_of_the_task_are_let_go_in_batches(engine):
+    jobs = [await held(engine) for _ in range(5)]
+    await joined(engine, tasks=["new"])
+    assert await changes.lift_known(engine, ["new"], batch=2) == 5
+    assert [(await stored(engine, job.id)).hold for job in jobs] == [None] * 5
+    assert await changes.lift_known(engine, ["new"], batch=2) == 0
 
 
 async def test_only_holds_for_the_task_are_lifted(engine):
     job = await running(engine, task="new")
     await settle(engine, job, "released", hold=Hold.BREAKER, hold_cause="new", delay=60)
-    await joined(engine, tasks=["new"])
+    await joined_and_lifted(engine, tasks=["new"])
     assert (await stored(engine, job.id)).hold is Hold.BREAKER
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from conformance.torn import Torn, others_act
-from penstock.core.job import Change, Draft, Hold, Job, Outcome, OutcomeKind, State, Verdict
-from penstock.core.lifecycle import NEW_TICKET
+from penstock.core.job import Change, Draft, Job, Outcome, OutcomeKind, State, Verdict
+from penstock.core.lifecycle import NEW_TICKET, lifted
 from penstock.engines.memory.store import MemoryStore
 from penstock.engines.records import (
     Ask,
@@ -18,6 +18,7 @@ from penstock.engines.records import (
     News,
     Page,
     Receipt,
+    Repaired,
     Rewrite,
     Rewritten,
     Sighting,
@@ -195,12 +196,42 @@ class ClaimsWhatIsHeld(Torn):
 
 
 class LeavesHoldsToTheLeader(Torn):
-    """A worker that joins does not say what it knows."""
+    """Says that a hold is lifted, and leaves it."""
+
+    async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
+        lifts = [each for each in rewrites if each.change is Change.LIFT]
+        if not lifts:
+            return await super().rewrite(rewrites)
+        return [Rewritten(Verdict.DONE, each.job) for each in lifts]
+
+
+class LiftsHoldsThatHaveACause(Torn):
+    """Takes every hold without an instant for one that a lost step has left."""
 
     async def join(self, worker: WorkerInfo) -> None:
-        held = [job for job in self.store.jobs.values() if job.hold is Hold.UNKNOWN_TASK]
         await super().join(worker)
-        self.overwrite(*held)
+        self._lift()
+
+    async def repair(
+        self, limit: int, cursor: str | None = None, *, rehearse: bool = False
+    ) -> Repaired:
+        self._lift()
+        return await super().repair(limit, cursor, rehearse=rehearse)
+
+    def _lift(self) -> None:
+        held = [job for job in self.store.jobs.values() if job.hold and job.hold_until is None]
+        self.overwrite(*(self.store.ticketed(lifted(job, self.clock.now())) for job in held))
+
+
+class KeepsTheTicketOfALiftedHold(Torn):
+    """What was held comes back to where it stood, before all that came meanwhile."""
+
+    async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
+        tickets = {each.job.id: self.job(each.job.id).seq for each in rewrites}
+        answers = await super().rewrite(rewrites)
+        lifts = (each.job.id for each in rewrites if each.change is Change.LIFT)
+        self.overwrite(*(replace(self.job(id), seq=tickets[id]) for id in lifts))
+        return answers
 
 
 class _OldTickets(MemoryStore):
@@ -357,28 +388,6 @@ class RunsAgainWhatMayHaveRun(Torn):
         if not which.workers:
             return page
         return Page(tuple(replace(job, at_most_once=False) for job in page.jobs), page.cursor)
-
-
-class ServesInOrderOfArrival(Torn):
-    """Calls a queue fair and does nothing for it."""
-
-    async def exchange(self, ask: Ask) -> Exchange:
-        settled = await super().exchange(replace(ask, want=0))
-        ready = [job for job in self.store.jobs.values() if job.state is State.READY]
-        self.overwrite(*(replace(job, place=0.0) for job in ready))
-        claimed = await super().exchange(replace(ask, outcomes=()))
-        return replace(claimed, verdicts=settled.verdicts)
-
-
-class LetsTheVirtualTimeGoBack(Torn):
-    """Takes the last place claimed for the greatest one."""
-
-    async def exchange(self, ask: Ask) -> Exchange:
-        answer = await super().exchange(ask)
-        for job in answer.jobs:
-            self.store.places.forget(job.queue)
-            self.store.places.advance(job)
-        return answer
 
 
 class TurnsPagesByOffset(Torn):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from functools import partial
 
 from msgspec.structs import replace
 
 from conformance.torn import Torn
+from penstock.core.fairness import STRIDE
 from penstock.core.job import Job, State
-from penstock.engines.memory.queues import MemoryQueues, fits
+from penstock.engines.memory.key_lines import KeyLines
+from penstock.engines.memory.lines import JobLine
+from penstock.engines.memory.queues import MemoryQueues, claim_key, fits
 from penstock.engines.memory.store import MemoryStore
 from penstock.engines.records import Ask, Exchange, QueueSettings
 
@@ -87,3 +91,59 @@ class SleepsThroughTheRetry(Torn):
         scheduled = [job for job in self.store.jobs.values() if job.state is State.SCHEDULED]
         instants = [job.run_at or 0.0 for job in scheduled if not job.is_open]
         return replace(answer, due_in=min(instants) - self.clock.now() if instants else None)
+
+
+# --- fair queues ----------------------------------------------------------------------------------
+
+
+class ServesInOrderOfArrival(Torn):
+    """Calls a queue fair and does nothing for it."""
+
+    async def set_queue(self, queue: str, settings: QueueSettings) -> None:
+        await super().set_queue(queue, replace(settings, fair=False))
+
+
+def _with(lines: type[KeyLines]) -> MemoryStore:
+    """A store whose key lines are of a broken kind."""
+    queues = MemoryQueues()
+    queues.key_lines = defaultdict(lambda: lines(lambda: JobLine(_ticket, queues.jobs.get)))
+    return MemoryStore(queues)
+
+
+def _ticket(job: Job) -> tuple[int] | None:
+    return None if claim_key(job) is None else (job.seq,)
+
+
+class _WithoutNotes(KeyLines):
+    def enter(self, job: Job) -> None:
+        notes = dict(self._notes)
+        super().enter(job)
+        self._notes = notes
+
+
+class LosesTheNoteOfAKeyLine(Torn):
+    """A job enters the line of its key, and no claim is told to look there."""
+
+    new_store = lambda: _with(_WithoutNotes)  # noqa: E731
+
+
+class _EntersAtItsOwnPlace(KeyLines):
+    def _virtual_time(self, priority: int) -> int:
+        return -STRIDE
+
+
+class GivesIdleTimeBack(Torn):
+    """A key goes on where it stood when it had no jobs, however long ago."""
+
+    new_store = lambda: _with(_EntersAtItsOwnPlace)  # noqa: E731
+
+
+class _EntersAtTheVirtualTime(KeyLines):
+    def _virtual_time(self, priority: int) -> int:
+        return super()._virtual_time(priority) - STRIDE // 2
+
+
+class LetsNewKeysPass(Torn):
+    """A key that comes for the first time is level with the next one, and may pass it."""
+
+    new_store = lambda: _with(_EntersAtTheVirtualTime)  # noqa: E731

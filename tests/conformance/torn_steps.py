@@ -197,17 +197,6 @@ class PrunesInTwoSteps(Torn):
         return Pruned(jobs=len(old))
 
 
-class PlacesInTwoSteps(Torn):
-    """Reads what is unplaced, and gives places later."""
-
-    async def exchange(self, ask: Ask) -> Exchange:
-        unplaced = [id for id, job in self.store.jobs.items() if job.hold is Hold.UNPLACED]
-        await others_act()
-        again = [self.job(id) for id in unplaced if self.job(id).state is State.READY]
-        self.overwrite(*(replace(job, hold=Hold.UNPLACED) for job in again))
-        return await super().exchange(ask)
-
-
 class WritesCellsInTwoSteps(Torn):
     """Compares the version, and sets the value later."""
 
