@@ -27,21 +27,21 @@ SHARE: Final = 20
 """How many times its own duration there is no second sweep."""
 REST: Final = 30.0
 """Seconds after which there is one, whatever it costs."""
+_FIRST: Final = -(1 << 63)
 FEW: Final = 2_000
 """Claimed jobs that leave nothing to walk worth mentioning."""
 MOST: Final = 8
 """Bounds that are kept of one queue; more priorities than that share the last ones' ranges."""
-_FIRST: Final = -(1 << 63)
 
 RANGES: Final = ("range_queue", "from_priority", "from_place", "from_seq", "to_priority")
 """What the arrays of ranges are called."""
 
 
-class Ticket(NamedTuple):
-    """A place in line after which to begin."""
+class Beginning(NamedTuple):
+    """Where to begin: after a ticket, or where keys take turns, at the place of a key line."""
 
-    place: float
-    seq: int
+    place: int = _FIRST
+    seq: int = _FIRST
 
 
 class Ranges(NamedTuple):
@@ -55,6 +55,8 @@ class Ranges(NamedTuple):
     """All of every line is to be looked at if they give less than is wanted."""
     is_whole: bool
     """They are all of every line."""
+    notes: str
+    """The last note that was read of each queue."""
 
 
 class Bounds:
@@ -62,16 +64,18 @@ class Bounds:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._begins: dict[str, dict[int, Ticket]] = {}
+        self._begins: dict[str, dict[int, Beginning]] = {}
         self._swept_at = -inf
         self._rests_until = -inf
         """In real time, as sweeps take it."""
         self._claimed = 0
         self._lowered: dict[str, int] = {}
+        self._notes: dict[str, int] = {}
 
     def forget(self) -> None:
         """Begin at the start of every line."""
         self._begins.clear()
+        self._notes.clear()
         self._swept_at = self._clock.monotonic()
 
     def renew(self) -> None:
@@ -95,8 +99,13 @@ class Bounds:
         return self._ranges(queues, sweeps=not is_whole and not rests, is_whole=is_whole)
 
     def _ranges(self, queues: Sequence[str], *, sweeps: bool, is_whole: bool) -> Ranges:
-        lowered = _array(self._lowered.get(queue, 0) for queue in queues)
-        return Ranges(_arrays(queues, self._begins), lowered, sweeps=sweeps, is_whole=is_whole)
+        return Ranges(
+            _arrays(queues, self._begins),
+            _array(self._lowered.get(queue, 0) for queue in queues),
+            sweeps=sweeps,
+            is_whole=is_whole,
+            notes=_array(self._notes.get(queue, 0) for queue in queues),
+        )
 
     def swept(self, took: float) -> None:
         """A sweep has taken so many seconds."""
@@ -107,12 +116,12 @@ class Bounds:
         jobs: Sequence[Job],
         lowered: Mapping[str, int],
         *,
-        fair: Collection[str] = (),
+        turns: Turns | None = None,
         swept: float | None = None,
     ) -> None:
-        """Raise the bounds to what was claimed, but for queues that are fair: their tickets are
-        given later. Where a job with an old ticket is ready, ``lowered`` has changed, and there is
-        no bound. ``swept`` is how many seconds a sweep took, if there was one.
+        """Raise the bounds to what was claimed; those of queues whose keys take turns, to what
+        ``turns`` say. Where a job with an old ticket is ready, ``lowered`` has changed, and there
+        is no bound. ``swept`` is how many seconds a sweep took, if there was one.
         """
         if swept is not None:
             self.swept(swept)
@@ -121,23 +130,43 @@ class Bounds:
                 self._lowered[queue] = number
                 self._begins.pop(queue, None)
         self._claimed += len(jobs)
-        last = {(job.queue, job.priority): job for job in jobs if job.queue not in fair}
+        keyed = () if turns is None else turns.queues
+        last = {(job.queue, job.priority): job for job in jobs if job.queue not in keyed}
         for (queue, priority), job in last.items():
-            begins = self._begins.setdefault(queue, {})
-            if priority in begins or len(begins) < MOST:
-                begins[priority] = Ticket(job.place, job.seq)
+            self._begin(queue, priority, Beginning(seq=job.seq))
+        if turns is not None:
+            self._notes.update(turns.notes)
+            for queue, priority, place in turns.places:
+                self._begin(queue, priority, Beginning(place=place))
+
+    def _begin(self, queue: str, priority: int, beginning: Beginning) -> None:
+        begins = self._begins.setdefault(queue, {})
+        if priority in begins or len(begins) < MOST:
+            begins[priority] = beginning
 
 
-def _arrays(queues: Iterable[str], begins: Mapping[str, Mapping[int, Ticket]]) -> tuple[str, ...]:
+class Turns(NamedTuple):
+    """What a claim says of queues whose keys take turns."""
+
+    queues: Collection[str]
+    notes: Mapping[str, int]
+    """The last note that was read of each."""
+    places: Sequence[tuple[str, int, int]]
+    """Where the first active line of a queue and priority is."""
+
+
+def _arrays(
+    queues: Iterable[str], begins: Mapping[str, Mapping[int, Beginning]]
+) -> tuple[str, ...]:
     parts: list[tuple[object, ...]] = []
     for number, queue in enumerate(queues, 1):
         # Everything up to a priority, then that priority from its bound on, and so forth.
-        after: tuple[object, ...] = (_FIRST, "-Infinity", _FIRST)
-        for priority, ticket in sorted(begins.get(queue, {}).items()):
+        after: tuple[object, ...] = (_FIRST, _FIRST, _FIRST)
+        for priority, beginning in sorted(begins.get(queue, {}).items()):
             if priority > _FIRST:
                 parts.append((number, *after, priority - 1))
-            parts.append((number, priority, *ticket, priority))
-            after = (priority, "Infinity", ANY_PRIORITY)
+            parts.append((number, priority, *beginning, priority))
+            after = (priority, ANY_PRIORITY, ANY_PRIORITY)
         parts.append((number, *after, ANY_PRIORITY))
     columns = zip(*parts, strict=True) if parts else ((),) * len(RANGES)
     return tuple(map(_array, columns))

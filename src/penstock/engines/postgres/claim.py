@@ -26,7 +26,7 @@ from penstock.core.job import (
     Verdict,
 )
 from penstock.engines.postgres import settle
-from penstock.engines.postgres.bounds import Bounds, Ranges
+from penstock.engines.postgres.bounds import Bounds, Ranges, Turns
 from penstock.engines.postgres.connection import Statement
 from penstock.engines.postgres.draft_columns import BETWEEN, is_list
 from penstock.engines.postgres.errors import LOCKED, NAME, NO_LEASE, named_errors, says
@@ -181,10 +181,11 @@ class Claimer:
         claim = header.claim
         if claim is not None and ranges is not None:
             passes_over = bool(ask.avoid) or claim.passed or ask.slots <= 0
+            queues = texts(ask.queues)
             self._bounds.learn(
                 () if passes_over else jobs,
-                dict(zip(texts(ask.queues), claim.lowered, strict=True)),
-                fair=claim.fair,
+                dict(zip(queues, claim.lowered, strict=True)),
+                turns=claim.turns(queues),
                 swept=claim.took if claim.wide or ranges.is_whole else None,
             )
         return Exchange(
@@ -198,6 +199,8 @@ class Claimer:
     def _due_in(self, header: Header, ranges: Ranges | None) -> float | None:
         """When something falls due, or the part of the lines before the bounds may be looked at."""
         claim, due_in = header.claim, None
+        if claim is not None and claim.behind:
+            return 0.0
         if claim is not None and claim.skipped:
             return SOON
         if header.due is not None:
@@ -223,14 +226,28 @@ class ClaimHeader(msgspec.Struct, frozen=True):
     """What ``penstock.lowered_in`` says of each queue."""
     passed: bool = False
     """A job that runs at most once stays in line before some that were given."""
-    fair: list[str] = []
-    """Those of the queues that are fair."""
+    keyed: list[str] = []
+    """Those of the queues whose keys take turns."""
+    notes: list[int | None] = []
+    """The last note that was read, of each queue."""
+    places: list[tuple[str, int, int]] | None = None
+    """Where the first active line of a queue and priority is."""
+    behind: bool = False
+    """There is more to do in a queue whose keys take turns, before all of it can be claimed."""
     skipped: bool = False
     """Another claimer had the lock of a queue, or promotes what is due."""
     took: float | None = None
     """Seconds that the last look at the lines took."""
     wide: bool = False
     """It began at their start, though it need not have."""
+
+    def turns(self, queues: Sequence[str]) -> Turns | None:
+        """What it says of queues whose keys take turns."""
+        if not self.keyed:
+            return None
+        numbers = dict(zip(queues, self.notes, strict=True))
+        notes = {queue: numbers[queue] or 0 for queue in self.keyed}
+        return Turns(self.keyed, notes, self.places or ())
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -247,7 +264,6 @@ class Header(msgspec.Struct, frozen=True):
 class _Rest(msgspec.Struct, frozen=True, array_like=True):
     """What few jobs have, in the order of ``penstock.exchange``."""
 
-    place: float
     run_at: float | None
     expires_at: float | None
     failures: int
@@ -328,6 +344,7 @@ def to_exchange(ask: Ask, done: Done, ranges: Ranges | None) -> list[bytes | Non
         ranges.lowered if ranges else "{}",
         ranges.sweeps if ranges else False,
         to_reports(ask.reports) if ask.reports else None,
+        ranges.notes if ranges else "{}",
     )
     try:
         encoded = [None if value is None else _to_text(value).encode() for value in values]

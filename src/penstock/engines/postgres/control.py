@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from penstock.core import lifecycle
-from penstock.core.job import Hold, Job, State, Verdict
+from penstock.core.job import Verdict
 from penstock.engines.postgres import reads
 from penstock.engines.postgres.history import Day, sort_out, to_days
 from penstock.engines.postgres.reads import conditions
@@ -28,7 +29,6 @@ from penstock.engines.postgres.settle import (
     Changed,
     KeyContested,
     give_back,
-    known_tasks,
     lower,
     signed_for,
     take_or_give_back,
@@ -37,17 +37,18 @@ from penstock.engines.postgres.settle import (
 from penstock.engines.postgres.transaction import SQL, Transaction
 from penstock.engines.records import (
     Filter,
-    Mended,
     Promoted,
     Pruned,
     Purged,
     QueueSettings,
+    Repaired,
     Rewrite,
     Rewritten,
     Sighting,
     WorkerInfo,
     entry_before,
 )
+from penstock.errors import BadOption
 
 # --- leases -------------------------------------------------------------------------------------
 
@@ -56,9 +57,6 @@ async def join(tx: Transaction, worker: WorkerInfo) -> None:
     """See the contract."""
     await tx.ask("lock_tasks")
     await tx.ask("join", (worker.id, tx.now, json_text(worker)))
-    lifted = await tx.ask("unhold_known", (Hold.UNKNOWN_TASK.value, list(worker.tasks)))
-    if lifted:
-        await lower(tx, [queue for (queue,) in lifted])
 
 
 async def leave(tx: Transaction, worker: str) -> None:
@@ -105,10 +103,13 @@ async def _rewrite(tx: Transaction, rewrite: Rewrite, stored: dict[str, Changed]
     if owner is not None:
         return Rewritten(Verdict.STALE, before, owner)
     if rewrite.revision is None or job.seq == lifecycle.NEW_TICKET:
-        job = await _ticketed(tx, job)
+        ((ticket,),) = await tx.ask("ticket")
+        job = replace(job, seq=int(ticket))
     signed = None if found is None else found.signed
     if before is None:
-        if not await tx.change("adopt", (json_text(to_adopted(job, job.seq)),)):
+        settings = (await reads.queues(tx)).get(job.queue)
+        line = (job.key or "") if settings is not None and settings.is_keyed else None
+        if not await tx.ask("adopt", (json_text(to_adopted(job, job.seq, line)),)):
             return Rewritten(Verdict.LATER)
         if rewrite.remember > 0:
             await tx.change("remember", (job.id, tx.now + rewrite.remember, job.task))
@@ -123,16 +124,6 @@ async def _rewrite(tx: Transaction, rewrite: Rewrite, stored: dict[str, Changed]
     job = replace(job, revision=before.revision + 1)
     stored[job.id] = Changed(job, signed)
     return Rewritten(Verdict.DONE, job)
-
-
-async def _ticketed(tx: Transaction, job: Job) -> Job:
-    """A job with a new ticket; in a fair queue a ready one has yet to be placed."""
-    ((ticket,),) = await tx.ask("ticket")
-    job = replace(job, seq=int(ticket), place=0.0)
-    settings = (await reads.queues(tx)).get(job.queue)
-    if job.state is State.READY and job.hold is None and settings is not None and settings.fair:
-        return replace(job, hold=Hold.UNPLACED, hold_cause=job.queue)
-    return job
 
 
 async def purge(tx: Transaction, which: Filter, limit: int, cursor: str | None) -> Purged:
@@ -155,14 +146,10 @@ async def purge(tx: Transaction, which: Filter, limit: int, cursor: str | None) 
 
 async def set_queue(tx: Transaction, queue: str, settings: QueueSettings) -> None:
     """See the contract."""
-    decided = (await reads.queues(tx)).get(queue)
     await tx.ask("lock_queue", (queue,))
-    columns = (settings.paused, settings.most, settings.ordered, settings.fair)
-    await tx.change("set_queue", (queue, json_text(settings), *columns))
-    if decided is not None and decided.fair and not settings.fair:
-        for statement in ("unhold_unplaced", "level", "forget_lanes", "forget_spots"):
-            await tx.change(statement, (queue,))
-        await lower(tx, [queue])
+    columns = (settings.paused, settings.most, settings.ordered, settings.is_keyed)
+    keys = (settings.max_running_per_key, json_text(settings.weights))
+    await tx.change("set_queue", (queue, json_text(settings), *columns, *keys))
 
 
 # --- upkeep -------------------------------------------------------------------------------------
@@ -197,7 +184,7 @@ async def prune(tx: Transaction, limit: int) -> tuple[Pruned, list[Day]]:
     jobs, whole = await _prune_days(tx, tx.now, limit)
     ids = await tx.change("prune_ledger", (tx.now, limit))
     keys = await tx.change("prune_keys", (tx.now, limit))
-    await tx.change("prune_spots")
+    await tx.ask("prune_lines", (limit,))
     await tx.change("prune_lowered")
     await tx.change("prune_sleepers")
     await tx.change("prune_cells", (limit,))
@@ -219,21 +206,50 @@ async def _prune_days(tx: Transaction, before: float, limit: int) -> tuple[int, 
     return jobs, whole
 
 
-async def mend(tx: Transaction, *, rehearse: bool = False) -> Mended:
+class RepairCursor(msgspec.Struct, frozen=True):
+    """Where a round of repairs goes on; None: that part is done."""
+
+    key: str | None = ""
+    line: tuple[str, int, str] | None = ("", -(1 << 63), "")
+
+
+async def repair(
+    tx: Transaction, limit: int, cursor: str | None, *, rehearse: bool = False
+) -> Repaired:
     """See the contract."""
     if not rehearse:
-        return await _mend(tx)
+        return await _repair(tx, limit, cursor)
     await tx.change("savepoint")
-    mended = await _mend(tx)
+    found = await _repair(tx, limit, cursor)
     await tx.change("undo")
-    return mended
+    return found
 
 
-async def _mend(tx: Transaction) -> Mended:
-    ((placed,),) = await tx.ask("place_all")
-    lifted = await tx.ask("mend_holds", (sorted(await known_tasks(tx)),))
-    if lifted:
-        await lower(tx, [queue for (queue,) in lifted])
-    loose = await tx.ask("loose_keys")
-    await give_back(tx, [(key, owner) for key, owner in loose])
-    return Mended(placed=placed, unheld=len(lifted), keys=len(loose))
+async def _repair(tx: Transaction, limit: int, cursor: str | None) -> Repaired:
+    limit, at = max(0, limit), _repair_at(cursor)
+    keys, key, lines, line = 0, None, 0, None
+    if at.key is not None:
+        keys, key = await _repair_keys(tx, limit, at.key)
+    if at.line is not None:
+        ((lines, *found),) = await tx.ask("lost_lines", (limit, *at.line))
+        line = None if found[0] is None else tuple(found)
+    is_done = key is None and line is None
+    rest = None if is_done else json_text(RepairCursor(key, line))
+    return Repaired(lines=lines, keys=keys, cursor=rest)
+
+
+async def _repair_keys(tx: Transaction, limit: int, after: str) -> tuple[int, str | None]:
+    """Give back unique keys that no job needs; return how many, and the last one looked at."""
+    held = await tx.ask("held_keys", (after or None, after or None, limit + 1))
+    loose = [(key, owner) for key, owner, is_needed in held[:limit] if not is_needed]
+    await give_back(tx, loose)
+    return len(loose), held[limit - 1][0] if limit and len(held) > limit else None
+
+
+def _repair_at(cursor: str | None) -> RepairCursor:
+    if cursor is None:
+        return RepairCursor()
+    try:
+        return msgspec.json.decode(cursor, type=RepairCursor)
+    except msgspec.DecodeError as error:
+        raise BadOption("cursor", cursor, "give the one of the call before, or none") from error

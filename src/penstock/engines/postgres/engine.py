@@ -46,7 +46,6 @@ from penstock.engines.records import (
     Count,
     Exchange,
     Filter,
-    Mended,
     News,
     Page,
     Promoted,
@@ -54,6 +53,7 @@ from penstock.engines.records import (
     Purged,
     QueueSettings,
     Receipt,
+    Repaired,
     Rewrite,
     Rewritten,
     Running,
@@ -258,10 +258,10 @@ class PostgresEngine(Engine):
         again_in = await self._vacuum.clear_if_worth_it(store, self._connect)
         return replace(pruned, jobs=pruned.jobs + dropped, again_in=again_in)
 
-    async def mend(self, *, rehearse: bool = False) -> Mended:
-        return await self._store().write(
-            lambda mended: "" if mended == Mended() else WORK, control.mend, rehearse=rehearse
-        )
+    async def repair(
+        self, limit: int, cursor: str | None = None, *, rehearse: bool = False
+    ) -> Repaired:
+        return await self._store().write(CHANGED, control.repair, limit, cursor, rehearse=rehearse)
 
     # --- small values --------------------------------------------------------------------------
 

@@ -13,10 +13,10 @@ from penstock.engines.records import Report
 
 Row = tuple[Any, ...]
 
-REVISION: Final = 12
-SIGNED_CLAIM: Final = 18
-ID: Final = 21
-SIGNED_BY: Final = 34
+REVISION: Final = 11
+SIGNED_CLAIM: Final = 17
+ID: Final = 20
+SIGNED_BY: Final = 33
 """Where a row has what is asked of it before it is read as a job."""
 
 _STATES: Final = {state.value: state for state in State}
@@ -59,46 +59,45 @@ def to_job(row: Row) -> Job:
     """Read ``SELECT *``, in the order of the columns of both tables."""
     return Job(
         seq=row[1],
-        place=row[2],
-        priority=row[3],
-        enqueued_at=row[4],
-        run_at=row[5],
-        expires_at=row[6],
-        hold_until=row[7],
-        claimed_at=row[8],
-        finished_at=row[9],
-        progress=row[10],
+        priority=row[2],
+        enqueued_at=row[3],
+        run_at=row[4],
+        expires_at=row[5],
+        hold_until=row[6],
+        claimed_at=row[7],
+        finished_at=row[8],
+        progress=row[9],
         revision=row[REVISION],
-        claim=row[13],
-        attempt=row[14],
-        failures=row[15],
-        crashes=row[16],
-        rescues=row[17],
-        started=row[19],
-        at_most_once=row[20],
-        id=row[21],
-        task=row[22],
-        queue=row[23],
-        state=_STATES[row[24]],
-        worker=row[25],
-        enqueued_by=row[26],
-        hold=None if row[27] is None else _HOLDS[row[27]],
-        hold_cause=row[28],
-        key=row[29],
-        unique=row[30],
-        unique_until=row[31] or "done",
-        name=row[32],
-        correlation_id=row[33],
-        cancel_reason=row[35],
-        reason=row[36],
-        note=row[37],
-        tags=() if row[38] is None else _tags.decode(row[38]),
-        errors=() if row[40] is None else _errors.decode(row[40]),
-        payload=row[41],
-        result=row[42],
-        keep=row[11],
-        meta=None if row[39] is None else row[39].encode(),
-        checkpoint=row[43],
+        claim=row[12],
+        attempt=row[13],
+        failures=row[14],
+        crashes=row[15],
+        rescues=row[16],
+        started=row[18],
+        at_most_once=row[19],
+        id=row[20],
+        task=row[21],
+        queue=row[22],
+        state=_STATES[row[23]],
+        worker=row[24],
+        enqueued_by=row[25],
+        hold=None if row[26] is None else _HOLDS[row[26]],
+        hold_cause=row[27],
+        key=row[28],
+        unique=row[29],
+        unique_until=row[30] or "done",
+        name=row[31],
+        correlation_id=row[32],
+        cancel_reason=row[34],
+        reason=row[35],
+        note=row[36],
+        tags=() if row[37] is None else _tags.decode(row[37]),
+        errors=() if row[39] is None else _errors.decode(row[39]),
+        payload=row[40],
+        result=row[41],
+        keep=row[10],
+        meta=None if row[38] is None else row[38].encode(),
+        checkpoint=row[42],
     )
 
 
@@ -116,7 +115,6 @@ def to_record(job: Job, signed: tuple[int, str] | None = None) -> dict[str, Any]
         "queue": job.queue,
         "priority": job.priority,
         "seq": job.seq,
-        "place": job.place,
         "run_at": job.run_at,
         "expires_at": job.expires_at,
         "hold_until": job.hold_until,
@@ -144,11 +142,12 @@ def to_record(job: Job, signed: tuple[int, str] | None = None) -> dict[str, Any]
     }
 
 
-def to_adopted(job: Job, entry: int) -> dict[str, Any]:
-    """A job from elsewhere, whole, likewise."""
+def to_adopted(job: Job, entry: int, line: str | None) -> dict[str, Any]:
+    """A job from elsewhere, whole, likewise; ``line`` is the key line that it stands in."""
     return {
         **to_record(job),
         "entry": entry,
+        "line": line,
         "revision": 0,
         "enqueued_at": job.enqueued_at,
         "at_most_once": job.at_most_once,

@@ -13,7 +13,6 @@ CREATE TABLE penstock.migration (version integer PRIMARY KEY, at double precisio
 CREATE TABLE penstock.live (
   entry          bigint           NOT NULL,                 -- its first ticket
   seq            bigint           NOT NULL,
-  place          double precision NOT NULL DEFAULT 0,
   priority       bigint           NOT NULL,
   enqueued_at    double precision NOT NULL,
   run_at         double precision,
@@ -55,6 +54,7 @@ CREATE TABLE penstock.live (
   payload        bytea            NOT NULL,
   result         bytea,
   checkpoint     bytea,
+  line           text COLLATE "C",                          -- the key in a queue whose keys take turns, else null
   CONSTRAINT live_id PRIMARY KEY (id),
   -- What is in no index that fits its state would never be found. The view of all jobs leaves out the
   -- table where a state cannot be.
@@ -70,8 +70,11 @@ CREATE TABLE penstock.live (
 );
 
 -- Law 7: only what could start now stands in the claim index.
-CREATE INDEX live_claim     ON penstock.live (queue, priority, place, seq)
+CREATE INDEX live_claim     ON penstock.live (queue, priority, seq)
        WHERE state = 'ready' AND hold IS NULL;
+-- The same by key, of queues whose keys take turns.
+CREATE INDEX live_line      ON penstock.live (queue, priority, line, seq)
+       WHERE state = 'ready' AND hold IS NULL AND line IS NOT NULL;
 -- Due jobs, over all queues for promotion, and by queue for "when is my next one due".
 CREATE INDEX live_due       ON penstock.live (run_at, seq)         WHERE state = 'scheduled';
 CREATE INDEX live_due_in    ON penstock.live (queue, run_at)       WHERE state = 'scheduled';
@@ -81,10 +84,12 @@ CREATE INDEX live_unhold_in ON penstock.live (queue, hold_until)   WHERE hold_un
 CREATE INDEX live_expiry    ON penstock.live (expires_at, seq)
        WHERE expires_at IS NOT NULL AND state <> 'running';
 -- What was claimed before and waits again: in an ordered queue no other job passes it.
-CREATE INDEX live_open      ON penstock.live (queue, priority, place, seq)
+CREATE INDEX live_open      ON penstock.live (queue, priority, seq)
        WHERE claimed_at IS NOT NULL AND state <> 'running';
 -- What runs, by queue for limits, and within that by worker.
 CREATE INDEX live_running   ON penstock.live (queue, worker)       WHERE state = 'running';
+CREATE INDEX live_running_line ON penstock.live (queue, line)
+       WHERE state = 'running' AND line IS NOT NULL AND line <> '';
 -- Every turn of a worker asks for this one, and it is nearly always empty.
 CREATE INDEX live_cancels   ON penstock.live (worker, id)          WHERE cancel_reason IS NOT NULL;
 
@@ -124,18 +129,40 @@ CREATE TABLE penstock.queue (
   paused   boolean NOT NULL,
   most     bigint,                                          -- attempts that may run at once
   ordered  boolean NOT NULL,
-  fair     boolean NOT NULL
+  keyed    boolean NOT NULL,                                -- its keys take turns
+  per_key  bigint,                                          -- attempts of one key that may run at once
+  weights  json    NOT NULL,
+  -- Since it was decided, claims have looked at its ready jobs up to this priority and ticket; null: at all.
+  moved_to bigint[],
+  decided  xid8    NOT NULL DEFAULT pg_current_xact_id()   -- by which transaction; older ones may not know of it
 );
 
--- The virtual time of a fair queue, and where each key's next job stands.
-CREATE TABLE penstock.lane (
-  queue text COLLATE "C", priority bigint, virtual_time double precision NOT NULL,
-  PRIMARY KEY (queue, priority)
-);
-CREATE TABLE penstock.spot (
-  queue text COLLATE "C", priority bigint, key text COLLATE "C", next_place double precision NOT NULL,
-  PRIMARY KEY (queue, priority, key)
-);
+-- The key lines of queues whose keys take turns (core.fairness), written by the holder of the queue's lock alone.
+-- Places only grow, and no index is unique: each is read from its newest end, or from a place that the claimer
+-- knows, so that what a pinned transaction keeps from being vacuumed is not walked.
+CREATE TABLE penstock.key_line (
+  queue    text COLLATE "C" NOT NULL,
+  priority bigint           NOT NULL,
+  key      text COLLATE "C" NOT NULL,
+  place    bigint           NOT NULL,
+  turn     bigint           NOT NULL,                       -- the ticket of its first job when it became active
+  from_seq bigint           NOT NULL,                       -- its jobs have later tickets
+  active   boolean          NOT NULL
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+        autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX key_line_place ON penstock.key_line (queue, active, priority, place, turn, key);
+CREATE INDEX key_line_key   ON penstock.key_line (queue, key, priority, place);
+
+-- Key lines to be looked at by the next claim of their queue. Rows are only added by all but the holder of its
+-- lock, so that no step waits for another. Without a priority, all lines of the key are meant.
+CREATE TABLE penstock.note (
+  queue    text COLLATE "C" NOT NULL,
+  number   bigint           GENERATED ALWAYS AS IDENTITY,
+  priority bigint,
+  key      text COLLATE "C" NOT NULL,
+  seq      bigint                                           -- a job of this ticket has come into the line
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX note_number ON penstock.note (queue, number);
 
 -- A row is a lease; beat is a counter, not a time (law 4).
 CREATE TABLE penstock.worker (

@@ -25,11 +25,16 @@ CREATE FUNCTION penstock.now() RETURNS double precision LANGUAGE sql VOLATILE AS
               ELSE penstock.shifted_now() END
 $$;
 
--- The lock of the step that counts and claims in a limited, ordered or fair queue, until the transaction ends.
+-- The lock of the step that counts and claims in a queue with limits, an order or turns, until the transaction ends.
 -- It is tried and never waited for: the transaction has outcomes that others wait for.
 CREATE FUNCTION penstock.try_queue(queue_ text) RETURNS boolean LANGUAGE sql VOLATILE AS $$
   SELECT pg_catalog.pg_try_advisory_xact_lock(
     pg_catalog.hashtext('penstock.queue'), pg_catalog.hashtext(queue_))
+$$;
+
+-- The key line that a job belongs to; null: the keys of its queue do not take turns.
+CREATE FUNCTION penstock.line_of(queue_ text, key_ text) RETURNS text LANGUAGE sql STABLE AS $$
+  SELECT coalesce(key_, '') FROM penstock.queue WHERE name = queue_ AND keyed
 $$;
 
 -- --- in -------------------------------------------------------------------------------------------
@@ -127,18 +132,17 @@ BEGIN
 
   WITH stored AS (INSERT INTO penstock.live (
     entry, seq, priority, enqueued_at, run_at, expires_at, keep, at_most_once, id, task, queue, state, enqueued_by,
-    hold, hold_cause, key, unique_key, unique_until, name, correlation_id, tags, meta, payload)
+    key, unique_key, unique_until, name, correlation_id, tags, meta, payload, line)
   SELECT job.ticket, job.ticket, coalesce(job.priority::bigint, all_priority_), now_,
          CASE WHEN job.run_at IS NOT NULL OR job.due_at > now_ THEN job.due_at END,
          now_ + job.expires_in, coalesce(job.keep::double precision, all_keep_), coalesce(job.once::boolean, all_once_), job.id, coalesce(job.task, all_task_),
          job.queue, CASE WHEN job.due_at > now_ THEN 'scheduled' ELSE 'ready' END,
-         coalesce(job.by, all_by_), CASE WHEN job.due_at <= now_ AND decided.fair THEN 'unplaced' END,
-         CASE WHEN job.due_at <= now_ AND decided.fair THEN job.queue END,
-         coalesce(job.key, all_key_), coalesce(job.unique_key, all_unique_),
+         coalesce(job.by, all_by_), coalesce(job.key, all_key_), coalesce(job.unique_key, all_unique_),
          nullif(coalesce(job.unique_until, all_until_), 'done'), coalesce(job.name, all_name_),
          coalesce(job.correlation_id, all_correlation_), coalesce(job.tags, all_tags_),
          coalesce(job.meta, all_meta_),
-         CASE WHEN is_binary_ THEN decode(job.payload, 'hex') ELSE convert_to(job.payload, 'UTF8') END
+         CASE WHEN is_binary_ THEN decode(job.payload, 'hex') ELSE convert_to(job.payload, 'UTF8') END,
+         CASE WHEN decided.keyed THEN coalesce(job.key, all_key_, '') END
     FROM (SELECT nextval('penstock.ticket') AS ticket, given.id, given.task, given.priority, given.by,
                  given.key, given.name, given.tags, given.correlation_id, given.once, given.unique_key,
                  given.unique_until, given.keep, given.meta, coalesce(given.payload, all_payload_, '') AS payload,
@@ -160,7 +164,10 @@ BEGIN
                              tags, correlation_id, once, unique_key, unique_until, keep, meta, number)
            WHERE given.number <> ALL (refused_)) AS job
     LEFT JOIN penstock.queue AS decided ON decided.name = job.queue
-  RETURNING seq)
+  RETURNING seq, queue, priority, line, state), noted AS (
+    INSERT INTO penstock.note (queue, priority, key, seq)
+    SELECT queue, priority, line, min(seq) FROM stored
+     WHERE line IS NOT NULL AND state = 'ready' GROUP BY queue, priority, line)
   SELECT string_agg(seq::text, ',') INTO tickets_ FROM stored;
   RETURN QUERY SELECT 0::bigint, tickets_, NULL::text;
   -- Asked after the insert: a step that ends a job of this id at this moment has committed by now, or kept

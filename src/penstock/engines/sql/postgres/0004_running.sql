@@ -34,7 +34,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
     SELECT * FROM penstock.live AS job
      WHERE job.state = 'running' AND job.queue = pair.queue AND job.worker = pair.worker OFFSET 0) AS job
    WHERE NOT EXISTS (SELECT FROM penstock.worker AS known WHERE known.id = pair.worker)
-   ORDER BY job.priority, job.place, job.seq LIMIT limit_
+   ORDER BY job.priority, job.seq LIMIT limit_
 $$;
 
 -- How many of a queue run, counted no further than `enough_`.

@@ -68,11 +68,15 @@ BEGIN
     RETURNING job.*, convert_to(done.result, 'UTF8') AS outcome
   ), ended AS (
     INSERT INTO penstock.history
-    SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress, keep,
+    SELECT entry, seq, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress, keep,
            revision + 1, claim, attempt, failures, crashes, rescues, signed_claim, started, at_most_once, id, task,
            queue, 'succeeded', worker, enqueued_by, NULL, NULL, key, unique_key, unique_until, name,
-           correlation_id, signed_by, NULL, NULL, note, tags, meta, errors, payload, outcome, checkpoint
+           correlation_id, signed_by, NULL, NULL, note, tags, meta, errors, payload, outcome, checkpoint, line
       FROM gone
+  ), noted AS (
+    INSERT INTO penstock.note (queue, key)
+    SELECT DISTINCT gone.queue, gone.line FROM gone JOIN penstock.queue AS queue ON queue.name = gone.queue
+     WHERE gone.line IS NOT NULL AND queue.per_key IS NOT NULL
   )
   SELECT array_agg(id), array_agg(unique_key) FILTER (WHERE unique_key IS NOT NULL),
          array_agg(id) FILTER (WHERE unique_key IS NOT NULL)
@@ -98,47 +102,116 @@ BEGIN
   RETURN '{}';
 END $$;
 
+-- The parts of lines to look at: those of queues that are `whole_` begin at their start.
+CREATE FUNCTION penstock.widened(
+  is_whole_ boolean[], INOUT range_queue_ bigint[], INOUT from_priority_ bigint[], INOUT from_place_ bigint[],
+  INOUT from_seq_ bigint[], INOUT to_priority_ bigint[]) LANGUAGE sql IMMUTABLE AS $$
+  SELECT array_agg(part.queue), array_agg(part.from_priority), array_agg(part.from_place),
+         array_agg(part.from_seq), array_agg(part.to_priority)
+    FROM (SELECT * FROM unnest(range_queue_, from_priority_, from_place_, from_seq_, to_priority_)
+                          AS part (queue, from_priority, from_place, from_seq, to_priority)
+           WHERE NOT is_whole_[part.queue]
+          UNION ALL
+          SELECT number, -9223372036854775808, -9223372036854775808, -9223372036854775808, 9223372036854775807
+            FROM unnest(is_whole_) WITH ORDINALITY AS mine (is_whole, number) WHERE mine.is_whole) AS part
+$$;
+
+-- Before a claim chooses in queues whose keys take turns: see to what was decided about them, and read their notes.
+-- Returns the numbers of the last notes by queue, and whether there is more to do.
+CREATE FUNCTION penstock.prepare_turns(
+  rooms_ penstock.room[], INOUT notes_ bigint[], is_whole_ boolean[], range_queue_ bigint[], from_priority_ bigint[],
+  from_place_ bigint[], OUT is_behind_ boolean) LANGUAGE plpgsql AS $$
+DECLARE
+  room_ penstock.room;
+  seen record;
+BEGIN
+  is_behind_ := false;
+  FOREACH room_ IN ARRAY rooms_ LOOP
+    IF room_.keyed THEN
+      is_behind_ := penstock.move_jobs(room_.queue, 200) OR is_behind_;
+      SELECT * INTO seen FROM penstock.read_notes(
+        room_.queue, CASE WHEN is_whole_[room_.number] THEN 0 ELSE coalesce(notes_[room_.number], 0) END,
+        room_.per_key, room_.weights,
+        ARRAY(SELECT part.priority FROM unnest(range_queue_, from_priority_) AS part (queue, priority)
+               WHERE part.queue = room_.number),
+        ARRAY(SELECT part.place FROM unnest(range_queue_, from_place_) AS part (queue, place)
+               WHERE part.queue = room_.number));
+      notes_[room_.number] := seen.last_;
+      is_behind_ := is_behind_ OR seen.is_behind_;
+    END IF;
+  END LOOP;
+END $$;
+
+-- Jobs are about to be claimed: the lines of those whose keys take turns move on. Returns for each queue and priority
+-- where its first active line was, as [queue, priority, place].
+CREATE FUNCTION penstock.take_turns(
+  rooms_ penstock.room[], tids_ tid[], range_queue_ bigint[], from_priority_ bigint[], from_place_ bigint[])
+RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+  room_    penstock.room;
+  places_ json[] := '{}';
+BEGIN
+  FOREACH room_ IN ARRAY rooms_ LOOP
+    IF room_.keyed THEN
+      places_ := places_ || ARRAY(
+        SELECT json_build_array(room_.queue, level.priority, penstock.virtual_time(
+                 room_.queue, level.priority, coalesce(
+                   (SELECT max(part.place) FROM unnest(range_queue_, from_priority_, from_place_)
+                                                  AS part (queue, priority, place)
+                     WHERE part.queue = room_.number AND part.priority = level.priority
+                       AND part.place < 9223372036854775807), -9223372036854775808)))
+          FROM (SELECT DISTINCT job.priority FROM unnest(tids_) AS mine (tid)
+                  JOIN penstock.live AS job ON job.ctid = mine.tid WHERE job.queue = room_.queue) AS level);
+      PERFORM penstock.move_on(room_.queue, tids_, room_.weights);
+    END IF;
+  END LOOP;
+  RETURN to_json(places_);
+END $$;
+
 -- The next jobs for this worker, chosen and locked. Of a queue where a job with an old ticket is ready, and of
 -- all if what comes after the bounds is less than wanted and a sweep may be made, the line is looked at
 -- from its start.
 CREATE FUNCTION penstock.pick(
   queues_ text[], want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, now_ double precision,
-  range_queue_ bigint[], from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[],
-  to_priority_ bigint[], lowered_ bigint[], lowest_ bigint[], sweeps_ boolean, is_decided_ boolean,
-  OUT tids_ tid[], OUT starts_unique_ boolean, OUT passed_ boolean, OUT fair_ text[], OUT is_skipped_ boolean,
-  OUT is_wide_ boolean, OUT took_ double precision) LANGUAGE plpgsql AS $$
+  range_queue_ bigint[], from_priority_ bigint[], from_place_ bigint[], from_seq_ bigint[], to_priority_ bigint[],
+  lowered_ bigint[], lowest_ bigint[], sweeps_ boolean, is_decided_ boolean, INOUT notes_ bigint[],
+  OUT tids_ tid[], OUT starts_unique_ boolean, OUT passed_ boolean, OUT rooms_ penstock.room[],
+  OUT is_skipped_ boolean, OUT is_behind_ boolean, OUT is_wide_ boolean, OUT took_ double precision,
+  OUT places_ json) LANGUAGE plpgsql AS $$
 DECLARE
-  rooms_    bigint[] := array_fill(want_, ARRAY[cardinality(queues_)]);
-  ordered_  bigint[] := '{}';
+  is_keyed_ boolean := false;
   begun_at_ timestamptz;
+  parts     record;
   is_whole_ boolean[] := ARRAY(SELECT before IS DISTINCT FROM after
                                  FROM unnest(lowered_, lowest_) AS each (before, after));
 BEGIN
-  is_skipped_ := false; fair_ := '{}'; is_wide_ := true = ALL (is_whole_);
+  is_skipped_ := false; is_behind_ := false; is_wide_ := true = ALL (is_whole_);
   IF is_decided_ THEN
-    SELECT room.* INTO rooms_, ordered_, fair_, is_skipped_ FROM penstock.rooms(queues_, want_) AS room;
+    SELECT room.* INTO rooms_, is_skipped_ FROM penstock.rooms(queues_, want_) AS room;
+    is_keyed_ := EXISTS (SELECT FROM unnest(rooms_) AS room WHERE room.keyed);
   END IF;
+  SELECT range_queue_, from_priority_, from_place_, from_seq_, to_priority_ INTO parts;
   LOOP
     begun_at_ := clock_timestamp();
     IF true = ANY (is_whole_) THEN
-      SELECT array_agg(part.queue), array_agg(part.from_priority), array_agg(part.from_place),
-             array_agg(part.from_seq), array_agg(part.to_priority)
-        INTO range_queue_, from_priority_, from_place_, from_seq_, to_priority_
-        FROM (SELECT * FROM unnest(range_queue_, from_priority_, from_place_, from_seq_, to_priority_)
-                              AS part (queue, from_priority, from_place, from_seq, to_priority)
-               WHERE NOT is_whole_[part.queue]
-              UNION ALL
-              SELECT number, -9223372036854775808, '-Infinity', -9223372036854775808, 9223372036854775807
-                FROM unnest(is_whole_) WITH ORDINALITY AS mine (is_whole, number) WHERE mine.is_whole) AS part;
+      SELECT * INTO parts FROM penstock.widened(is_whole_, range_queue_, from_priority_, from_place_, from_seq_,
+                                                to_priority_);
+    END IF;
+    IF is_keyed_ THEN
+      SELECT turns.* INTO notes_, is_behind_ FROM penstock.prepare_turns(
+        rooms_, notes_, is_whole_, parts.range_queue_, parts.from_priority_, parts.from_place_) AS turns;
     END IF;
     SELECT picked.* INTO tids_, starts_unique_, passed_
-      FROM penstock.choose(queues_, rooms_, ordered_, want_, slots_, avoid_, least_, now_, range_queue_,
-                           from_priority_, from_place_, from_seq_, to_priority_) AS picked;
+      FROM penstock.choose(queues_, rooms_, want_, slots_, avoid_, least_, now_, parts.range_queue_,
+                           parts.from_priority_, parts.from_place_, parts.from_seq_, parts.to_priority_) AS picked;
     took_ := extract(epoch FROM clock_timestamp() - begun_at_);
     EXIT WHEN is_wide_ OR NOT sweeps_ OR cardinality(tids_) >= want_;
     is_wide_ := true;
     is_whole_ := array_fill(true, ARRAY[cardinality(queues_)]);
   END LOOP;
+  IF is_keyed_ AND tids_ <> '{}' THEN
+    places_ := penstock.take_turns(rooms_, tids_, parts.range_queue_, parts.from_priority_, parts.from_place_);
+  END IF;
 END $$;
 
 -- Claim these rows, in this order. What few jobs have comes as one text.
@@ -155,7 +228,7 @@ BEGIN
    WHERE job.ctid = mine.tid
   RETURNING mine.number, job.ctid::text, job.id, job.task, job.payload, job.queue, job.priority,
             job.enqueued_at, job.enqueued_by, job.seq, job.claim, job.attempt, job.started, job.keep,
-            CASE WHEN job.place = 0 AND job.run_at IS NULL AND job.expires_at IS NULL
+            CASE WHEN job.run_at IS NULL AND job.expires_at IS NULL
                   AND job.failures = 0 AND job.crashes = 0 AND job.rescues = 0 AND job.key IS NULL
                   AND job.unique_key IS NULL AND job.unique_until IS NULL AND NOT job.at_most_once
                   AND job.name IS NULL AND job.tags IS NULL AND job.correlation_id IS NULL
@@ -163,7 +236,7 @@ BEGIN
                   AND job.checkpoint IS NULL AND job.revision = 1
                  THEN NULL
                  ELSE json_build_array(
-                   job.place, job.run_at, job.expires_at, job.failures, job.crashes, job.rescues,
+                   job.run_at, job.expires_at, job.failures, job.crashes, job.rescues,
                    job.key, job.unique_key, coalesce(job.unique_until, 'done'), job.at_most_once,
                    job.name, coalesce(job.tags, '[]')::json, job.correlation_id, job.reason,
                    coalesce(job.errors, '[]')::json, job.revision, job.meta,
@@ -171,29 +244,28 @@ BEGIN
             END;
 END $$;
 
--- What a claim changes beside the rows that it is about to take: unique keys that were kept until the start, and
--- the virtual time of fair queues.
-CREATE FUNCTION penstock.note_starts(
-  tids_ tid[], starts_unique_ boolean, fair_ text[], now_ double precision) RETURNS void LANGUAGE plpgsql AS $$
+-- Jobs are about to be claimed: unique keys that were kept until the start are given back.
+CREATE FUNCTION penstock.give_back_at_start(tids_ tid[], now_ double precision) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   keys_   text[];
   owners_ text[];
 BEGIN
-  IF starts_unique_ THEN
-    SELECT array_agg(job.unique_key), array_agg(job.id) INTO keys_, owners_
-      FROM unnest(tids_) AS mine (tid) JOIN penstock.live AS job ON job.ctid = mine.tid
-     WHERE job.unique_key IS NOT NULL AND job.unique_until = 'start';
-    PERFORM penstock.give_back(keys_, owners_, now_);
-  END IF;
-  IF fair_ <> '{}' THEN
-    INSERT INTO penstock.lane AS lane (queue, priority, virtual_time)
-    SELECT job.queue, job.priority, max(job.place)
-      FROM unnest(tids_) AS mine (tid) JOIN penstock.live AS job ON job.ctid = mine.tid
-     WHERE job.queue = ANY (fair_)
-     GROUP BY job.queue, job.priority
-    ON CONFLICT (queue, priority)
-    DO UPDATE SET virtual_time = greatest(lane.virtual_time, excluded.virtual_time);
-  END IF;
+  SELECT array_agg(job.unique_key), array_agg(job.id) INTO keys_, owners_
+    FROM unnest(tids_) AS mine (tid) JOIN penstock.live AS job ON job.ctid = mine.tid
+   WHERE job.unique_key IS NOT NULL AND job.unique_until = 'start';
+  PERFORM penstock.give_back(keys_, owners_, now_);
+END $$;
+
+-- Jobs were claimed in queues that limit their keys: lines of these keys may have no room now.
+CREATE FUNCTION penstock.close_keys(rooms_ penstock.room[], keys_ text[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  room_ penstock.room;
+BEGIN
+  FOREACH room_ IN ARRAY rooms_ LOOP
+    IF room_.per_key IS NOT NULL THEN
+      PERFORM penstock.look_at_keys(room_.queue, keys_, room_.per_key, room_.weights);
+    END IF;
+  END LOOP;
 END $$;
 
 -- When the next job of these queues falls due. A range of one, so that only the index that begins with the queue
@@ -214,8 +286,8 @@ END $$;
 CREATE FUNCTION penstock.exchange(
   worker_ text, tids_ text, ids_ text, claims_ text, results_ text, begun_ text, begun_claims_ text,
   queues_ text[], want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, range_queue_ bigint[],
-  from_priority_ bigint[], from_place_ double precision[], from_seq_ bigint[], to_priority_ bigint[],
-  lowered_ bigint[], sweeps_ boolean, reports_ text)
+  from_priority_ bigint[], from_place_ bigint[], from_seq_ bigint[], to_priority_ bigint[],
+  lowered_ bigint[], sweeps_ boolean, reports_ text, notes_ bigint[])
 RETURNS SETOF penstock.taken LANGUAGE plpgsql
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_bitmapscan = off SET enable_material = off SET enable_indexscan = on
@@ -233,6 +305,8 @@ DECLARE
   is_skipped_ boolean := false;
   lowest_     bigint[];
   claim_      json;
+  is_limited_ boolean;
+  keys_       text[];
 BEGIN
   PERFORM penstock.hold_lease(worker_);
   -- The lease, what is rarely so, and what is told to every worker: asked at once, for each statement
@@ -279,25 +353,31 @@ BEGIN
       is_skipped_ := true;
     END IF;
   END IF;
-  IF is_decided_ THEN
-    PERFORM penstock.place_all(20000);
-  END IF;
-
   IF want_ > 0 AND queues_ <> '{}' THEN
     lowest_ := CASE WHEN is_lowered_ THEN penstock.lowered_in(queues_)
                     ELSE array_fill(0::bigint, ARRAY[cardinality(queues_)]) END;
     SELECT * INTO picked FROM penstock.pick(
       queues_, want_, slots_, avoid_, least_, now_, range_queue_, from_priority_, from_place_, from_seq_,
-      to_priority_, lowered_, lowest_, sweeps_, is_decided_);
+      to_priority_, lowered_, lowest_, sweeps_, is_decided_, notes_);
     IF picked.tids_ <> '{}' THEN
-      IF picked.starts_unique_ OR picked.fair_ <> '{}' THEN
-        PERFORM penstock.note_starts(picked.tids_, picked.starts_unique_, picked.fair_, now_);
+      IF picked.starts_unique_ THEN
+        PERFORM penstock.give_back_at_start(picked.tids_, now_);
+      END IF;
+      is_limited_ := EXISTS (SELECT FROM unnest(picked.rooms_) AS room WHERE room.per_key IS NOT NULL);
+      IF is_limited_ THEN
+        keys_ := ARRAY(SELECT job.line FROM unnest(picked.tids_) AS mine (tid)
+                         JOIN penstock.live AS job ON job.ctid = mine.tid WHERE job.line IS NOT NULL);
       END IF;
       RETURN QUERY SELECT * FROM penstock.take(worker_, picked.tids_, slots_, now_);
+      IF is_limited_ THEN
+        PERFORM penstock.close_keys(picked.rooms_, keys_);
+      END IF;
     END IF;
     claim_ := json_build_object(
-      'passed', picked.passed_, 'fair', picked.fair_, 'skipped', is_skipped_ OR picked.is_skipped_,
-      'wide', picked.is_wide_, 'took', picked.took_, 'lowered', lowest_);
+      'passed', picked.passed_, 'skipped', is_skipped_ OR picked.is_skipped_, 'behind', picked.is_behind_,
+      'wide', picked.is_wide_, 'took', picked.took_, 'lowered', lowest_,
+      'notes', picked.notes_, 'places', picked.places_,
+      'keyed', ARRAY(SELECT room.queue FROM unnest(picked.rooms_) AS room WHERE room.keyed));
   END IF;
 
   -- What was asked at the start, as far as this turn may have changed it.

@@ -20,9 +20,8 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
   queue_ text COLLATE "C";
 BEGIN
-  FOR queue_ IN SELECT name FROM penstock.queue WHERE (most IS NOT NULL OR ordered) AND NOT paused LOOP
-    IF EXISTS (SELECT FROM penstock.line WHERE queue = queue_)
-       OR EXISTS (SELECT FROM penstock.live WHERE hold = 'unplaced' AND queue = queue_) THEN
+  FOR queue_ IN SELECT name FROM penstock.queue WHERE (most IS NOT NULL OR per_key IS NOT NULL OR ordered) AND NOT paused LOOP
+    IF EXISTS (SELECT FROM penstock.line WHERE queue = queue_) THEN
       RETURN true;
     END IF;
   END LOOP;

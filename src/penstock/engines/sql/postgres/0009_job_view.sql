@@ -251,9 +251,9 @@ BEGIN
   PERFORM penstock.make_day(now_ + (SELECT keep FROM penstock.live WHERE id = id_));
   WITH gone AS (DELETE FROM penstock.live WHERE id = id_ RETURNING *)
   INSERT INTO penstock.history
-  SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, NULL, now_, NULL, keep, revision + 1,
+  SELECT entry, seq, priority, enqueued_at, run_at, expires_at, NULL, NULL, now_, NULL, keep, revision + 1,
          0, 0, 0, 0, 0, NULL, false, at_most_once, id, task, queue, 'failed', NULL, enqueued_by, NULL, NULL, key,
-         unique_key, unique_until, name, correlation_id, NULL, NULL, reason_, NULL, tags, meta, NULL, payload, NULL, NULL
+         unique_key, unique_until, name, correlation_id, NULL, NULL, reason_, NULL, tags, meta, NULL, payload, NULL, NULL, line
     FROM gone
   RETURNING unique_key INTO key_;
   PERFORM penstock.give_back(ARRAY[key_], ARRAY[id_], now_);

@@ -19,16 +19,17 @@ BEGIN
   IF NOT FOUND THEN
     RETURN false;
   END IF;
+  PERFORM penstock.note_changes(penstock.places(ARRAY[id_]));
   PERFORM penstock.make_day(now_ + (SELECT keep FROM penstock.live WHERE id = id_));
   WITH gone AS (
     DELETE FROM penstock.live AS job
      WHERE job.id = id_ AND job.claim = claim_ AND job.worker = worker_ AND job.state = 'running'
     RETURNING job.*), ended AS (
     INSERT INTO penstock.history
-    SELECT entry, seq, place, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress, keep,
+    SELECT entry, seq, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress, keep,
            revision + 1, claim, attempt, failures, crashes, rescues, signed_claim, true, at_most_once, id, task, queue,
            'succeeded', worker, enqueued_by, NULL, NULL, key, unique_key, unique_until, name,
-           correlation_id, signed_by, NULL, NULL, note, tags, meta, errors, payload, result_, checkpoint
+           correlation_id, signed_by, NULL, NULL, note, tags, meta, errors, payload, result_, checkpoint, line
       FROM gone)
   SELECT coalesce(unique_key, '') INTO key_ FROM gone;
   IF key_ IS NULL THEN

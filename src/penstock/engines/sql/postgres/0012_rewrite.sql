@@ -9,6 +9,17 @@ BEGIN
   RETURN penstock.places(ARRAY(SELECT id FROM json_populate_recordset(NULL::penstock.live, records_)));
 END $$;
 
+-- Note the key lines of jobs that are about to change: a ready one may leave its line, and one that runs no more makes
+-- room for its key.
+CREATE FUNCTION penstock.note_changes(tids_ tid[]) RETURNS void LANGUAGE plpgsql
+SET enable_indexscan = off AS $$
+BEGIN
+  INSERT INTO penstock.note (queue, priority, key)
+  SELECT DISTINCT job.queue, CASE WHEN job.state || '' <> 'running' THEN job.priority END, job.line
+    FROM unnest(tids_) AS mine (tid) JOIN penstock.live AS job ON job.ctid = mine.tid
+   WHERE job.line IS NOT NULL;
+END $$;
+
 -- Live jobs that stay live.
 CREATE FUNCTION penstock.save_all(records_ json) RETURNS void LANGUAGE plpgsql
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_indexscan = off
@@ -16,16 +27,23 @@ SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 DECLARE
   tids_ tid[] := penstock.places_of(records_);
 BEGIN
-  UPDATE penstock.live AS job
+  PERFORM penstock.note_changes(tids_);
+  WITH saved AS (UPDATE penstock.live AS job
      SET state = new.state, queue = new.queue, priority = new.priority, revision = job.revision + 1,
          hold = new.hold, hold_cause = new.hold_cause, hold_until = new.hold_until,
-         place = new.place, seq = new.seq, run_at = new.run_at, expires_at = new.expires_at,
+         seq = new.seq, run_at = new.run_at, expires_at = new.expires_at,
          claim = new.claim, attempt = new.attempt, failures = new.failures, crashes = new.crashes, rescues = new.rescues,
          worker = new.worker, started = new.started, cancel_reason = new.cancel_reason,
          claimed_at = new.claimed_at, reason = new.reason, progress = new.progress, note = new.note,
-         errors = new.errors, checkpoint = new.checkpoint, signed_claim = new.signed_claim, signed_by = new.signed_by
+         errors = new.errors, checkpoint = new.checkpoint, signed_claim = new.signed_claim, signed_by = new.signed_by,
+         line = CASE WHEN new.state = 'ready' AND new.hold IS NULL THEN penstock.line_of(new.queue, job.key)
+                     ELSE job.line END
     FROM ROWS FROM (json_populate_recordset(NULL::penstock.live, records_), unnest(tids_)) AS new
-   WHERE job.ctid = new.unnest;
+   WHERE job.ctid = new.unnest
+  RETURNING job.queue, job.priority, job.line, job.seq, job.state, job.hold)
+  INSERT INTO penstock.note (queue, priority, key, seq)
+  SELECT queue, priority, line, min(seq) FROM saved
+   WHERE line IS NOT NULL AND state = 'ready' AND hold IS NULL GROUP BY queue, priority, line;
 END $$;
 
 -- Live jobs that have ended: they enter the history of the day.
@@ -35,17 +53,18 @@ SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 DECLARE
   tids_ tid[] := penstock.places_of(records_);
 BEGIN
+  PERFORM penstock.note_changes(tids_);
   WITH gone AS (
     DELETE FROM penstock.live AS job
      USING ROWS FROM (json_populate_recordset(NULL::penstock.live, records_), unnest(tids_)) AS new
      WHERE job.ctid = new.unnest
     RETURNING
-      job.entry, new.seq, new.place, new.priority, job.enqueued_at, new.run_at, new.expires_at, new.hold_until,
+      job.entry, new.seq, new.priority, job.enqueued_at, new.run_at, new.expires_at, new.hold_until,
       new.claimed_at, new.finished_at, new.progress, job.keep, job.revision + 1, new.claim, new.attempt, new.failures, new.crashes,
       new.rescues, new.signed_claim, new.started, job.at_most_once, job.id, job.task, new.queue, new.state,
       new.worker, job.enqueued_by, new.hold, new.hold_cause, job.key, job.unique_key, job.unique_until, job.name,
       job.correlation_id, new.signed_by, new.cancel_reason, new.reason, new.note, job.tags, job.meta, new.errors,
-      job.payload, new.result, new.checkpoint
+      job.payload, new.result, new.checkpoint, job.line
   )
   INSERT INTO penstock.history SELECT * FROM gone;
 END $$;
@@ -65,13 +84,15 @@ BEGIN
     WITH gone AS (
       DELETE FROM penstock.history AS job WHERE job.finished_at + job.keep = ends_[number_] AND job.id = new.id
       RETURNING
-        job.entry, new.seq, new.place, new.priority, job.enqueued_at, new.run_at, new.expires_at, new.hold_until,
+        job.entry, new.seq, new.priority, job.enqueued_at, new.run_at, new.expires_at, new.hold_until,
         new.claimed_at, new.finished_at, new.progress, job.keep, job.revision + 1, new.claim, new.attempt, new.failures, new.crashes,
         new.rescues, new.signed_claim, new.started, job.at_most_once, job.id, job.task, new.queue, new.state,
         new.worker, job.enqueued_by, new.hold, new.hold_cause, job.key, job.unique_key, job.unique_until, job.name,
         job.correlation_id, new.signed_by, new.cancel_reason, new.reason, new.note, job.tags, job.meta, new.errors,
-        job.payload, new.result, new.checkpoint
-    )
-    INSERT INTO penstock.live AS job SELECT * FROM gone RETURNING job.id;
+        job.payload, new.result, new.checkpoint, penstock.line_of(new.queue, job.key)
+    ), revived AS (INSERT INTO penstock.live AS job SELECT * FROM gone RETURNING job.*), noted AS (
+      INSERT INTO penstock.note (queue, priority, key, seq)
+      SELECT queue, priority, line, seq FROM revived WHERE line IS NOT NULL)
+    SELECT revived.id FROM revived;
   END LOOP;
 END $$;

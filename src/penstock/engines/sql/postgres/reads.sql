@@ -92,7 +92,7 @@ SELECT queue, priority, state, hold, count(*) FROM penstock.history
  WHERE {history} GROUP BY queue, priority, state, hold
 
 -- name: held_by
-SELECT * FROM penstock.running_of(%(worker)s::text) ORDER BY priority, place, seq
+SELECT * FROM penstock.running_of(%(worker)s::text) ORDER BY priority, seq
 
 -- name: running
 SELECT coalesce(worker, ''), queue, task, priority, count(*), count(*) FILTER (WHERE started),

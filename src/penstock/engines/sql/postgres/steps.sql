@@ -5,7 +5,7 @@
 -- name: exchange
 -- Values are texts, so that one statement serves all exchanges whatever is in them.
 SELECT * FROM penstock.exchange($1, $2, $3, $4, $5, $6, $7, $8::text[], $9, $10, $11::text[], $12,
-  $13::bigint[], $14::bigint[], $15::double precision[], $16::bigint[], $17::bigint[], $18::bigint[], $19, $20)
+  $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19, $20, $21::bigint[])
 
 -- name: beat
 UPDATE penstock.worker SET beat = beat + 1 WHERE id = %s::text RETURNING 1
@@ -34,7 +34,13 @@ ON CONFLICT (id) DO UPDATE SET until = excluded.until, task = excluded.task
 
 -- name: adopt
 -- Another transaction may be about to store the same id: then nothing is stored.
-INSERT INTO penstock.live SELECT (json_populate_record(NULL::penstock.live, %s::json)).* ON CONFLICT DO NOTHING
+WITH adopted AS (
+  INSERT INTO penstock.live SELECT (json_populate_record(NULL::penstock.live, %s::json)).* ON CONFLICT DO NOTHING
+  RETURNING *
+), noted AS (
+  INSERT INTO penstock.note (queue, priority, key, seq)
+  SELECT queue, priority, line, seq FROM adopted WHERE line IS NOT NULL AND state = 'ready' AND hold IS NULL)
+SELECT 1 FROM adopted
 
 -- name: ended
 SELECT * FROM penstock.history WHERE id = ANY(%s::text[])
@@ -93,7 +99,10 @@ WITH waiting AS (
 SELECT * FROM waiting UNION ALL SELECT * FROM ended ORDER BY 1 DESC LIMIT %(limit)s::bigint
 
 -- name: delete
-DELETE FROM penstock.live WHERE id = ANY(%s::text[]) AND state <> 'running'
+WITH gone AS (
+  DELETE FROM penstock.live WHERE id = ANY(%s::text[]) AND state <> 'running' RETURNING queue, priority, line)
+INSERT INTO penstock.note (queue, priority, key)
+SELECT DISTINCT queue, priority, line FROM gone WHERE line IS NOT NULL
 
 -- name: delete_ended
 DELETE FROM penstock.history WHERE id = ANY(%s::text[])
@@ -103,23 +112,13 @@ DELETE FROM penstock.history WHERE id = ANY(%s::text[])
 SELECT pg_advisory_xact_lock(hashtext('penstock.queue'), hashtext(%s::text))
 
 -- name: set_queue
-INSERT INTO penstock.queue (name, settings, paused, most, ordered, fair)
-VALUES (%s::text, %s::text, %s, %s::bigint, %s, %s)
+-- Only the decision is written: later claims give ready jobs their lines, where keys take turns.
+INSERT INTO penstock.queue (name, settings, paused, most, ordered, keyed, per_key, weights, moved_to)
+VALUES (%s::text, %s::text, %s, %s::bigint, %s, %s, %s::bigint, %s::json,
+        ARRAY[-9223372036854775808, -9223372036854775808])
 ON CONFLICT (name) DO UPDATE SET settings = excluded.settings, paused = excluded.paused,
-   most = excluded.most, ordered = excluded.ordered, fair = excluded.fair
-
--- name: unhold_unplaced
-UPDATE penstock.live SET hold = NULL, hold_cause = NULL, hold_until = NULL, revision = revision + 1
- WHERE hold = 'unplaced' AND queue = %s::text
-
--- name: level
-UPDATE penstock.live SET place = 0 WHERE queue = %s::text AND place <> 0
-
--- name: forget_lanes
-DELETE FROM penstock.lane WHERE queue = %s::text
-
--- name: forget_spots
-DELETE FROM penstock.spot WHERE queue = %s::text
+   most = excluded.most, ordered = excluded.ordered, keyed = excluded.keyed, per_key = excluded.per_key,
+   weights = excluded.weights, moved_to = excluded.moved_to, decided = pg_current_xact_id()
 
 -- name: promote
 SELECT penstock.expire(%(now)s::double precision, %(limit)s::bigint),
@@ -168,10 +167,8 @@ DELETE FROM penstock.unique_key WHERE key = ANY (ARRAY(
   SELECT key FROM penstock.unique_key WHERE NOT held AND until <= %s::double precision
    ORDER BY until LIMIT %s::bigint FOR UPDATE SKIP LOCKED))
 
--- name: prune_spots
-DELETE FROM penstock.spot WHERE next_place <= coalesce(
-  (SELECT virtual_time FROM penstock.lane
-    WHERE lane.queue = spot.queue AND lane.priority = spot.priority), 0)
+-- name: prune_lines
+SELECT penstock.prune_lines(%s::bigint)
 
 -- name: prune_lowered
 -- A claimer sweeps more often than that.
@@ -186,27 +183,18 @@ SAVEPOINT rehearsal
 -- name: undo
 ROLLBACK TO SAVEPOINT rehearsal
 
--- name: place_all
-SELECT penstock.place_all(1000000)
+-- name: lost_lines
+SELECT * FROM penstock.note_lost_lines(%s::bigint, %s::text, %s::bigint, %s::text)
 
--- name: mend_holds
--- A hold has a cause while its instant is to come, its queue is fair, or no worker knows its task.
-UPDATE penstock.live AS job
-   SET hold = NULL, hold_cause = NULL, hold_until = NULL, revision = job.revision + 1
- WHERE job.hold IS NOT NULL AND job.hold_until IS NULL
-   AND NOT (job.hold = 'unplaced'
-            AND EXISTS (SELECT FROM penstock.queue WHERE queue.name = job.queue AND queue.fair))
-   AND NOT (job.hold = 'unknown_task' AND job.task <> ALL (%s::text[]))
-RETURNING job.queue
-
--- name: loose_keys
--- Keys still held for a job that no longer needs them.
-SELECT mine.key, mine.owner FROM penstock.unique_key AS mine
- WHERE mine.held AND NOT EXISTS (
+-- name: held_keys
+-- Some keys in the order of their names, and whether a job still needs each.
+SELECT mine.key, mine.owner, EXISTS (
    SELECT FROM penstock.live AS job
     WHERE job.id = mine.owner AND job.unique_key = mine.key
       AND NOT (job.unique_until IS NOT NULL AND job.state = 'running'))
-   FOR UPDATE SKIP LOCKED
+  FROM penstock.unique_key AS mine
+ WHERE mine.held AND (%s::text IS NULL OR mine.key > %s::text)
+ ORDER BY mine.key LIMIT %s::bigint FOR UPDATE SKIP LOCKED
 
 -- name: lock_lease
 -- Held until the end: no leader ends the lease of a worker in the middle of its exchange.
@@ -216,11 +204,6 @@ SELECT 1 FROM penstock.worker WHERE id = %s::text FOR KEY SHARE
 INSERT INTO penstock.worker (id, beat, joined_at, info)
 VALUES (%s::text, 0, %s::double precision, %s::text)
 ON CONFLICT (id) DO UPDATE SET info = excluded.info
-
--- name: unhold_known
-UPDATE penstock.live SET hold = NULL, hold_cause = NULL, hold_until = NULL, revision = revision + 1
- WHERE hold = %s::text AND task = ANY (%s::text[])
-RETURNING queue
 
 -- name: leave
 DELETE FROM penstock.worker WHERE id = %s::text
