@@ -7,12 +7,13 @@ from math import inf
 import pytest
 
 from penstock.core.ids import new_id
-from penstock.core.job import KEEP, Draft, State
+from penstock.core.job import KEEP, Draft, Hold, State
 from penstock.engines import changes
 from penstock.engines.memory.engine import MemoryEngine
 from penstock.engines.memory.store import MemoryStore
 from penstock.engines.records import Ask, Pruned, Sighting, WorkerInfo
-from penstock.leader.chores import Rescue, all_chores, mend, promote, prune
+from penstock.errors import EngineUnavailable
+from penstock.leader.chores import Repair, Rescue, all_chores, promote, prune
 from penstock.testing import Faulty
 
 
@@ -263,7 +264,7 @@ async def test_a_job_that_may_have_run_is_an_error_and_one_to_be_cancelled_is_no
     ]
 
 
-# --- prune and mend -----------------------------------------------------------------------------
+# --- prune and repair ---------------------------------------------------------------------------
 
 
 async def test_prune_deletes_what_ended_long_ago_batch_by_batch(engine, clock):
@@ -279,9 +280,41 @@ async def test_prune_deletes_what_ended_long_ago_batch_by_batch(engine, clock):
     assert await states(engine, [fresh]) == [State.CANCELLED]
 
 
-async def test_mend_asks_the_engine_to_repair(engine):
-    assert await mend(engine) == inf
-    assert engine.verbs[-1] == "mend"
+async def test_repair_lifts_holds_without_a_cause_and_asks_the_engine_for_the_rest(engine):
+    (id,) = await put(engine)
+    await changes.hold(engine, [id], Hold.UNKNOWN_TASK, "work")
+    await engine.join(WorkerInfo(id="w", tasks=("work",)))
+
+    assert await Repair().run(engine) == inf
+    assert engine.verbs[-1] == "repair"
+    (job,) = await engine.get([id])
+    assert job.hold is None
+
+
+async def test_repair_goes_on_at_once_until_all_holds_and_keys_were_looked_at(engine):
+    held = await put(engine, 5)
+    await changes.hold(engine, held, Hold.UNKNOWN_TASK, "work")
+    for number in range(3):
+        await put(engine, unique=f"key-{number}")
+    await engine.join(WorkerInfo(id="w", tasks=("work",)))
+    repair = Repair(batch=2)
+
+    assert [await repair.run(engine) for _ in range(4)] == [0.0, 0.0, 0.0, inf]
+    assert {job.hold for job in await engine.get(held)} == {None}
+
+
+async def test_repair_that_fails_goes_on_where_it_was(engine):
+    held = await put(engine, 3)
+    await changes.hold(engine, held, Hold.UNKNOWN_TASK, "work")
+    await engine.join(WorkerInfo(id="w", tasks=("work",)))
+    repair = Repair(batch=2)
+
+    assert await repair.run(engine) == 0.0
+    engine.fail("find")
+    with pytest.raises(EngineUnavailable):
+        await repair.run(engine)
+    assert await repair.run(engine) == inf
+    assert {job.hold for job in await engine.get(held)} == {None}
 
 
 async def test_prune_comes_again_when_the_store_says(engine, monkeypatch):
@@ -296,7 +329,7 @@ async def test_prune_comes_again_when_the_store_says(engine, monkeypatch):
 def test_a_leader_has_all_chores_each_with_a_name_and_a_time_limit():
     found = all_chores(60.0)
 
-    assert {chore.name for chore in found} == {"promote", "prune", "mend"}
+    assert {chore.name for chore in found} == {"promote", "prune", "repair"}
     assert all(chore.timeout > 0 and chore.period > 0 for chore in found)
 
 

@@ -81,7 +81,7 @@ async def prune(engine: Engine, batch: int = BATCH) -> float:
 
 
 class Repair:
-    """Repairs what a lost step may have left, a batch at a time."""
+    """Repairs what a lost step may have left, a batch at a time: the holds, then the rest."""
 
     def __init__(self, batch: int = BATCH) -> None:
         self._batch = batch
@@ -90,9 +90,12 @@ class Repair:
 
     async def run(self, engine: Engine) -> float:
         """Do one step; return 0 while there is more to look at."""
-        _, self._holds = await changes.repair_holds(engine, self._batch, self._holds)
+        if self._order is None:
+            _, self._holds = await changes.repair_holds(engine, self._batch, self._holds)
+            if self._holds is not None:
+                return 0.0
         self._order = (await engine.repair(self._batch, self._order)).cursor
-        return inf if self._holds is None and self._order is None else 0.0
+        return inf if self._order is None else 0.0
 
 
 class Rescue:
