@@ -116,7 +116,7 @@ async def test_of_a_store_at_work_there_is_nothing_to_say(store):
     assert told(found, "leases")[1].startswith("every worker gave a sign of life within ")
     assert told(found, "leader") == ("ok", "w leads", None)
     assert told(found, "clock") == ("ok", "the clocks agree", None)
-    assert told(found, "mend") == ("ok", "every hold has a cause", None)
+    assert told(found, "repair") == ("ok", "every hold has a cause", None)
     assert told(found, "history") == ("ok", "1 finished job is kept", None)
     assert told(found, "versions")[1].startswith("Penstock ")
     assert " answers in 0.0 ms" in told(found, "reach")[1]
@@ -326,20 +326,22 @@ async def test_a_worker_that_runs_old_code(store):
 
 @pytest.mark.every_engine
 async def test_a_hold_without_a_cause_is_found_and_lifted_when_asked(store):
-    await store.staffed()
+    await store.staffed(tasks=())
     await store.put()
-    await settle(store.engine, await store.taken(), "released", hold=Hold.RATE)
+    held = {"hold": Hold.UNKNOWN_TASK, "hold_cause": "send"}
+    await settle(store.engine, await store.taken(), "released", **held)
+    await store.staffed()
     for _ in range(2):  # to look changes nothing
         found = await store.examined("w")
-        assert bad(found) == ["mend"]
-        assert told(found, "mend") == (
+        assert bad(found) == ["repair"]
+        assert told(found, "repair") == (
             "warning",
             "found 1 hold without a cause",
-            "penstock doctor --mend; the leader does so each minute, so look at it, too",
+            "penstock doctor --repair; the leader does so each minute, so look at it, too",
         )
-    assert told(await store.examined("w", mend=True), "mend") == (
+    assert told(await store.examined("w", repair=True), "repair") == (
         "note",
-        "mended 1 hold without a cause",
+        "repaired 1 hold without a cause",
         None,
     )
     assert bad(await store.examined("w")) == []

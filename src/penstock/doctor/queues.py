@@ -78,7 +78,7 @@ def _unknown(snapshot: StoreSnapshot) -> Iterator[Finding]:
     """Tasks of jobs that wait, and that no worker knows: held already, or about to be."""
     known = {task for worker in snapshot.workers for task in worker.tasks}
     held = snapshot.total(State.READY, hold=Hold.UNKNOWN_TASK).total()
-    tasks = Counter(job.task for job in snapshot.unknown)
+    tasks = Counter(job.task for job in snapshot.unknown if job.task not in known)
     if snapshot.workers:
         others = (job for job in snapshot.waiting if job.hold is not Hold.UNKNOWN_TASK)
         tasks += Counter(job.task for job in others if job.task not in known)
