@@ -207,16 +207,20 @@ async def test_a_snooze_names_what_the_task_said(engine):
     )
 
 
-@pytest.mark.parametrize(
-    ("hold", "words"),
-    [
-        (Hold.LIMIT, "a limit on what may run at once"),
-        (Hold.RATE, "a limit on how many may start in a while"),
-        (Hold.BREAKER, "an open breaker"),
-        (Hold.DEPENDENCY, "what it depends on"),
-        (Hold.OVERLAP, "an earlier run that has not ended"),
-    ],
-)
+HOLDS = [
+    (Hold.LIMIT, "a limit on what may run at once"),
+    (Hold.RATE, "a limit on how many may start in a while"),
+    (Hold.BREAKER, "an open breaker"),
+    (Hold.DEPENDENCY, "what it depends on"),
+    (Hold.MOVING, "its move to another store"),
+]
+
+
+def test_every_hold_has_its_words():
+    assert {hold for hold, _ in HOLDS} == set(Hold) - {Hold.UNKNOWN_TASK}
+
+
+@pytest.mark.parametrize(("hold", "words"), HOLDS)
 async def test_a_hold_names_its_cause_and_its_instant(engine, hold, words):
     await staffed(engine)
     await put(engine)
@@ -228,16 +232,15 @@ async def test_a_hold_names_its_cause_and_its_instant(engine, hold, words):
     assert found.reasons[0].until_at == found.asked_at + 30
 
 
-async def test_a_hold_that_nothing_ends(engine):
+@pytest.mark.parametrize(("hold", "words"), HOLDS)
+async def test_a_hold_without_an_instant_names_its_cause(engine, hold, words):
     await staffed(engine)
     await put(engine)
-    await settle(engine, (await taken(engine))[0], "released", hold=Hold.RATE)
-    text, step = told(await explain(engine, "a"), "no_cause")
-    assert text == (
-        "it is held by a limit on how many may start in a while, and nothing will end that"
-    )
-    assert step is not None
-    assert "penstock doctor --mend" in step
+    await settle(engine, (await taken(engine))[0], "released", hold=hold, hold_cause="the api")
+    found = await explain(engine, "a")
+    assert found.codes == (hold,)
+    assert told(found, hold) == (f"it is held by {words}: the api", None)
+    assert found.reasons[0].until_at is None
 
 
 async def test_a_task_that_nobody_knows(engine):
@@ -253,22 +256,16 @@ async def test_a_task_that_nobody_knows(engine):
     )
 
 
-async def test_a_hold_whose_cause_has_gone(engine, monkeypatch):
+async def test_a_hold_whose_cause_has_gone(engine):
     await staffed(engine, tasks=())
     await put(engine)
     held = {"hold": Hold.UNKNOWN_TASK, "hold_cause": "send"}
     await settle(engine, (await taken(engine))[0], "released", **held)
-    # No engine leaves one behind: the worker that knows the task is only seen here.
-    inner = engine.workers
-
-    async def workers() -> list[WorkerInfo]:
-        return [*await inner(), WorkerInfo(id="new", queues=("mail",), tasks=("send",))]
-
-    monkeypatch.setattr(engine, "workers", workers)
+    await staffed(engine, "new", tasks=("send",))  # and dies before it lifts the hold
     text, step = told(await explain(engine, "a"), "no_cause")
     assert text == "it is held because no worker knew task 'send', and one does now"
     assert step is not None
-    assert "penstock doctor --mend" in step
+    assert "penstock doctor --repair" in step
 
 
 # --- nobody is there to run it ------------------------------------------------------------------
@@ -347,12 +344,12 @@ async def test_a_job_that_falls_due_is_about_to_run(engine, clock):
 
 
 @pytest.mark.every_engine
-async def test_a_job_of_a_fair_queue_gets_its_place_from_who_claims_next(engine):
+async def test_a_job_of_a_fair_queue_is_about_to_run(engine):
     await staffed(engine)
     await engine.set_queue("mail", QueueSettings(fair=True))
-    await put(engine)
-    assert told(await explain(engine, "a"), "unplaced") == (
-        "it is about to run: it gets its place in the fair queue 'mail' now",
+    await put(engine, key="big")
+    assert told(await explain(engine, "a"), "next") == (
+        "it is about to run: nobody is before it, and 1 worker has room for it",
         None,
     )
 
@@ -402,7 +399,6 @@ async def test_keys_that_come_before_it_in_a_fair_queue(engine):
     for number in range(3):
         await put(engine, f"big-{number}", key="big")
     await put(engine, "other")
-    await engine.mend()
     text, _ = told(await explain(engine, "big-2"), "line")
     assert text == (
         "2 jobs of its key in queue 'mail' come before it, and other keys take turns with it; "

@@ -138,7 +138,7 @@ CALLS: dict[str, Callable[[Observed], Awaitable[Any]]] = {
     "promote": lambda engine: engine.promote(10),
     "end_leases": lambda engine: engine.end_leases([Sighting("w", 0)]),
     "prune": lambda engine: engine.prune(10),
-    "mend": lambda engine: engine.mend(),
+    "repair": lambda engine: engine.repair(10),
     "cells": lambda engine: engine.cells("", None, 1),
     "cell": lambda engine: engine.cell("breaker"),
     "get": lambda engine: engine.get(["a"]),
@@ -730,7 +730,7 @@ async def test_no_event_is_built_that_nobody_wants(clock):
 
     await claim(engine, "a", "b", "c")
     await engine.exchange(settling(OutcomeKind.SUCCEEDED))
-    await engine.exchange(settling(OutcomeKind.SUCCEEDED, attempt=9))
+    await engine.exchange(settling(OutcomeKind.SUCCEEDED, claim=9))
     await changes.cancel(engine, ["b"], "enough")
     await changes.rescue(engine, [Sighting("w", 0)], 10)
     await changes.retry(engine, ["b"])
