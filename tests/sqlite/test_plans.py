@@ -9,7 +9,9 @@ import pytest
 
 from conformance.steps import claim, draft, enqueue_jobs, everything, joined, outcome, send
 from penstock.core.job import Hold, State, Verdict
+from penstock.engines.records import QueueSettings
 from penstock.engines.sql_files import statements
+from penstock.engines.sqlite.connection import SQL_FILES
 from penstock.engines.sqlite.engine import SqliteEngine
 
 HOT = [
@@ -25,17 +27,34 @@ HOT = [
     "next_due",
     "is_blocked",
     "next_open",
-    "next_in_order",
+    "first_in_order",
     "next_instant",
     "held_by",
     "cancels",
     "job",
-    "spot",
-    "unplaced",
+    "promote",
+    "could_have",
     "old",
     "jobs",
+    "unique_keys",
     "prune_ledger",
     "running",
+    "note_key",
+    "note_ends",
+    "notes",
+    "drop_notes",
+    "has_notes",
+    "first_place",
+    "greatest_place",
+    "active_lines",
+    "line_head",
+    "running_keys",
+    "ready_after",
+    "label",
+    "lines_after",
+    "line_after",
+    "idle_after",
+    "prune_lines",
 ]
 
 SORTED = ["cancels", "running"]
@@ -47,17 +66,20 @@ async def test_hot_statements_use_an_index(tmp_path: Path, rows: int) -> None:
     engine = SqliteEngine(str(tmp_path / "jobs.db"))
     await engine.open()
     if rows:
-        await engine.enqueue([draft(delay=float(number % 2)) for number in range(rows)])
+        await engine.set_queue("default", QueueSettings(fair=True))
+        drafts = [draft(delay=float(number % 2), key=f"k{number % 50}") for number in range(rows)]
+        await engine.enqueue(drafts)
+        await claim(engine, want=10)
     connection = engine._connection.raw
     assert connection is not None
     if rows:
         connection.execute("ANALYZE")
     for name in HOT:
-        sql = statements("sqlite/steps.sql", "sqlite/reads.sql")[name]
+        sql = statements(*SQL_FILES)[name]
         names = re.findall(r":(\w+)", sql)
-        values = dict.fromkeys(names, 1) if names else [1] * sql.count("?")
+        values = dict.fromkeys(names, 1) if names else [1] * _places(sql)
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
-        scans = [step for step in plan if step.startswith("SCAN job")]
+        scans = [step for step in plan if re.match("SCAN (job|key_line|line|note|k) ?", step)]
         assert not [step for step in scans if "job_running" not in step], (name, plan)
         if name not in SORTED:
             assert not [step for step in plan if "ORDER BY" in step], (name, plan)
@@ -68,12 +90,17 @@ async def test_hot_statements_use_an_index(tmp_path: Path, rows: int) -> None:
         if name == "succeed_all":
             found = [step for step in plan if step.startswith("SEARCH job ")]
             assert found == ["SEARCH job USING INTEGER PRIMARY KEY (rowid=?)"], (name, plan)
-        if name == "next_in_order":
+        if name == "first_in_order":
             assert any("job_claim (queue=?)" in step for step in plan), (name, plan)
         if name in ("is_blocked", "next_open"):
             reads = [step for step in plan if " job " in step]
             assert all("INDEX job_open (queue=?" in step for step in reads), (name, plan)
     await engine.close()
+
+
+def _places(sql: str) -> int:
+    """How many values a statement takes; ``?1`` may stand in it twice."""
+    return len(set(re.findall(r"\?\d", sql))) or sql.count("?")
 
 
 async def test_counts_read_no_job_that_ended_long_ago(tmp_path: Path) -> None:
@@ -95,7 +122,7 @@ async def test_counts_read_no_job_that_ended_long_ago(tmp_path: Path) -> None:
     await engine.close()
 
 
-async def test_mending_many_holds_reads_the_workers_once(tmp_path: Path) -> None:
+async def test_many_releases_read_the_workers_once(tmp_path: Path) -> None:
     engine = SqliteEngine(str(tmp_path / "jobs.db"))
     await engine.open()
     await enqueue_jobs(engine, 20, task="unheard of")
@@ -105,9 +132,22 @@ async def test_mending_many_holds_reads_the_workers_once(tmp_path: Path) -> None
     assert engine._connection.raw is not None
     engine._connection.raw.set_trace_callback(seen.append)
     await send(engine, jobs[0].worker, *(outcome(job, "released", **hold) for job in jobs))
-    await engine.mend()
-    assert len([statement for statement in seen if "info FROM worker" in statement]) == 2
+    assert len([statement for statement in seen if "info FROM worker" in statement]) == 1
     assert len([job for job in await everything(engine) if job.hold]) == 20
+    await engine.close()
+
+
+async def test_a_page_of_held_jobs_is_read_in_its_order(tmp_path: Path) -> None:
+    """To lift many holds in batches must not read all that are left for each batch."""
+    engine = SqliteEngine(str(tmp_path / "jobs.db"))
+    await engine.open()
+    connection = engine._connection.raw
+    assert connection is not None
+    sql = statements(*SQL_FILES)
+    find = sql["find"].replace("{fits}", sql["if_hold"])
+    values = {"hold": Hold.UNKNOWN_TASK, "before": 100, "limit": 10}
+    plan = [step for *_, step in connection.execute(f"EXPLAIN QUERY PLAN {find}", values)]
+    assert plan == ["SEARCH job USING INDEX job_held (hold=? AND rowid<?)"]
     await engine.close()
 
 

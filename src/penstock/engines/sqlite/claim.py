@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -16,28 +16,26 @@ from penstock.core import lifecycle
 from penstock.core.job import Hold, Job, Outcome, OutcomeKind, State, Verdict, choose
 from penstock.engines.records import PROMOTE_BATCH, Ask, Exchange, WorkerInfo, reasons
 from penstock.engines.sqlite.connection import SqliteTransaction
+from penstock.engines.sqlite.key_line_batches import go_on, is_moving
+from penstock.engines.sqlite.key_lines import has_notes, move_on, note_ends, read_notes, shares
 from penstock.engines.sqlite.queues import (
-    QueueHead,
-    advance_places,
+    candidates,
     give_key_back,
-    gives_something,
     head_of,
     hold_key,
-    is_fair,
     is_ordered,
     key_owner,
-    next_in_order,
-    place_all,
     promote_due,
     room_in,
+    save,
 )
 from penstock.engines.sqlite.reads import cancels_for, check_lease, due_in, find_job
 from penstock.engines.sqlite.rows import (
+    QueueHead,
     is_quick_success,
     json_text,
     to_job,
     to_ready,
-    to_save,
     to_successes,
 )
 from penstock.errors import LeaseLost
@@ -48,10 +46,6 @@ ENTRIES_KEPT: Final = 10_000
 
 def join(tx: SqliteTransaction, worker: WorkerInfo) -> None:
     tx.run("join", (worker.id, tx.now, json_text(worker)))
-    tasks = frozenset(worker.tasks)
-    for id, task, *_ in tx.all("held_for", (Hold.UNKNOWN_TASK,)):
-        if task in tasks:
-            tx.run("unhold", (id,))
 
 
 def leave(tx: SqliteTransaction, worker: str) -> None:
@@ -76,7 +70,6 @@ def exchange(tx: SqliteTransaction, ask: Ask, entries: dict[str, int]) -> Exchan
     overruled: dict[str, Job] = {}
     verdicts = tuple(_settle_all(tx, ask, overruled, entries))
     promote_due(tx, PROMOTE_BATCH)
-    place_all(tx)
     jobs = _claim(tx, ask, entries) if ask.want > 0 else []
     return Exchange(
         jobs=tuple(jobs),
@@ -98,10 +91,9 @@ def idle_exchange(tx: SqliteTransaction, ask: Ask) -> Exchange | None:
     window = {"now": tx.now, "limit": 1}
     if tx.all("expired", (tx.now, 1)) or tx.all("due", window) or tx.all("hold_over", window):
         return None
-    if any(each.fair for each in tx.settings.values()) and tx.all("unplaced_queues"):
-        return None
     if ask.want > 0 and any(
-        room_in(tx, queue) > 0 and gives_something(tx, head_of(tx, ask, queue, 1))
+        _has_lines_to_see(tx, queue)
+        or (room_in(tx, queue) > 0 and candidates(tx, head_of(ask, queue, 1, tx.now)))
         for queue in ask.queues
     ):
         return None
@@ -109,7 +101,15 @@ def idle_exchange(tx: SqliteTransaction, ask: Ask) -> Exchange | None:
 
 
 def _due_in(tx: SqliteTransaction, ask: Ask) -> float | None:
+    """When to come back: at once, if a claim has not seen to all key lines yet."""
+    if ask.want > 0 and any(_has_lines_to_see(tx, queue) for queue in ask.queues):
+        return 0.0
     return due_in(tx, "next_due", [{"queue": queue} for queue in ask.queues])
+
+
+def _has_lines_to_see(tx: SqliteTransaction, queue: str) -> bool:
+    is_keyed = shares(tx, queue) is not None
+    return is_keyed and (has_notes(tx, queue) or is_moving(tx, queue))
 
 
 # --- settle -------------------------------------------------------------------------------------
@@ -120,6 +120,7 @@ def _settle_all(
 ) -> list[Verdict]:
     """In the order they were given; successes that follow one another in one statement."""
     verdicts: list[Verdict] = []
+    note_ends(tx, [outcome.job for outcome in ask.outcomes])
     for is_quick, group in groupby(ask.outcomes, is_quick_success):
         outcomes = list(group)
         if is_quick and len(outcomes) > 1 and _succeed(tx, outcomes, ask.worker, entries):
@@ -164,7 +165,7 @@ def _settle(
     owner = take_or_give_back(tx, after)
     if owner is not None:
         after = lifecycle.superseded(after, owner, tx.now)
-    tx.run("save", to_save(after))
+    save(tx, job, after)
     if lifecycle.overruled(outcome, after):
         overruled[job.id] = after
     if not after.state.is_final:
@@ -188,17 +189,22 @@ def take_or_give_back(tx: SqliteTransaction, after: Job) -> str | None:
 # --- claim --------------------------------------------------------------------------------------
 
 
-class Candidate(NamedTuple):
-    """A job in line, as far as choosing needs it."""
-
-    entry: int
-    priority: int
-    at_most_once: bool
-
-
 def _claim(tx: SqliteTransaction, ask: Ask, entries: dict[str, int]) -> list[Job]:
+    keyed = [queue for queue in dict.fromkeys(ask.queues) if shares(tx, queue) is not None]
+    for queue in keyed:
+        go_on(tx, queue)
+        read_notes(tx, queue)
+    claimed = _take(tx, ask, entries)
+    move_on(tx, claimed)
+    for queue in keyed:
+        read_notes(tx, queue)
+    return claimed
+
+
+def _take(tx: SqliteTransaction, ask: Ask, entries: dict[str, int]) -> list[Job]:
+    """Choose and mark jobs."""
     rooms = {queue: room_in(tx, queue) for queue in ask.queues}
-    heads = [head_of(tx, ask, queue, room) for queue, room in rooms.items() if room > 0]
+    heads = [head_of(ask, queue, room, tx.now) for queue, room in rooms.items() if room > 0]
     taken = [
         (entry, lifecycle.claimed(job, ask.worker, tx.now, starts=position < ask.slots))
         for position, (entry, job) in enumerate(_choose(tx, ask, heads))
@@ -215,26 +221,23 @@ def _claim(tx: SqliteTransaction, ask: Ask, entries: dict[str, int]) -> list[Job
     for job in claimed:
         if job.unique is not None and job.unique_until == "start":
             give_key_back(tx, job.unique, job.id)
-    advance_places(tx, [job for job in claimed if is_fair(tx, job.queue)])
     return claimed
 
 
 def _choose(tx: SqliteTransaction, ask: Ask, heads: list[QueueHead]) -> list[tuple[int, Job]]:
     """The most urgent jobs and their entries; read whole only when they are really taken."""
-    if len(heads) == 1 and not is_ordered(tx, heads[0]["queue"]):
+    if len(heads) == 1 and _is_plain(tx, heads[0]["queue"]):
         found = tx.all("head", heads[0])
         entries = {row[1]: row[0] for row in found}
         first = choose([[to_ready(row) for row in found]], ask.want, ask.slots)
         return [(entries[job.id], job) for job in first]
-    candidates = [_candidates(tx, head) for head in heads]
-    chosen = [candidate.entry for candidate in choose(candidates, ask.want, ask.slots)]
+    lines = [candidates(tx, head) for head in heads]
+    chosen = [candidate.entry for candidate in choose(lines, ask.want, ask.slots)]
     by_entry = {row[0]: row for row in tx.all("jobs_by_entry", (json_text(chosen),))}
     jobs = [(entry, to_job(by_entry[entry])) for entry in chosen]
     return [(entry, replace(job, revision=job.revision + 1)) for entry, job in jobs]
 
 
-def _candidates(tx: SqliteTransaction, head: QueueHead) -> list[Candidate]:
-    if is_ordered(tx, head["queue"]):
-        row = next_in_order(tx, head)
-        return [] if row is None else [Candidate(*row)]
-    return [Candidate(*row) for row in tx.run("head_of_many", head)]
+def _is_plain(tx: SqliteTransaction, queue: str) -> bool:
+    """Its jobs start in the order of their tickets."""
+    return not is_ordered(tx, queue) and shares(tx, queue) is None

@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from operator import methodcaller
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 import msgspec
@@ -43,6 +43,8 @@ from penstock.errors import EngineClosed
 Result = TypeVar("Result")
 _settings = msgspec.json.Decoder(QueueSettings)
 _worker = msgspec.json.Decoder(WorkerInfo)
+
+SQL_FILES: Final = ("sqlite/steps.sql", "sqlite/key_lines.sql", "sqlite/reads.sql")
 
 
 class ForkSafeConnection:
@@ -202,7 +204,7 @@ class SqliteTransaction:
         self.now = now
         self._execute = connection.execute
         self._execute_many = connection.executemany
-        self._sql = statements("sqlite/steps.sql", "sqlite/reads.sql")
+        self._sql = statements(*SQL_FILES)
 
     def run(self, name: str, values: Sequence[object] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
         """Run a statement."""

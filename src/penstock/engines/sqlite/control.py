@@ -1,4 +1,4 @@
-"""What persons and the leader do to jobs of an SQLite store: control, upkeep, leadership, cells.
+"""What persons and the leader do to jobs of an SQLite store: control, upkeep, cells.
 
 A function with the name of a verb is that verb, and the contract says what it promises. Each is a
 step of one write transaction. What may happen to a job is decided in ``core.lifecycle``.
@@ -11,15 +11,13 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from penstock.core import lifecycle
-from penstock.core.job import Hold, Job, State, Verdict
+from penstock.core.job import Verdict
 from penstock.engines.records import (
     Cell,
     Filter,
-    Mended,
     Promoted,
     Pruned,
     Purged,
-    QueueSettings,
     Rewrite,
     Rewritten,
     Sighting,
@@ -29,16 +27,11 @@ from penstock.engines.records import (
 )
 from penstock.engines.sqlite.claim import take_or_give_back
 from penstock.engines.sqlite.connection import SqliteTransaction
-from penstock.engines.sqlite.queues import (
-    forget_places,
-    give_key_back,
-    is_fair,
-    place_all,
-    promote_due,
-    take_tickets,
-)
+from penstock.engines.sqlite.key_line_batches import prune_lines
+from penstock.engines.sqlite.key_lines import note
+from penstock.engines.sqlite.queues import give_key_back, promote_due, save, take_tickets
 from penstock.engines.sqlite.reads import cell, due_in, find_job, where
-from penstock.engines.sqlite.rows import json_names, json_text, to_adopt, to_insert, to_save
+from penstock.engines.sqlite.rows import json_names, to_adopt, to_insert
 
 
 def rewrite(tx: SqliteTransaction, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
@@ -58,22 +51,14 @@ def _rewrite(tx: SqliteTransaction, rewrite: Rewrite) -> Rewritten:
     if owner is not None:
         return Rewritten(Verdict.STALE, found, owner)
     if rewrite.revision is None or job.seq == lifecycle.NEW_TICKET:
-        job = _ticketed(tx, job)
+        job = replace(job, seq=take_tickets(tx, 1))
     if rewrite.revision is None:
         columns, rows = to_insert([to_adopt(job)])
         tx.insert(columns, 1, rows)
         if rewrite.remember > 0:
             tx.run("remember", (job.id, tx.now + rewrite.remember, job.task))
-    tx.run("save", to_save(job))
+    save(tx, found, job)
     return Rewritten(Verdict.DONE, find_job(tx, job.id))
-
-
-def _ticketed(tx: SqliteTransaction, job: Job) -> Job:
-    """A job with a new ticket; in a fair queue a ready one has yet to be placed."""
-    job = replace(job, seq=take_tickets(tx, 1), place=0.0)
-    if job.state is State.READY and job.hold is None and is_fair(tx, job.queue):
-        return replace(job, hold=Hold.UNPLACED, hold_cause=job.queue)
-    return job
 
 
 def purge(tx: SqliteTransaction, which: Filter, limit: int, cursor: str | None) -> Purged:
@@ -82,19 +67,13 @@ def purge(tx: SqliteTransaction, which: Filter, limit: int, cursor: str | None) 
         return Purged(cursor=cursor)
     rows = tx.matching("purgeable", where(which), before=before, limit=limit + 1)
     doomed = rows[:limit]
-    for _, id, key in doomed:
+    for _, id, key, *_ in doomed:
         if key is not None:
             give_key_back(tx, key, id)
         tx.run("delete", (id,))
+    note(tx, {(queue, priority, line) for *_, queue, priority, line in doomed if line is not None})
     rest = str(doomed[-1][0]) if len(rows) > limit else None
     return Purged(jobs=len(doomed), cursor=rest)
-
-
-def set_queue(tx: SqliteTransaction, queue: str, settings: QueueSettings) -> None:
-    was_fair = is_fair(tx, queue)
-    tx.run("set_queue", (queue, json_text(settings)))
-    if was_fair and not settings.fair:
-        forget_places(tx, queue)
 
 
 # --- upkeep -------------------------------------------------------------------------------------
@@ -117,41 +96,12 @@ def prune(tx: SqliteTransaction, limit: int) -> Pruned:
     tx.run_many("delete", old)
     ids = tx.run("prune_ledger", (tx.now, limit)).rowcount
     keys = tx.run("prune_keys", (tx.now, limit)).rowcount
-    tx.run("prune_spots")
+    prune_lines(tx, limit)
     tx.run("prune_cells", {"now": tx.now, "limit": limit})
     return Pruned(jobs=len(old), ids=ids, keys=keys)
 
 
-def mend(tx: SqliteTransaction, *, rehearse: bool = False) -> Mended:
-    with tx.savepoint() as roll_back:
-        mended = Mended(placed=place_all(tx), unheld=_mend_holds(tx), keys=_mend_keys(tx))
-        if rehearse:
-            roll_back()
-    return mended
-
-
-def _mend_holds(tx: SqliteTransaction) -> int:
-    unheld = 0
-    for id, task, queue, hold, hold_until in tx.all("holds"):
-        has_cause = hold_until is not None or (
-            is_fair(tx, queue)
-            if hold == Hold.UNPLACED
-            else hold == Hold.UNKNOWN_TASK and task not in tx.known_tasks
-        )
-        if not has_cause:
-            tx.run("unhold", (id,))
-            unheld += 1
-    return unheld
-
-
-def _mend_keys(tx: SqliteTransaction) -> int:
-    loose = tx.all("loose_keys")
-    for key, owner in loose:
-        give_key_back(tx, key, owner)
-    return len(loose)
-
-
-# --- leadership and small values ----------------------------------------------------------------
+# --- small values ----------------------------------------------------------------------------
 
 
 def set_cell(

@@ -35,7 +35,6 @@ from penstock.engines.records import (
     Count,
     Exchange,
     Filter,
-    Mended,
     News,
     Page,
     Promoted,
@@ -43,6 +42,7 @@ from penstock.engines.records import (
     Purged,
     QueueSettings,
     Receipt,
+    Repaired,
     Rewrite,
     Rewritten,
     Running,
@@ -51,10 +51,11 @@ from penstock.engines.records import (
     Traits,
     WorkerInfo,
 )
-from penstock.engines.sqlite import claim, control, reads, schema
+from penstock.engines.sqlite import claim, control, key_line_batches, reads, schema
 from penstock.engines.sqlite.connection import ForkSafeConnection, SqliteThread, SqliteTransaction
 from penstock.engines.sqlite.enqueue import SqliteInlet, enqueue
 from penstock.engines.sqlite.errors import named_errors
+from penstock.engines.sqlite.repair import repair
 from penstock.engines.sqlite.wakeup import CommitWatch
 from penstock.engines.sqlite.write_lock import WriteLock
 from penstock.engines.validation import check_drafts, check_given, check_outcomes, check_reports
@@ -292,7 +293,7 @@ class SqliteEngine(Engine):
         return await self._write(control.purge, which, limit, cursor)
 
     async def set_queue(self, queue: str, settings: QueueSettings) -> None:
-        await self._write(control.set_queue, queue, settings)
+        await self._write(key_line_batches.set_queue, queue, settings)
 
     async def queues(self) -> dict[str, QueueSettings]:
         return await self._read(reads.queues)
@@ -308,8 +309,11 @@ class SqliteEngine(Engine):
     async def prune(self, limit: int) -> Pruned:
         return await self._write(control.prune, limit)
 
-    async def mend(self, *, rehearse: bool = False) -> Mended:
-        return await self._write(control.mend, rehearse=rehearse)
+    async def repair(
+        self, limit: int, cursor: str | None = None, *, rehearse: bool = False
+    ) -> Repaired:
+        step = self._read if rehearse else self._write
+        return await step(repair, limit, cursor, rehearse=rehearse)
 
     # --- small values --------------------------------------------------------------------------
 

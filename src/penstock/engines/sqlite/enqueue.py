@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from typing import Final
@@ -13,8 +13,9 @@ from penstock.core.job import Draft
 from penstock.engines.records import Receipt
 from penstock.engines.sqlite.connection import ForkSafeConnection, SqliteTransaction
 from penstock.engines.sqlite.errors import named_errors
-from penstock.engines.sqlite.queues import is_fair, take_tickets
-from penstock.engines.sqlite.rows import Row, json_names, to_insert, to_new
+from penstock.engines.sqlite.key_lines import line_of, note
+from penstock.engines.sqlite.queues import take_tickets
+from penstock.engines.sqlite.rows import Row, json_names, to_insert, to_lines, to_new
 from penstock.engines.sqlite.write_lock import try_lock
 from penstock.engines.validation import check_drafts
 from penstock.errors import EngineBusy, EngineReentered
@@ -68,7 +69,18 @@ def _insert(tx: SqliteTransaction, drafts: Sequence[Draft], ticket: int) -> bool
     """Insert all, or nothing if one of the ids is known; ``ticket`` is that of the first."""
     if not drafts:
         return True
-    columns, rows = to_insert(_new(tx, drafts, ticket))
+    jobs = [
+        to_new(draft, ticket + offset, tx.now, line_of(tx, draft.queue, draft.key))
+        for offset, draft in enumerate(drafts)
+    ]
+    if not _insert_rows(tx, *to_insert(jobs)):
+        return False
+    if lines := to_lines(jobs):
+        note(tx, lines)
+    return True
+
+
+def _insert_rows(tx: SqliteTransaction, columns: Sequence[str], rows: Sequence[Row]) -> bool:
     if len(rows) == 1:
         return tx.insert(columns, 1, rows) == 1
     whole = len(rows) - len(rows) % _TEN
@@ -80,11 +92,6 @@ def _insert(tx: SqliteTransaction, drafts: Sequence[Draft], ticket: int) -> bool
         if inserted != len(rows):
             roll_back()
     return inserted == len(rows)
-
-
-def _new(tx: SqliteTransaction, drafts: Sequence[Draft], ticket: int) -> Iterator[Row]:
-    for offset, draft in enumerate(drafts):
-        yield to_new(draft, ticket + offset, tx.now, is_fair=is_fair(tx, draft.queue))
 
 
 class SqliteInlet:

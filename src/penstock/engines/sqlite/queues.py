@@ -1,4 +1,4 @@
-"""The lines of an SQLite store: tickets, what falls due, fair and ordered queues, unique keys.
+"""The lines of an SQLite store: tickets, what falls due, which jobs are next, unique keys.
 
 Every function is part of one transaction, and of a write transaction where it writes: no other
 process writes before it ends.
@@ -6,19 +6,25 @@ process writes before it ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
-from penstock.core import fairness, lifecycle
-from penstock.core.job import Hold, Job, State
+from penstock.core import lifecycle
+from penstock.core.job import Job, State
 from penstock.engines.records import ANY_PRIORITY, Ask, Promoted
 from penstock.engines.sqlite.connection import SqliteTransaction
-from penstock.engines.sqlite.rows import Row, json_text, to_jobs, to_save
+from penstock.engines.sqlite.key_lines import (
+    NO_LIMIT,
+    line_of,
+    next_jobs,
+    note,
+    note_change,
+    shares,
+)
+from penstock.engines.sqlite.rows import Candidate, QueueHead, Row, json_text, to_jobs, to_save
 
-NO_LIMIT: Final = 1 << 31
-
-QueueHead = Mapping[str, Any]
-"""The parameters of the statements that look at the head of one queue's line."""
+_ANYTHING: Final = {"avoid": "[]", "slots": 1, "least_urgent": ANY_PRIORITY}
+"""What to ask about a queue to find its first job, whoever could have it."""
 
 
 def take_tickets(tx: SqliteTransaction, count: int) -> int:
@@ -27,10 +33,6 @@ def take_tickets(tx: SqliteTransaction, count: int) -> int:
         return 0
     (last,) = tx.run("tickets", (count,)).fetchone()
     return int(last) - count + 1
-
-
-def is_fair(tx: SqliteTransaction, queue: str) -> bool:
-    return queue in tx.settings and tx.settings[queue].fair
 
 
 def is_ordered(tx: SqliteTransaction, queue: str) -> bool:
@@ -50,7 +52,7 @@ def room_in(tx: SqliteTransaction, queue: str) -> int:
     return chosen.most - int(running)
 
 
-def head_of(tx: SqliteTransaction, ask: Ask, queue: str, room: int) -> QueueHead:
+def head_of(ask: Ask, queue: str, room: int, now: float) -> QueueHead:
     """What is asked about one queue, for one worker."""
     return {
         "queue": queue,
@@ -58,9 +60,15 @@ def head_of(tx: SqliteTransaction, ask: Ask, queue: str, room: int) -> QueueHead
         "slots": ask.slots,
         "avoid": json_text(sorted(task for task in ask.avoid if "\0" not in task)),
         "least_urgent": ANY_PRIORITY if ask.least_urgent is None else ask.least_urgent,
-        "is_fair": is_fair(tx, queue),
-        "now": tx.now,
+        "now": now,
     }
+
+
+def save(tx: SqliteTransaction, before: Job | None, job: Job) -> None:
+    """Write back a job that was like ``before``; None: it is new."""
+    could_start = job.state is State.READY and job.hold is None
+    tx.run("save", to_save(job, line_of(tx, job.queue, job.key) if could_start else None))
+    note_change(tx, before, job)
 
 
 def promote_due(tx: SqliteTransaction, limit: int) -> Promoted:
@@ -70,79 +78,49 @@ def promote_due(tx: SqliteTransaction, limit: int) -> Promoted:
     for job in old:
         if job.unique is not None:
             give_key_back(tx, job.unique, job.id)
-        tx.run("save", to_save(lifecycle.expired(job, tx.now)))
+        save(tx, job, lifecycle.expired(job, tx.now))
     window = {"now": tx.now, "limit": limit}
     due = tx.all("due", window) + tx.all("hold_over", window)
-    due = sorted(due, key=lambda row: (row[2], row[3]))[:limit]
-    scheduled = [row for row in due if row[4] == State.SCHEDULED]
-    seq = take_tickets(tx, len(scheduled))
-    for offset, (id, queue, *_) in enumerate(scheduled):
-        hold = (Hold.UNPLACED, queue) if is_fair(tx, queue) else (None, None)
-        tx.run("promote", (seq + offset, *hold, id))
-    for id, _, _, _, state in due:
-        if state != State.SCHEDULED:
-            tx.run("unhold", (id,))
+    due = sorted(due, key=lambda row: row[4:])[:limit]
+    ticket = take_tickets(tx, len(due))
+    lines = [line_of(tx, queue, key) for _, queue, _, key, *_ in due]
+    promoted = [(ticket + n, lines[n], entry) for n, (entry, *_) in enumerate(due)]
+    tx.run_many("promote", promoted)
+    stands_in = zip(due, lines, strict=True)
+    note(tx, {(row[1], row[2], line) for row, line in stands_in if line is not None})
     return Promoted(ready=len(due), expired=len(old))
 
 
-# --- ordered queues, asked only while none of their jobs runs -----------------------------------
+# --- which jobs are next ------------------------------------------------------------------------
 
 
-def next_in_order(tx: SqliteTransaction, head: QueueHead) -> Row | None:
-    """Entry, priority and at_most_once of the next job, if this worker could have it."""
+def candidates(tx: SqliteTransaction, head: QueueHead) -> list[Candidate]:
+    """The first jobs of a queue that a worker could have now, in order."""
+    queue = head["queue"]
+    if is_ordered(tx, queue):
+        return _next_in_order(tx, head)
+    keys = shares(tx, queue)
+    if keys is not None:
+        return next_jobs(tx, head, keys)
+    return _to_candidates(tx.run("head_of_many", head))
+
+
+def _next_in_order(tx: SqliteTransaction, head: QueueHead) -> list[Candidate]:
+    """The next job of an ordered queue, if this worker could have it: no job is passed over but by
+    those that are open already. Asked only while none of its jobs runs.
+    """
     if tx.one("is_blocked", head):
-        return tx.one("next_open", head)
-    row = tx.one("next_in_order", head)
-    return row[:3] if row is not None and row[3] else None
+        return _to_candidates(tx.run("next_open", head))
+    keys = shares(tx, head["queue"])
+    if keys is None:
+        first = _to_candidates(tx.run("first_in_order", head))
+    else:
+        first = next_jobs(tx, {**head, **_ANYTHING}, keys)
+    return [job for job in first if tx.one("could_have", {**head, "entry": job.entry})]
 
 
-def gives_something(tx: SqliteTransaction, head: QueueHead) -> bool:
-    """This worker could have a job of the queue now."""
-    if is_ordered(tx, head["queue"]):
-        return next_in_order(tx, head) is not None
-    return tx.one("head_of_many", head) is not None
-
-
-# --- fair queues: the transaction that writes is the one placer of every queue (law 8) ----------
-
-
-def place_all(tx: SqliteTransaction) -> int:
-    """Give every unplaced job of a fair queue its place, in order of arrival."""
-    if not any(each.fair for each in tx.settings.values()):
-        return 0
-    queues = [queue for (queue,) in tx.all("unplaced_queues")]
-    return sum(_place(tx, queue) for queue in queues if is_fair(tx, queue))
-
-
-def _place(tx: SqliteTransaction, queue: str) -> int:
-    weights = tx.settings[queue].weights
-    virtual_times: dict[int, float] = dict(tx.all("lanes", (queue,)))
-    spots: dict[tuple[int, str], float | None] = {}
-    placed: list[Row] = []
-    for id, priority, key in tx.all("unplaced", (queue,)):
-        if (priority, key) not in spots:
-            row = tx.one("spot", (queue, priority, key))
-            spots[priority, key] = None if row is None else row[0]
-        place = fairness.place(virtual_times.get(priority, 0.0), spots[priority, key])
-        spots[priority, key] = fairness.following(place, weights.get(key, 1.0))
-        placed.append((place, id))
-    tx.run_many("place", placed)
-    tx.run_many("set_spot", [(queue, *spot, following) for spot, following in spots.items()])
-    return len(placed)
-
-
-def advance_places(tx: SqliteTransaction, claimed: Sequence[Job]) -> None:
-    """Move virtual time on to the places that were claimed."""
-    tx.run_many("advance_lane", [(job.queue, job.priority, job.place) for job in claimed])
-
-
-def forget_places(tx: SqliteTransaction, queue: str) -> None:
-    """The queue is no longer fair: places mean nothing, and no job waits for one."""
-    for id, _, of, _ in tx.all("held_for", (Hold.UNPLACED,)):
-        if of == queue:
-            tx.run("unhold", (id,))
-    for statement in ("level", "forget_lanes", "forget_spots"):
-        tx.run(statement, (queue,))
+def _to_candidates(rows: Iterable[Row]) -> list[Candidate]:
+    return [Candidate(*row) for row in rows]
 
 
 # --- unique keys (law 13) -----------------------------------------------------------------------

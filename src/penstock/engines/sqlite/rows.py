@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -11,6 +11,8 @@ from penstock.core.job import KEEP, Draft, ErrorRecord, Hold, Job, Outcome, Outc
 from penstock.core.lifecycle import entering
 
 Row = tuple[Any, ...]
+QueueHead = Mapping[str, Any]
+"""The parameters of the statements that look at the head of one queue's line."""
 
 _STATES: Final = {state.value: state for state in State}
 _HOLDS: Final = {hold.value: hold for hold in Hold}
@@ -49,7 +51,6 @@ def to_job(row: Row) -> Job:
         hold=None if row[8] is None else _HOLDS[row[8]],
         hold_cause=row[9],
         hold_until=row[10],
-        place=row[11],
         seq=row[12],
         run_at=row[13],
         expires_at=row[14],
@@ -93,29 +94,36 @@ def to_ready(row: Row) -> Job:
         state=State.READY,
         enqueued_at=row[6],
         enqueued_by=row[7],
-        place=row[8],
-        seq=row[9],
-        run_at=row[10],
-        expires_at=row[11],
-        claim=row[12],
-        attempt=row[13],
-        failures=row[14],
-        crashes=row[15],
-        rescues=row[16],
-        key=row[17],
-        unique=row[18],
-        unique_until=row[19],
-        at_most_once=row[20] == 1,
-        name=row[21],
-        tags=() if row[22] is None else _tags.decode(row[22]),
-        correlation_id=row[23],
-        reason=row[24],
-        errors=() if row[25] is None else _errors.decode(row[25]),
-        revision=row[26],
-        keep=row[27],
-        meta=_bytes(row[28]),
-        checkpoint=row[29],
+        seq=row[8],
+        run_at=row[9],
+        expires_at=row[10],
+        claim=row[11],
+        attempt=row[12],
+        failures=row[13],
+        crashes=row[14],
+        rescues=row[15],
+        key=row[16],
+        unique=row[17],
+        unique_until=row[18],
+        at_most_once=row[19] == 1,
+        name=row[20],
+        tags=() if row[21] is None else _tags.decode(row[21]),
+        correlation_id=row[22],
+        reason=row[23],
+        errors=() if row[24] is None else _errors.decode(row[24]),
+        revision=row[25],
+        keep=row[26],
+        meta=_bytes(row[27]),
+        checkpoint=row[28],
     )
+
+
+class Candidate(NamedTuple):
+    """A job in line, as far as choosing needs it."""
+
+    entry: int
+    priority: int
+    at_most_once: bool
 
 
 def _bytes(text: str | None) -> bytes | None:
@@ -149,8 +157,7 @@ _NEW: Final[Sequence[tuple[str, object]]] = (
     ("enqueued_at", _ALWAYS),
     ("enqueued_by", _ALWAYS),
     ("seq", _ALWAYS),
-    ("hold", None),
-    ("hold_cause", None),
+    ("line", None),
     ("run_at", None),
     ("expires_at", None),
     ("key", None),
@@ -166,10 +173,9 @@ _NEW: Final[Sequence[tuple[str, object]]] = (
 """The columns that a new job can have, each with its default in the table."""
 
 
-def to_new(draft: Draft, seq: int, now: float, *, is_fair: bool) -> Row:
-    """A new job as the values of all these columns; in a fair queue it has yet to be placed."""
+def to_new(draft: Draft, seq: int, now: float, line: str | None) -> Row:
+    """A new job as the values of all these columns; ``line`` is for one that could start."""
     state, run_at, expires_at = entering(draft, now)
-    is_unplaced = is_fair and state is State.READY
     return (
         seq,
         draft.id,
@@ -181,8 +187,7 @@ def to_new(draft: Draft, seq: int, now: float, *, is_fair: bool) -> Row:
         now,
         draft.enqueued_by,
         seq,
-        Hold.UNPLACED if is_unplaced else None,
-        draft.queue if is_unplaced else None,
+        line if state is State.READY else None,
         run_at,
         expires_at,
         draft.key,
@@ -195,6 +200,11 @@ def to_new(draft: Draft, seq: int, now: float, *, is_fair: bool) -> Row:
         draft.keep,
         None if draft.meta is None else draft.meta.decode(),
     )
+
+
+def to_lines(jobs: Iterable[Row]) -> set[tuple[str, int, str]]:
+    """The key lines that these new jobs stand in: queue, priority and key."""
+    return {(job[4], job[5], job[10]) for job in jobs if job[10] is not None}
 
 
 def to_adopt(job: Job) -> Row:
@@ -210,8 +220,7 @@ def to_adopt(job: Job) -> Row:
         job.enqueued_at,
         job.enqueued_by,
         job.seq,
-        job.hold,
-        job.hold_cause,
+        None,
         job.run_at,
         job.expires_at,
         job.key,
@@ -226,7 +235,7 @@ def to_adopt(job: Job) -> Row:
     )
 
 
-def to_save(job: Job) -> Row:
+def to_save(job: Job, line: str | None) -> Row:
     """The parameters of ``save``."""
     return (
         job.state.value,
@@ -235,7 +244,7 @@ def to_save(job: Job) -> Row:
         job.hold,
         job.hold_cause,
         job.hold_until,
-        job.place,
+        line,
         job.seq,
         job.run_at,
         job.expires_at,

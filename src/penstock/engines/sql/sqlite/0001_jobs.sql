@@ -15,7 +15,8 @@ CREATE TABLE job (
   hold           TEXT,
   hold_cause     TEXT,
   hold_until     REAL,
-  place          REAL    NOT NULL DEFAULT 0,
+  line           TEXT,                               -- its key line ('': no key), if it could start in
+                                                     -- a queue whose keys take turns; else of no meaning
   seq            INTEGER NOT NULL,
   run_at         REAL,
   expires_at     REAL,
@@ -51,19 +52,22 @@ CREATE TABLE job (
   checkpoint     BLOB
 );
 
--- Law 7: only what could start now stands in the claim index.
-CREATE INDEX job_claim    ON job (queue, priority, place, seq) WHERE state = 'ready' AND hold IS NULL;
+-- Law 7: only what could start now stands in the claim index, and a second time in its key line.
+CREATE INDEX job_claim    ON job (queue, priority, seq)        WHERE state = 'ready' AND hold IS NULL;
+CREATE INDEX job_line     ON job (queue, priority, line, seq)
+       WHERE state = 'ready' AND hold IS NULL AND line IS NOT NULL;
 -- Due jobs, over all queues for promotion, and by queue for "when is my next one due".
 CREATE INDEX job_due      ON job (run_at, seq)                 WHERE state = 'scheduled';
 CREATE INDEX job_due_in   ON job (queue, run_at)               WHERE state = 'scheduled';
-CREATE INDEX job_held     ON job (hold, queue, seq)            WHERE hold IS NOT NULL;
+-- By entry within each kind, as pages go.
+CREATE INDEX job_held     ON job (hold)                        WHERE hold IS NOT NULL;
 CREATE INDEX job_unhold   ON job (hold_until, seq)             WHERE hold_until IS NOT NULL;
 CREATE INDEX job_unhold_in ON job (queue, hold_until)          WHERE hold_until IS NOT NULL;
 CREATE INDEX job_expiry   ON job (expires_at, seq)
        WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'ready');
 -- What was claimed before and waits again: in an ordered queue no other job passes it. The state is asked
 -- first, because every claim and every settlement asks.
-CREATE INDEX job_open     ON job (queue, state, priority, place, seq)
+CREATE INDEX job_open     ON job (queue, state, priority, seq)
        WHERE state IN ('scheduled', 'ready') AND claimed_at IS NOT NULL;
 CREATE INDEX job_running  ON job (worker, queue)               WHERE state = 'running';
 CREATE INDEX job_finished ON job (finished_at)                 WHERE finished_at IS NOT NULL;
@@ -81,14 +85,27 @@ CREATE TABLE unique_key (
   held  INTEGER NOT NULL
 ) WITHOUT ROWID;
 
-CREATE TABLE queue (name TEXT PRIMARY KEY, settings TEXT NOT NULL) WITHOUT ROWID;
+-- `moving` says how far claims have seen to the jobs and lines of a queue since what was decided about its
+-- keys has changed, as JSON; NULL: to all of them.
+CREATE TABLE queue (name TEXT PRIMARY KEY, settings TEXT NOT NULL, moving TEXT) WITHOUT ROWID;
 
--- The virtual time of a fair queue, and where each key's next job stands.
-CREATE TABLE lane (
-  queue TEXT, priority INTEGER, virtual_time REAL NOT NULL, PRIMARY KEY (queue, priority)
+-- The lines of the keys in queues where these take turns (see core.fairness). An active line is found by its
+-- order, an idle one by its place; each stands in one of the two indexes.
+CREATE TABLE key_line (
+  queue    TEXT,
+  key      TEXT,                                     -- '': no key
+  priority INTEGER,
+  place    INTEGER NOT NULL,
+  turn     INTEGER NOT NULL,                         -- the ticket of its first job when it became active
+  active   INTEGER NOT NULL,
+  PRIMARY KEY (queue, key, priority)
 ) WITHOUT ROWID;
-CREATE TABLE spot (
-  queue TEXT, priority INTEGER, key TEXT, next_place REAL NOT NULL, PRIMARY KEY (queue, priority, key)
+CREATE INDEX key_line_active ON key_line (queue, priority, place, turn, key) WHERE active;
+CREATE INDEX key_line_idle   ON key_line (queue, priority, place, key)       WHERE NOT active;
+
+-- Key lines that may have become active, or idle: the next claim of their queue looks at them.
+CREATE TABLE note (
+  queue TEXT, priority INTEGER, key TEXT, PRIMARY KEY (queue, priority, key)
 ) WITHOUT ROWID;
 
 -- A row is a lease; beat is a counter, not a time (law 4).

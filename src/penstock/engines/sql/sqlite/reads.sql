@@ -7,7 +7,8 @@ SELECT * FROM job WHERE entry < :before AND {fits} ORDER BY entry DESC LIMIT :li
 
 -- name: purgeable
 -- Newest first, as find goes, and never what runs.
-SELECT entry, id, unique_key FROM job
+SELECT entry, id, unique_key, queue, priority, CASE WHEN state = 'ready' AND hold IS NULL THEN line END
+  FROM job
  WHERE entry < :before AND state <> 'running' AND {fits} ORDER BY entry DESC LIMIT :limit
 
 -- name: if_ids
@@ -27,6 +28,10 @@ task IN (SELECT value FROM json_each(:tasks))
 
 -- name: if_keys
 key IN (SELECT value FROM json_each(:keys))
+
+-- name: if_hold
+-- One kind: its jobs are found in the order of the page.
+hold = :hold
 
 -- name: if_holds
 hold IN (SELECT value FROM json_each(:holds))

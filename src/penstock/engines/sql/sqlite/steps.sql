@@ -75,7 +75,7 @@ UPDATE job SET state = 'succeeded', result = CAST(json_extract(done.value, '$[2]
 -- name: save
 -- Write back everything that can change in a job's life.
 UPDATE job SET revision = revision + 1, state = ?, queue = ?, priority = ?,
-               hold = ?, hold_cause = ?, hold_until = ?, place = ?, seq = ?, run_at = ?,
+               hold = ?, hold_cause = ?, hold_until = ?, line = ?, seq = ?, run_at = ?,
                expires_at = ?, claim = ?, attempt = ?, failures = ?, crashes = ?, rescues = ?, worker = ?,
                started = ?, cancel_reason = ?, claimed_at = ?, finished_at = ?, result = ?, reason = ?,
                progress = ?, note = ?, errors = ?, checkpoint = ?
@@ -92,7 +92,7 @@ SELECT signed_claim, signed_by FROM job WHERE id = ?
 -- urgent priority wanted. Tasks to avoid, jobs that run at most once and those that have expired are
 -- filtered while walking; all are rare. The columns are those that a job in line can have and that its
 -- claim does not write, and the revision that it gives.
-SELECT entry, id, task, payload, queue, priority, enqueued_at, enqueued_by, place, seq, run_at,
+SELECT entry, id, task, payload, queue, priority, enqueued_at, enqueued_by, seq, run_at,
        expires_at, claim, attempt, failures, crashes, rescues, key, unique_key, unique_until, at_most_once,
        name, tags, correlation_id, reason, errors, revision + 1, keep, meta, checkpoint
   FROM job
@@ -100,7 +100,7 @@ SELECT entry, id, task, payload, queue, priority, enqueued_at, enqueued_by, plac
    AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
    AND (:slots > 0 OR NOT at_most_once)
    AND (expires_at IS NULL OR expires_at > :now)
- ORDER BY priority, place, seq LIMIT :want
+ ORDER BY priority, seq LIMIT :want
 
 -- name: head_of_many
 -- The same without the payloads, for a claim that chooses among several queues.
@@ -109,7 +109,7 @@ SELECT entry, priority, at_most_once FROM job
    AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
    AND (:slots > 0 OR NOT at_most_once)
    AND (expires_at IS NULL OR expires_at > :now)
- ORDER BY priority, place, seq LIMIT :want
+ ORDER BY priority, seq LIMIT :want
 
 -- name: is_blocked
 -- Whether a job of an ordered queue was claimed before and waits again. One that has expired runs no
@@ -125,24 +125,18 @@ SELECT 1 FROM job INDEXED BY job_open
 -- among them no order is left to keep.
 SELECT entry, priority, at_most_once FROM job INDEXED BY job_open
  WHERE queue = :queue AND claimed_at IS NOT NULL AND state IN ('scheduled', 'ready')
-   AND state = 'ready' AND priority <= :least_urgent
-   AND (hold IS NULL OR (:is_fair AND hold = 'unplaced'))
+   AND state = 'ready' AND hold IS NULL AND priority <= :least_urgent
    AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
    AND (:slots > 0 OR NOT at_most_once)
    AND (expires_at IS NULL OR expires_at > :now)
- ORDER BY priority, place, seq LIMIT 1
+ ORDER BY priority, seq LIMIT 1
 
--- name: next_in_order
--- The job of an ordered queue that runs next if none is open, and whether this worker could have it:
--- what it cannot have is not passed over.
-SELECT entry, priority, at_most_once,
-       priority <= :least_urgent
-       AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
-       AND (:slots > 0 OR NOT at_most_once)
-  FROM job
+-- name: first_in_order
+-- The job of an ordered queue that runs next if none is open, whether this worker could have it or not.
+SELECT entry, priority, at_most_once FROM job
  WHERE queue = :queue AND state = 'ready' AND hold IS NULL
    AND (expires_at IS NULL OR expires_at > :now)
- ORDER BY priority, place, seq LIMIT 1
+ ORDER BY priority, seq LIMIT 1
 
 -- name: claim
 -- Mark the chosen jobs, all of those that start or all that wait inside their worker.
@@ -152,6 +146,13 @@ UPDATE job SET state = 'running', claim = claim + 1, attempt = attempt + 1, work
 
 -- name: running_in
 SELECT count(*) FROM job WHERE state = 'running' AND queue = ?
+
+-- name: could_have
+-- Whether a worker could have this job, which has not expired.
+SELECT 1 FROM job
+ WHERE entry = :entry AND priority <= :least_urgent
+   AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
+   AND (:slots > 0 OR NOT at_most_once)
 
 -- name: held_by
 SELECT * FROM job WHERE state = 'running' AND worker = ?
@@ -184,62 +185,19 @@ SELECT * FROM job
  ORDER BY expires_at, seq LIMIT ?
 
 -- name: due
-SELECT id, queue, run_at AS at, seq, 'scheduled' AS state FROM job
+SELECT entry, queue, priority, key, run_at AS at, seq FROM job
  WHERE state = 'scheduled' AND run_at <= :now
  ORDER BY run_at, seq LIMIT :limit
 
 -- name: hold_over
-SELECT id, queue, hold_until AS at, seq, 'ready' AS state FROM job
+SELECT entry, queue, priority, key, hold_until AS at, seq FROM job
  WHERE hold_until IS NOT NULL AND hold_until <= :now
  ORDER BY hold_until, seq LIMIT :limit
 
 -- name: promote
-UPDATE job SET state = 'ready', seq = ?, place = 0, hold = ?, hold_cause = ?, revision = revision + 1
- WHERE id = ?
-
--- name: unhold
-UPDATE job SET hold = NULL, hold_cause = NULL, hold_until = NULL, revision = revision + 1 WHERE id = ?
-
--- name: held_for
-SELECT id, task, queue, hold_until FROM job WHERE hold = ?
-
--- name: holds
-SELECT id, task, queue, hold, hold_until FROM job WHERE hold IS NOT NULL
-
--- name: unplaced_queues
-SELECT DISTINCT queue FROM job WHERE hold = 'unplaced'
-
--- name: unplaced
-SELECT id, priority, coalesce(key, '') FROM job WHERE hold = 'unplaced' AND queue = ? ORDER BY seq
-
--- name: place
-UPDATE job SET place = ?, hold = NULL, hold_cause = NULL, hold_until = NULL, revision = revision + 1
- WHERE id = ?
-
--- name: lanes
-SELECT priority, virtual_time FROM lane WHERE queue = ?
-
--- name: spot
-SELECT next_place FROM spot WHERE queue = ? AND priority = ? AND key = ?
-
--- name: set_spot
-INSERT INTO spot (queue, priority, key, next_place) VALUES (?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET next_place = excluded.next_place
-
--- name: advance_lane
--- Virtual time never goes back.
-INSERT INTO lane (queue, priority, virtual_time) VALUES (?, ?, ?)
-ON CONFLICT DO UPDATE SET virtual_time = max(virtual_time, excluded.virtual_time)
-
--- name: level
-UPDATE job SET place = 0
- WHERE queue = ? AND state IN ('scheduled', 'ready', 'running') AND place <> 0
-
--- name: forget_lanes
-DELETE FROM lane WHERE queue = ?
-
--- name: forget_spots
-DELETE FROM spot WHERE queue = ?
+UPDATE job SET state = 'ready', seq = ?, line = ?, hold = NULL, hold_cause = NULL, hold_until = NULL,
+               revision = revision + 1
+ WHERE entry = ?
 
 -- name: old
 SELECT id FROM job WHERE finished_at IS NOT NULL AND finished_at + keep < ?
@@ -255,24 +213,24 @@ DELETE FROM ledger WHERE id IN (SELECT id FROM ledger WHERE until <= ? ORDER BY 
 DELETE FROM unique_key
  WHERE key IN (SELECT key FROM unique_key WHERE held = 0 AND until <= ? LIMIT ?)
 
--- name: prune_spots
-DELETE FROM spot WHERE next_place <= coalesce(
-  (SELECT virtual_time FROM lane WHERE lane.queue = spot.queue AND lane.priority = spot.priority), 0)
-
--- name: loose_keys
--- Keys still held for a job that no longer needs them.
-SELECT k.key, k.owner FROM unique_key k LEFT JOIN job ON job.id = k.owner AND job.unique_key = k.key
- WHERE k.held = 1
-   AND (job.id IS NULL
-        OR job.state IN ('succeeded', 'failed', 'cancelled')
-        OR (job.unique_until = 'start' AND job.state = 'running'))
+-- name: unique_keys
+-- A page of the unique keys in the order of their names, and which of them are still held for a job that
+-- needs them no longer.
+SELECT k.key, k.owner,
+       k.held
+       AND (job.id IS NULL
+            OR job.state IN ('succeeded', 'failed', 'cancelled')
+            OR (job.unique_until = 'start' AND job.state = 'running'))
+  FROM unique_key k LEFT JOIN job ON job.id = k.owner AND job.unique_key = k.key
+ WHERE k.key >= :after AND (:is_first OR k.key > :after)
+ ORDER BY k.key LIMIT :limit
 
 -- name: settings
 SELECT name, settings FROM queue
 
 -- name: set_queue
-INSERT INTO queue (name, settings) VALUES (?, ?)
-ON CONFLICT (name) DO UPDATE SET settings = excluded.settings
+INSERT INTO queue (name, settings, moving) VALUES (?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET settings = excluded.settings, moving = excluded.moving
 
 -- name: worker
 SELECT 1 FROM worker WHERE id = ?
