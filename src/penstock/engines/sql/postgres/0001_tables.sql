@@ -88,8 +88,6 @@ CREATE INDEX live_open      ON penstock.live (queue, priority, seq)
        WHERE claimed_at IS NOT NULL AND state <> 'running';
 -- What runs, by queue for limits, and within that by worker.
 CREATE INDEX live_running   ON penstock.live (queue, worker)       WHERE state = 'running';
-CREATE INDEX live_running_line ON penstock.live (queue, line)
-       WHERE state = 'running' AND line IS NOT NULL AND line <> '';
 -- Every turn of a worker asks for this one, and it is nearly always empty.
 CREATE INDEX live_cancels   ON penstock.live (worker, id)          WHERE cancel_reason IS NOT NULL;
 
@@ -133,7 +131,8 @@ CREATE TABLE penstock.queue (
   per_key  bigint,                                          -- attempts of one key that may run at once
   weights  json    NOT NULL,
   -- Since it was decided, claims have looked at its ready jobs up to this priority and ticket; null: at all.
-  moved_to bigint[],
+  moved_to  bigint[],
+  notes_all boolean NOT NULL DEFAULT false,                 -- these claims look at all its lines
   decided  xid8    NOT NULL DEFAULT pg_current_xact_id()   -- by which transaction; older ones may not know of it
 );
 

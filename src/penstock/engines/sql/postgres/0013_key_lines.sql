@@ -1,6 +1,7 @@
 -- Queues whose keys take turns (core.fairness): which key lines are active, and which job is next.
 --
--- Every function is called by the holder of the queue's lock. A note is visible exactly when the job is that it tells
+-- Every function is called by the holder of the queue's lock, and plans as its caller does: to set that for each call
+-- would cost more than most of them do. A note is visible exactly when the job is that it tells
 -- of; so whatever commits while a claim looks at a line, either the claim sees it or the next claim finds its note.
 
 -- How far a line moves on with each job.
@@ -8,27 +9,16 @@ CREATE FUNCTION penstock.stride(weights_ json, key_ text) RETURNS bigint LANGUAG
   SELECT round(100000 / coalesce((weights_ ->> key_)::double precision, 1))::bigint
 $$;
 
--- How many more jobs of a key may run; null: any number.
-CREATE FUNCTION penstock.key_room(queue_ text, key_ text, per_key_ bigint) RETURNS bigint LANGUAGE plpgsql STABLE
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+-- How many jobs of each key of a queue run; nothing where keys have no limit. It reads all of the queue that runs: an index
+-- of its own would cost every claim and every end more.
+CREATE FUNCTION penstock.running_keys(queue_ text, per_key_ bigint, OUT keys_ text[], OUT jobs_ bigint[])
+LANGUAGE plpgsql STABLE AS $$
 BEGIN
-  IF per_key_ IS NULL OR key_ = '' THEN
-    RETURN NULL;
+  IF per_key_ IS NOT NULL THEN
+    SELECT array_agg(mine.line), array_agg(mine.jobs) INTO keys_, jobs_
+      FROM (SELECT job.line, count(*) AS jobs FROM penstock.live AS job
+             WHERE job.state = 'running' AND job.queue = queue_ AND job.line <> '' GROUP BY job.line) AS mine;
   END IF;
-  RETURN per_key_ - (SELECT count(*) FROM (
-    SELECT FROM penstock.live
-     WHERE state = 'running' AND line IS NOT NULL AND line <> '' AND queue = queue_ AND line = key_
-     LIMIT per_key_) AS job);
-END $$;
-
--- The newest row of a key line: places only grow, so it is at the end of its range.
-CREATE FUNCTION penstock.newest_line(queue_ text, priority_ bigint, key_ text)
-RETURNS TABLE (tid tid, place bigint, from_seq bigint, active boolean) LANGUAGE plpgsql STABLE
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
-BEGIN
-  RETURN QUERY SELECT mine.ctid, mine.place, mine.from_seq, mine.active FROM penstock.key_line AS mine
-     WHERE mine.queue = queue_ AND mine.key = key_ AND mine.priority = priority_
-     ORDER BY mine.queue DESC, mine.key DESC, mine.priority DESC, mine.place DESC LIMIT 1;
 END $$;
 
 -- The priorities that a key has lines of: each is one step back in the index.
@@ -44,21 +34,10 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET j
   SELECT priority FROM mine
 $$;
 
--- The ticket of the first job of a line that has a later one than `after_`.
-CREATE FUNCTION penstock.first_of(queue_ text, priority_ bigint, key_ text, after_ bigint) RETURNS bigint
-LANGUAGE plpgsql STABLE
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
-BEGIN
-  RETURN (SELECT job.seq FROM penstock.line AS job
-           WHERE job.queue = queue_ AND job.priority = priority_ AND job.line = key_ AND job.seq > after_
-           ORDER BY job.seq LIMIT 1);
-END $$;
-
 -- Where a line of this priority enters at the earliest: at the place of the first active line, which is not before
 -- `from_`, else at the greatest place there is.
 CREATE FUNCTION penstock.virtual_time(queue_ text, priority_ bigint, from_ bigint) RETURNS bigint
-LANGUAGE plpgsql STABLE
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN coalesce(
     (SELECT place FROM penstock.key_line
@@ -74,27 +53,36 @@ END $$;
 -- at one virtual time per priority. `seqs_` are tickets of jobs that came, null where none did.
 CREATE FUNCTION penstock.look_at_lines(
   queue_ text, priorities_ bigint[], keys_ text[], seqs_ bigint[], per_key_ bigint, weights_ json,
-  from_priority_ bigint[], from_place_ bigint[]) RETURNS void LANGUAGE plpgsql
-SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+  from_priority_ bigint[], from_place_ bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   tids_   tid[];
   places_ bigint[];
   active_ boolean[];
   firsts_ bigint[];
+  full_   text[] := ARRAY(SELECT mine.key FROM penstock.running_keys(queue_, per_key_) AS runs,
+                                 unnest(runs.keys_, runs.jobs_) AS mine (key, jobs) WHERE mine.jobs >= per_key_);
 BEGIN
+  IF per_key_ <= 0 THEN
+    full_ := ARRAY(SELECT DISTINCT key FROM unnest(keys_) AS given (key) WHERE key <> '');
+  END IF;
   SELECT array_agg(seen.priority), array_agg(seen.key), array_agg(seen.tid), array_agg(seen.place),
          array_agg(seen.active),
-         array_agg(CASE WHEN penstock.key_room(queue_, seen.key, per_key_) <= 0 THEN NULL ELSE seen.first END)
+         array_agg(CASE WHEN seen.key = ANY (full_) THEN NULL ELSE seen.first END)
     INTO priorities_, keys_, tids_, places_, active_, firsts_
     FROM (SELECT mine.priority, mine.key, line.tid, coalesce(line.place, 0) AS place,
                  coalesce(line.active, false) AS active,
-                 penstock.first_of(queue_, mine.priority, mine.key,
-                                   least(coalesce(line.from_seq, 0), mine.seq - 1)) AS first
+                 (SELECT job.seq FROM penstock.line AS job
+                   WHERE job.queue = queue_ AND job.priority = mine.priority AND job.line = mine.key
+                     AND job.seq > least(coalesce(line.from_seq, 0), mine.seq - 1)
+                   ORDER BY job.seq LIMIT 1) AS first
             FROM (SELECT given.priority, given.key, min(given.seq) AS seq
                     FROM unnest(priorities_, keys_, seqs_) AS given (priority, key, seq)
                    GROUP BY given.priority, given.key) AS mine
-            LEFT JOIN LATERAL penstock.newest_line(queue_, mine.priority, mine.key) AS line ON true) AS seen;
+            LEFT JOIN LATERAL (
+             -- Places only grow, so the newest row of a line is at the end of its range.
+             SELECT its.ctid AS tid, its.place, its.from_seq, its.active FROM penstock.key_line AS its
+              WHERE its.queue = queue_ AND its.key = mine.key AND its.priority = mine.priority
+              ORDER BY its.queue DESC, its.key DESC, its.priority DESC, its.place DESC LIMIT 1) AS line ON true) AS seen;
   UPDATE penstock.key_line AS line
      SET active = false
     FROM unnest(tids_, active_, firsts_) AS mine (tid, active, first)
@@ -129,9 +117,7 @@ END $$;
 -- may be more.
 CREATE FUNCTION penstock.read_notes(
   queue_ text, after_ bigint, per_key_ bigint, weights_ json, from_priority_ bigint[], from_place_ bigint[],
-  OUT last_ bigint, OUT is_behind_ boolean) LANGUAGE plpgsql
-SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+  OUT last_ bigint, OUT is_behind_ boolean) LANGUAGE plpgsql AS $$
 DECLARE
   tids_       tid[];
   priorities_ bigint[];
@@ -162,18 +148,16 @@ BEGIN
 END $$;
 
 -- After something was decided about a queue: give its ready jobs their lines, a batch at a time, and have these looked
--- at. Returns whether there is more to do. It is done once more as long as a transaction is open that may not know
+-- at; if keys have another limit, have all lines looked at. Returns whether there is more to do. It is done once more as long as a transaction is open that may not know
 -- of the decision yet, and store a job without its line.
-CREATE FUNCTION penstock.move_jobs(queue_ text, limit_ bigint) RETURNS boolean LANGUAGE plpgsql
-SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+CREATE FUNCTION penstock.move_jobs(queue_ text, limit_ bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
   queue record;
   job   record;
   rows_ bigint := 0;
   last_ bigint[];
 BEGIN
-  SELECT mine.moved_to, mine.decided < pg_snapshot_xmin(pg_current_snapshot()) AS is_known INTO queue
+  SELECT mine.moved_to, mine.notes_all, mine.decided < pg_snapshot_xmin(pg_current_snapshot()) AS is_known INTO queue
     FROM penstock.queue AS mine WHERE mine.name = queue_;
   IF queue.moved_to IS NULL THEN
     RETURN false;
@@ -190,8 +174,10 @@ BEGIN
       UPDATE penstock.live SET line = coalesce(job.key, '')
        WHERE ctid = (SELECT ctid FROM penstock.live WHERE ctid = job.tid FOR UPDATE SKIP LOCKED);
     END IF;
-    INSERT INTO penstock.note (queue, priority, key, seq)
-    VALUES (queue_, job.priority, coalesce(job.line, job.key, ''), job.seq);
+    IF job.line IS NULL OR queue.notes_all THEN
+      INSERT INTO penstock.note (queue, priority, key, seq)
+      VALUES (queue_, job.priority, coalesce(job.line, job.key, ''), job.seq);
+    END IF;
   END LOOP;
   IF rows_ < limit_ THEN
     last_ := CASE WHEN NOT queue.is_known THEN ARRAY[-9223372036854775808, -9223372036854775808] END;
@@ -206,9 +192,7 @@ END $$;
 CREATE FUNCTION penstock.key_heads(
   room_ penstock.room, want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, now_ double precision,
   from_priority_ bigint[], from_place_ bigint[], to_priority_ bigint[])
-RETURNS SETOF penstock.head LANGUAGE plpgsql
-SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+RETURNS SETOF penstock.head LANGUAGE plpgsql AS $$
 DECLARE
   queue_    text := room_.queue;
   per_key_  bigint := room_.per_key;
@@ -227,8 +211,8 @@ DECLARE
 BEGIN
   LOOP
     SELECT count(*), array_agg(line.priority), array_agg(line.key), array_agg(line.place), array_agg(line.turn),
-           array_agg(line.from_seq), array_agg(penstock.key_room(queue_, line.key, per_key_))
-      INTO count_, levels_, keys_, places_, turns_, froms_, rooms_
+           array_agg(line.from_seq)
+      INTO count_, levels_, keys_, places_, turns_, froms_
       FROM (SELECT line.* FROM unnest(from_priority_, from_place_, to_priority_) AS part (priority, place, last)
              CROSS JOIN LATERAL (
               SELECT mine.priority, mine.key, mine.place, mine.turn, mine.from_seq FROM penstock.key_line AS mine
@@ -239,6 +223,14 @@ BEGIN
              LIMIT lines_) AS line;
     IF count_ = 0 THEN
       RETURN;
+    END IF;
+    IF per_key_ IS NOT NULL THEN
+      rooms_ := ARRAY(SELECT CASE WHEN line.key <> '' THEN per_key_ - coalesce(running.jobs, 0) END
+                        FROM unnest(keys_) WITH ORDINALITY AS line (key, number)
+                        LEFT JOIN (SELECT mine.* FROM penstock.running_keys(queue_, per_key_) AS runs,
+                                          unnest(runs.keys_, runs.jobs_) AS mine (key, jobs)) AS running
+                          ON running.key = line.key
+                       ORDER BY line.number);
     END IF;
     looks_ := CASE WHEN count_ = 1 THEN want_ ELSE ceil(want_::numeric / count_) + 2 END;
     LOOP
@@ -281,34 +273,36 @@ BEGIN
 END $$;
 
 -- These jobs of a queue are about to be claimed: their lines move on, and those without another job become idle. A line
--- goes on after the last job taken, but not past one that is left.
-CREATE FUNCTION penstock.move_on(queue_ text, tids_ tid[], weights_ json) RETURNS void LANGUAGE plpgsql
-SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+-- goes on after the last job taken, but not past one that is left; before it becomes idle it is looked at from its
+-- start.
+CREATE FUNCTION penstock.move_on(queue_ text, tids_ tid[], weights_ json) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   UPDATE penstock.key_line AS line
      SET place = mine.place, active = mine.next IS NOT NULL,
          from_seq = least(mine.last, coalesce(mine.next - 1, mine.last))
     FROM (SELECT newest.tid, newest.place + taken.jobs * penstock.stride(weights_, taken.key) AS place, taken.last,
-                 coalesce(penstock.first_left(queue_, taken.priority, taken.key, newest.from_seq, tids_),
-                          penstock.first_left(queue_, taken.priority, taken.key, 0, tids_)) AS next
+                 coalesce(
+                   (SELECT job.seq FROM penstock.line AS job
+                     WHERE job.queue = queue_ AND job.priority = taken.priority AND job.line = taken.key
+                       AND job.seq > newest.from_seq AND job.seq < taken.last AND job.tid <> ALL (tids_)
+                     ORDER BY job.seq LIMIT 1),
+                   (SELECT job.seq FROM penstock.line AS job
+                     WHERE job.queue = queue_ AND job.priority = taken.priority AND job.line = taken.key
+                       AND job.seq > taken.last
+                     ORDER BY job.seq LIMIT 1),
+                   (SELECT job.seq FROM penstock.line AS job
+                     WHERE job.queue = queue_ AND job.priority = taken.priority AND job.line = taken.key
+                       AND job.seq <= newest.from_seq AND job.tid <> ALL (tids_)
+                     ORDER BY job.seq LIMIT 1)) AS next
             FROM (SELECT job.priority, job.line AS key, count(*) AS jobs, max(job.seq) AS last
                     FROM unnest(tids_) AS mine (tid) JOIN penstock.live AS job ON job.ctid = mine.tid
                    WHERE job.queue = queue_
                    GROUP BY job.priority, job.line) AS taken
-           CROSS JOIN LATERAL penstock.newest_line(queue_, taken.priority, taken.key) AS newest) AS mine
+           CROSS JOIN LATERAL (
+            SELECT its.ctid AS tid, its.place, its.from_seq FROM penstock.key_line AS its
+             WHERE its.queue = queue_ AND its.key = taken.key AND its.priority = taken.priority
+             ORDER BY its.queue DESC, its.key DESC, its.priority DESC, its.place DESC LIMIT 1) AS newest) AS mine
    WHERE line.ctid = mine.tid;
-END $$;
-
--- The ticket of the first job of a line that is not among those being taken.
-CREATE FUNCTION penstock.first_left(queue_ text, priority_ bigint, key_ text, after_ bigint, tids_ tid[])
-RETURNS bigint LANGUAGE plpgsql STABLE
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
-BEGIN
-  RETURN (SELECT job.seq FROM penstock.line AS job
-           WHERE job.queue = queue_ AND job.priority = priority_ AND job.line = key_ AND job.seq > after_
-             AND job.tid <> ALL (tids_)
-           ORDER BY job.seq LIMIT 1);
 END $$;
 
 -- After a claim in queues that limit their keys: the other lines of the keys that were taken from may have no room now.
@@ -351,8 +345,11 @@ BEGIN
     INSERT INTO penstock.note (queue, priority, key, seq)
     SELECT queue_, priority_, key_, 0 FROM penstock.queue AS queue
      WHERE queue.name = queue_ AND queue.keyed AND queue.moved_to IS NULL
-       AND coalesce(penstock.key_room(queue_, key_, queue.per_key), 1) > 0
-       AND NOT EXISTS (SELECT FROM penstock.newest_line(queue_, priority_, key_) AS newest WHERE newest.active)
+       AND (queue.per_key IS NULL OR key_ = '' OR queue.per_key > (
+              SELECT count(*) FROM penstock.live AS job
+               WHERE job.state = 'running' AND job.queue = queue_ AND job.line = key_))
+       AND NOT EXISTS (SELECT FROM penstock.key_line AS mine
+                        WHERE mine.queue = queue_ AND mine.key = key_ AND mine.priority = priority_ AND mine.active)
        AND NOT EXISTS (SELECT FROM penstock.note AS note
                         WHERE note.queue = queue_ AND note.key = key_
                           AND (note.priority IS NULL OR note.priority = priority_));
@@ -374,7 +371,8 @@ BEGIN
   LOOP
     EXIT WHEN limit_ <= 0;
     IF penstock.try_queue(mine.queue)
-       AND penstock.first_of(mine.queue, mine.priority, mine.key, 0) IS NULL
+       AND NOT EXISTS (SELECT FROM penstock.line AS job
+                        WHERE job.queue = mine.queue AND job.priority = mine.priority AND job.line = mine.key)
        AND EXISTS (SELECT FROM penstock.key_line AS other
                     WHERE other.queue = mine.queue AND other.priority = mine.priority AND other.ctid <> mine.tid
                       AND other.place >= mine.place AND (other.active OR other.place > mine.place))

@@ -113,12 +113,16 @@ SELECT pg_advisory_xact_lock(hashtext('penstock.queue'), hashtext(%s::text))
 
 -- name: set_queue
 -- Only the decision is written: later claims give ready jobs their lines, where keys take turns.
-INSERT INTO penstock.queue (name, settings, paused, most, ordered, keyed, per_key, weights, moved_to)
+INSERT INTO penstock.queue AS queue (name, settings, paused, most, ordered, keyed, per_key, weights, moved_to)
 VALUES (%s::text, %s::text, %s, %s::bigint, %s, %s, %s::bigint, %s::json,
         ARRAY[-9223372036854775808, -9223372036854775808])
 ON CONFLICT (name) DO UPDATE SET settings = excluded.settings, paused = excluded.paused,
    most = excluded.most, ordered = excluded.ordered, keyed = excluded.keyed, per_key = excluded.per_key,
-   weights = excluded.weights, moved_to = excluded.moved_to, decided = pg_current_xact_id()
+   weights = excluded.weights,
+   moved_to = CASE WHEN (queue.keyed, queue.per_key) IS DISTINCT FROM (excluded.keyed, excluded.per_key)
+                   THEN excluded.moved_to ELSE queue.moved_to END,
+   notes_all = queue.keyed AND (queue.notes_all OR queue.per_key IS DISTINCT FROM excluded.per_key),
+   decided = pg_current_xact_id()
 
 -- name: promote
 SELECT penstock.expire(%(now)s::double precision, %(limit)s::bigint),
