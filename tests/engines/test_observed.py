@@ -730,7 +730,7 @@ async def test_no_event_is_built_that_nobody_wants(clock):
 
     await claim(engine, "a", "b", "c")
     await engine.exchange(settling(OutcomeKind.SUCCEEDED))
-    await engine.exchange(settling(OutcomeKind.SUCCEEDED, attempt=9))
+    await engine.exchange(settling(OutcomeKind.SUCCEEDED, claim=9))
     await changes.cancel(engine, ["b"], "enough")
     await changes.rescue(engine, [Sighting("w", 0)], 10)
     await changes.retry(engine, ["b"])
