@@ -64,24 +64,24 @@ def test_comparing_finds_what_only_one_side_knows():
     inflight = Inflight()
     both, gone, ended = take(inflight, "both"), take(inflight, "gone"), take(inflight, "ended")
     inflight.settle(ended, ended.outcome(OutcomeKind.SUCCEEDED))
-    again = make_job("both", attempt=2)
+    again = make_job("both", claim=2)
 
     difference = inflight.compare([both.job, ended.job, make_job("new"), again])
 
     assert [job.id for job in difference.unknown] == ["new", "both"]
-    assert difference.unknown[1].attempt == 2
+    assert difference.unknown[1].claim == 2
     assert difference.gone == [gone]
 
 
 def test_only_what_started_after_its_claim_is_reported_as_begun_and_once():
     inflight = Inflight()
     take(inflight, "at-once", started=True).started_at = 1.0
-    later = take(inflight, "later", started=False)
+    later = take(inflight, "later", claim=3, started=False)
     take(inflight, "waits", started=False)
     assert inflight.begun() == ()
 
     later.started_at = 2.0
-    assert inflight.begun() == (("later", 1),)
+    assert inflight.begun() == (("later", 3),)
     inflight.reported(inflight.begun())
     assert inflight.begun() == ()
 
