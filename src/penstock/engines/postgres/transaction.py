@@ -210,8 +210,8 @@ class Transactions:
         wakes: str | Callable[[Result], str] = "",
         repeated: tuple[type[psycopg.Error], ...] = REPEATED,
     ) -> Result:
-        """Try until nothing is in the way; all that is repeated was rolled back. Each of its jobs may
-        miss a day of its own: to make one is no try in vain.
+        """Try until nothing is in the way; all that is repeated was rolled back. Each job may miss
+        a day of its own: to make one is no try in vain.
         """
         tries = 0
         made: set[float] = set()
