@@ -11,7 +11,7 @@ from conformance.steps import ask, draft, everything, outcome
 from penstock.core.job import Draft, Hold, Job, Outcome, OutcomeKind, State
 from penstock.engines import changes, reads
 from penstock.engines.engine import Engine
-from penstock.engines.records import Filter, QueueSettings, Sighting, WorkerInfo
+from penstock.engines.records import Filter, QueueSettings, Report, Sighting, WorkerInfo
 from penstock.testing.clock import FakeClock
 
 QUEUES = ("a", "b")
@@ -75,6 +75,7 @@ class Story:
         worker = self.dice.choice(self.workers)
         held = await self.engine.held(worker)
         begun = tuple((job.id, job.claim) for job in held if self.dice.random() < 0.5)
+        reports = tuple(self._report(job) for job in held if self.dice.random() < 0.3)
         outcomes = tuple(self._ending(job) for job in held if self.dice.random() < 0.6)
         want = self.dice.randint(0, 3)
         slots = self.dice.randint(0, want)
@@ -85,6 +86,7 @@ class Story:
             slots=slots,
             outcomes=outcomes,
             begun=begun,
+            reports=reports,
             least_urgent=self.dice.choice([None, None, 0]),
         )
         answer = await self.engine.exchange(turn)
@@ -98,7 +100,19 @@ class Story:
         delay = self.dice.choice([0, 20])
         if kind is not OutcomeKind.RELEASED:
             hold = None
-        return outcome(job, kind, hold=hold, hold_cause=hold and job.task, delay=delay)
+        has_begun = kind is not OutcomeKind.RELEASED or self.dice.random() < 0.5
+        cause = hold and job.task
+        return outcome(job, kind, hold=hold, hold_cause=cause, delay=delay, has_begun=has_begun)
+
+    def _report(self, job: Job) -> Report:
+        pick = self.dice.choice
+        return Report(
+            job=job.id,
+            claim=job.claim,
+            fraction=pick([None, 0.5]),
+            note=pick([None, "half"]),
+            checkpoint=pick([None, b'{"page":3}']),
+        )
 
     async def promote(self) -> object:
         self.clock.advance(self.dice.choice([1, 25, 100]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from conformance.steps import bury, claim, claim_one, put, running, settle, stored
+from penstock.core.job import State
+from penstock.core.lifecycle import RESCUE_LIMIT
 from penstock.engines import changes
 from penstock.engines.records import Ask
 
@@ -31,6 +33,32 @@ async def test_a_job_rescued_before_its_start_had_no_attempt(engine):
     await bury(engine, job.worker)
     after = await stored(engine, job.id)
     assert (after.claim, after.attempt, after.crashes) == (1, 0, 0)
+
+
+async def test_nor_is_one_that_was_to_be_cancelled_meanwhile(engine):
+    given_back = await running(engine)
+    await put(engine)
+    (lost,) = await claim(engine, want=1, slots=0)
+    await changes.cancel(engine, [given_back.id, lost.id], "enough")
+    await settle(engine, given_back, "released", has_begun=False)
+    await bury(engine, lost.worker)
+    for job in (given_back, lost):
+        after = await stored(engine, job.id)
+        assert (after.state, after.claim, after.attempt) == (State.CANCELLED, 1, 0)
+
+
+async def test_a_job_that_is_given_up_before_its_start_had_no_attempt_more(engine):
+    """One of its workers died of it, perhaps; all the others only had it."""
+    job = await running(engine)
+    await bury(engine, job.worker)
+    while True:
+        (job,) = await claim(engine, job.queue, slots=0)
+        await bury(engine, job.worker)
+        after = await stored(engine, job.id)
+        assert (after.claim, after.attempt, after.crashes) == (after.rescues, 1, 1)
+        if after.state.is_final:
+            break
+    assert after.reason == f"{RESCUE_LIMIT} workers died while they had it"
 
 
 async def test_a_job_rescued_after_its_start_had_one(engine):

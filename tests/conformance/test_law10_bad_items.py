@@ -10,6 +10,7 @@ from conformance.steps import (
     draft,
     enqueue_jobs,
     everything,
+    finished,
     joined,
     outcome,
     put,
@@ -164,11 +165,27 @@ async def test_nothing_to_store_is_no_error(engine):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")], ids=str)
-@pytest.mark.parametrize("field", ["delay", "run_at", "expires_in", "remember", "unique_for"])
+@pytest.mark.parametrize(
+    "field", ["delay", "run_at", "expires_in", "remember", "unique_for", "keep"]
+)
 async def test_a_time_that_never_comes_is_refused(engine, field, value):
     with pytest.raises(ItemRefused, match="finite"):
         await engine.enqueue([draft("a"), draft("b", unique="k", **{field: value})])
     assert await everything(engine) == ()
+
+
+@pytest.mark.parametrize("keep", [-1.0, 1.1e10, 1e300])
+async def test_a_job_that_could_not_be_kept_so_long_is_refused(engine, keep):
+    """Before it runs: it could never end."""
+    with pytest.raises(ItemRefused, match="kept for"):
+        await engine.enqueue([draft("a"), draft("b", keep=keep)])
+    assert await everything(engine) == ()
+
+
+@pytest.mark.parametrize("keep", [0.0, 1.0, 1e10])
+async def test_a_job_that_is_kept_for_a_short_or_a_long_time_ends_as_any_other(engine, keep):
+    job = await finished(engine, "succeeded", keep=keep)
+    assert (job.state, job.keep) == (State.SUCCEEDED, keep)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)

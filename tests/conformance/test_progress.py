@@ -10,6 +10,9 @@ from penstock.core.job import Verdict
 from penstock.engines.records import Ask, Report
 from penstock.errors import LeaseLost
 
+NOBODYS = ["nothing", "", "a\0b"]
+"""Ids that no job has, or can have."""
+
 
 def report(job, fraction=0.5, note="halfway", **more):
     return Report(**{"job": job.id, "claim": job.claim, "fraction": fraction, "note": note, **more})
@@ -26,19 +29,24 @@ async def test_a_report_is_stored(engine):
         assert await stored(engine, job.id) == replace(job, progress=0.5, note="halfway")
 
 
-async def test_the_last_report_counts(engine):
+@pytest.mark.parametrize("kind", ["", "succeeded", "failed"])
+async def test_the_last_report_counts(engine, kind):
+    """Also of several in one exchange; what an earlier one saved stays."""
     job = await running(engine)
     await tell(engine, job.worker, report(job, 0.1, "a"))
-    await tell(engine, job.worker, report(job, 0.9, "b"))
+    more = report(job, 0.5, "b", checkpoint=b"1"), report(job, 0.9, "c")
+    outcomes = (outcome(job, kind),) if kind else ()
+    assert job.worker is not None
+    await engine.exchange(Ask(worker=job.worker, reports=more, outcomes=outcomes))
     after = await stored(engine, job.id)
-    assert (after.progress, after.note) == (0.9, "b")
+    assert (after.progress, after.note, after.checkpoint) == (0.9, "c", b"1")
 
 
 async def test_reports_from_outside_the_fence_change_nothing(engine):
     mine, other = await running(engine), await running(engine)
     waiting = await stored(engine, await put(engine))
     outside = [report(other), report(mine, claim=0), report(mine, claim=2), report(waiting)]
-    await tell(engine, mine.worker, *outside, Report(job="nothing", claim=1))
+    await tell(engine, mine.worker, *outside, *(Report(job=id, claim=1) for id in NOBODYS))
     for job in (mine, other, waiting):
         assert await stored(engine, job.id) == job
 

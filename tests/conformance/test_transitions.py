@@ -79,20 +79,21 @@ def check_change(verb, old, new):
 def check_sense(job):
     """What is always true of a job."""
     assert (job.finished_at is not None) == job.state.is_final
+    assert 0 <= job.attempt <= job.claim
     assert job.hold is None or job.state is State.READY
     assert (job.hold_cause is None and job.hold_until is None) or job.hold is not None
     assert job.cancel_reason is None or job.state is State.RUNNING
     assert not job.started or not job.state.is_waiting
     if job.state is State.RUNNING:
         assert job.worker is not None
-        assert job.claim >= 1
+        assert job.attempt >= 1
     if job.state is State.SCHEDULED:
         assert job.run_at is not None
 
 
 async def test_the_story_reaches_every_state(engine, store):
     """A guard for the test above: a story that never leaves the start proves nothing."""
-    story = Story(engine, store.clock, 1)
+    story = Story(engine, store.clock, 3)
     seen = set()
     for _ in range(150):
         await story.chapter()

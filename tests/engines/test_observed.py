@@ -651,6 +651,22 @@ async def test_a_rescued_job_is_told_with_the_worker_that_died(engine, bus, cloc
     ]
 
 
+async def test_a_job_that_was_rescued_before_its_start_is_told_without_an_older_failure(
+    engine, bus
+):
+    await claim(engine, "a")
+    error = ErrorRecord(attempt=1, at=0.0, kind="ValueError", message="no", worker="w")
+    await engine.exchange(settling(OutcomeKind.RETRY, error=error))
+    await engine.exchange(Ask(worker="w", queues=("default",), want=1))
+    bus.take()
+
+    await changes.rescue(engine, [Sighting("w", 0)], 10)
+
+    (event,) = bus.take()
+    assert isinstance(event, Rescued)
+    assert (event.attempt, event.worker, event.crashes) == (1, None, 0)
+
+
 async def test_a_job_that_a_rescue_ends_is_told_as_failed_too(engine, bus):
     await claim(engine, "a", at_most_once=True)
     bus.take()

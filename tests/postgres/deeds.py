@@ -190,6 +190,8 @@ class SettleSlowly(Settle):
 
 
 class Progress(Deed):
+    sql = "penstock.exchange"
+
     async def prepare(self, engine: Engine, clock: FakeClock) -> None:
         self.job = await running(engine)
 
@@ -284,7 +286,7 @@ class Rescue(Deed):
 
 class Prune(Deed):
     async def prepare(self, engine: Engine, clock: FakeClock) -> None:
-        await finished(engine, "succeeded")
+        await finished(engine, "succeeded", keep=50.0)
         await put(engine, "young")
         clock.advance(100.0)
 

@@ -81,7 +81,7 @@ async def test_while_a_transaction_is_open_every_other_verb_works(app, engine, c
     await engine.set_queue("one", QueueSettings(max_running=1, ordered=True))
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as past:
         # What is to be pruned, and is taken into use again just now.
-        await past.execute("INSERT INTO penstock.ledger VALUES ('mine-0', 1)")
+        await past.execute("INSERT INTO penstock.ledger VALUES ('mine-0', 1, 'work')")
         await past.execute("INSERT INTO penstock.unique_key VALUES ('mine-0', 'old', 1, false)")
     mine: dict[str, Any] = {"connection": connection}
     for number, queue in enumerate(["default", "fair", "one"]):
@@ -90,7 +90,8 @@ async def test_while_a_transaction_is_open_every_other_verb_works(app, engine, c
         await app.aenqueue("work", queue=queue, delay="1h", expires_in="2h", **mine)
 
     for queue in ("default", "fair", "one"):
-        await put(engine, queue=queue, key="ada", unique=f"other-{queue}", remember=60.0)
+        unique = f"other-{queue}"
+        await put(engine, queue=queue, key="ada", unique=unique, remember=60.0, keep=0.0)
         await app.aenqueue("work", queue=queue, key="ada", id=f"other-{queue}")
     done = await claim_one(engine, "default")
     again = await claim_one(engine, "fair")
@@ -104,7 +105,7 @@ async def test_while_a_transaction_is_open_every_other_verb_works(app, engine, c
     await engine.promote(100)
     await changes.rescue(engine, [], 100)
     await engine.mend()
-    await engine.prune(100)
+    assert (await engine.prune(100)).jobs == 2
     await engine.set_queue("fair", QueueSettings(paused=True, fair=True))
     assert {job.task for job in (await app.afind()).jobs} == {"work"}
 

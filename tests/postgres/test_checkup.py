@@ -13,6 +13,7 @@ import pytest
 from conformance.steps import enqueue_jobs
 from penstock.clock import SystemClock
 from penstock.core.finding import Finding, Level
+from penstock.core.job import KEEP
 from penstock.doctor import Expected, examine
 from penstock.engines.postgres import checkup, schema, table_checks
 from penstock.engines.postgres.engine import PostgresEngine
@@ -412,7 +413,10 @@ async def test_a_standby_that_holds_vacuum_back(
 
 def test_what_the_migrations_make_is_known() -> None:
     indexes, keyed = table_checks.expected("shop")
-    assert indexes["ledger_until"] == "CREATE INDEX ledger_until ON shop.ledger (until)"
+    assert indexes["history_entry"] == "CREATE INDEX history_entry ON shop.history (entry)"
+    assert indexes["ledger_until"] == (
+        "CREATE INDEX ledger_until ON shop.ledger USING brin (until) WITH (pages_per_range = 16)"
+    )
     assert {"live_claim", "live_due", "live_open", "history_id"} <= indexes.keys()
     assert {"live", "ledger", "queue", "worker"} <= keyed
 
@@ -450,8 +454,9 @@ async def test_an_index_that_was_not_built_to_its_end(store: Store) -> None:
 
 
 async def test_days_that_nobody_has_made(store: Store) -> None:
+    """What ends today and tomorrow has tables, by the days on which it may be forgotten."""
     for (name,) in store.run(
-        f"SELECT name FROM penstock.days() WHERE begins_at > penstock.now() + {DAY}"
+        f"SELECT name FROM penstock.days() WHERE begins_at > penstock.now() + {KEEP + DAY}"
     ):
         store.run(f"DROP TABLE penstock.{name}")
     ((level, text, step),) = await store.told("days")

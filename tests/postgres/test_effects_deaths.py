@@ -117,7 +117,7 @@ def payer(place: Place, request: pytest.FixtureRequest) -> Payer:
 async def test_a_worker_that_has_lost_its_job_leaves_nothing(place: Place, payer: Payer) -> None:
     job = await place.claim()
     effect = await payer.begin(job)
-    place.db.execute("UPDATE penstock.live SET attempt = attempt + 1")
+    place.db.execute("UPDATE penstock.live SET claim = claim + 1")
 
     assert await payer.settle(effect) is False
 

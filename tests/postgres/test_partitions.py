@@ -11,25 +11,36 @@ from typing import Any
 import psycopg
 import pytest
 
-from conformance.steps import bury, finished, put, running, settle, soon, stored
-from penstock.core.job import Job, State
+from conformance.steps import (
+    bury,
+    claim,
+    draft,
+    finished,
+    outcome,
+    put,
+    running,
+    send,
+    settle,
+    soon,
+    stored,
+)
+from penstock.core.job import KEEP, Job, State, Verdict
 from penstock.engines import changes
 from penstock.engines.postgres import history
 from penstock.engines.postgres.connection import Values
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.postgres.history import BIG, Day, sort_out, to_days
 from penstock.engines.postgres.rows import Row
-from penstock.engines.postgres.transaction import Transaction
+from penstock.engines.postgres.transaction import TRIES, Transaction
 from penstock.engines.records import Control, Pruned
 from penstock.testing.clock import FakeClock
 
 DAY = 86_400.0
-WEEK = 7 * DAY
 
 ENDED = """
-INSERT INTO penstock.history (entry, seq, priority, enqueued_at, finished_at, id, task, queue,
-                              state, payload)
-SELECT n, n, 5, %(at)s, %(at)s, 'ended-' || n, 'work', 'default', 'succeeded', ''
+INSERT INTO penstock.history (entry, seq, priority, enqueued_at, finished_at, keep, id, task,
+                              queue, state, payload)
+SELECT n, n, 5, %(at)s, %(at)s, %(keep)s, 'ended-' || n, 'work', 'default', 'succeeded', ''
   FROM generate_series(1, %(many)s) AS n
 """
 
@@ -45,19 +56,22 @@ class Admin:
         cursor = self.connection.execute(sql.encode(), named or values or None)
         return cursor.fetchall() if cursor.description else []
 
-    def end_many(self, at: float, many: int = 3000) -> None:
+    def end_many(self, at: float, many: int = 3000, keep: float = KEEP) -> None:
         """Let many jobs have ended at an instant."""
-        self.run("SELECT penstock.make_day(%s)", at)
-        self.run(ENDED, at=at, many=many)
+        self.run("SELECT penstock.make_day(%s)", at + keep)
+        self.run(ENDED, at=at, many=many, keep=keep)
 
     def days(self) -> dict[str, str]:
         """Each day's table and its place."""
         return dict(self.run("SELECT name, place FROM penstock.days()"))
 
-    def day(self, at: float) -> str:
-        """The table of the day of an instant."""
+    def day(self, at: float, keep: float = KEEP) -> str:
+        """The table of jobs that end at an instant and are kept for so long."""
+        forget_at = at + keep
         ((name,),) = self.run(
-            "SELECT name FROM penstock.days() WHERE begins_at <= %s AND ends_at > %s", at, at
+            "SELECT name FROM penstock.days() WHERE begins_at <= %s AND ends_at > %s",
+            forget_at,
+            forget_at,
         )
         return str(name)
 
@@ -111,13 +125,14 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_new_store_has_the_days_of_a_week(admin: Admin) -> None:
+    """Those on which jobs that end within a week may be forgotten."""
     async with opened(admin.url, None):
         found = admin.run("SELECT begins_at, ends_at FROM penstock.days()")
         ((now,),) = admin.run("SELECT penstock.now()")
     first = found[0][0]
     assert found == [(first + n * DAY, first + (n + 1) * DAY) for n in range(9)]
     # It may be midnight.
-    assert first + DAY <= now < first + 3 * DAY
+    assert first + DAY <= now + KEEP < first + 3 * DAY
 
 
 async def test_pruning_makes_days_ahead(
@@ -208,6 +223,19 @@ async def test_many_who_miss_the_same_day_all_get_it(admin: Admin, clock: FakeCl
         assert {(await stored(one, job.id)).state for _, job in jobs} == {State.SUCCEEDED}
 
 
+async def test_jobs_that_are_kept_for_all_kinds_of_times_end_at_once(
+    engine: PostgresEngine, admin: Admin, clock: FakeClock
+) -> None:
+    """Though each of them misses a day of its own, and they are more than a step has tries."""
+    drafts = [draft(keep=(100 + number) * DAY) for number in range(2 * TRIES)]
+    await engine.enqueue(drafts)
+    jobs = await claim(engine, want=len(drafts))
+    reply = await send(engine, jobs[0].worker, *(outcome(job, "succeeded") for job in jobs))
+    assert set(reply.verdicts) == {Verdict.DONE}
+    tables = {admin.day(clock.now(), job.keep) for job in jobs}
+    assert len(tables) == len(jobs)
+
+
 async def test_a_job_that_cannot_run_is_put_aside_on_a_day_that_nobody_made(
     engine: PostgresEngine, admin: Admin
 ) -> None:
@@ -268,8 +296,8 @@ async def test_a_store_in_another_schema_keeps_its_own_days(
     other = PostgresEngine(admin.url, clock, schema="other_jobs", follows_clock=True)
     await other.open()
     try:
-        admin.run("SELECT other_jobs.make_day(%s)", at)
-        admin.run(ENDED.replace("penstock.", "other_jobs."), at=at, many=2000)
+        admin.run("SELECT other_jobs.make_day(%s)", at + KEEP)
+        admin.run(ENDED.replace("penstock.", "other_jobs."), at=at, many=2000, keep=KEEP)
         assert (await other.prune(10)).jobs == 2000
     finally:
         await other.close()
@@ -294,7 +322,7 @@ async def test_a_day_with_many_jobs_waits_until_all_of_it_is_old(
 ) -> None:
     begins_at = math.floor(clock.now() / DAY) * DAY
     admin.end_many(begins_at + 1)
-    clock.advance_to(begins_at + WEEK + 60)
+    clock.advance_to(begins_at + KEEP + 60)
     assert (await engine.prune(10)).jobs == 0
     clock.advance(DAY)
     assert (await engine.prune(10)).jobs == 3000
@@ -306,7 +334,7 @@ async def test_a_day_with_few_jobs_does_not_wait(
     begins_at = math.floor(clock.now() / DAY) * DAY
     admin.end_many(begins_at + 1, many=30)
     admin.end_many(begins_at + 3600, many=3)
-    clock.advance_to(begins_at + WEEK + 60)
+    clock.advance_to(begins_at + KEEP + 60)
     assert [(await engine.prune(20)).jobs for _ in range(3)] == [20, 10, 0]
     ((left,),) = admin.run("SELECT count(*) FROM penstock.history")
     assert left == 3
@@ -326,9 +354,10 @@ async def test_a_day_without_jobs_is_dropped_when_it_is_old(
 async def test_nothing_goes_where_nothing_may(
     engine: PostgresEngine, admin: Admin, clock: FakeClock
 ) -> None:
+    admin.end_many(clock.now() - 9 * DAY, keep=30 * DAY)
+    assert await engine.prune(10) == Pruned()
     admin.end_many(clock.now() - 9 * DAY)
     assert await engine.prune(0) == Pruned()
-    assert await engine.prune(10) == Pruned()
 
 
 # --- others at the same time --------------------------------------------------------------------
@@ -432,7 +461,7 @@ async def test_a_clock_that_was_set_back_into_a_day_that_leaves_gets_a_new_one(
 async def test_a_day_that_another_leader_brings_to_its_end_meanwhile_is_made_anew(
     engine: PostgresEngine, admin: Admin, clock: FakeClock
 ) -> None:
-    admin.run("SELECT penstock.make_day(%s)", clock.now() - 10 * DAY)
+    admin.run("SELECT penstock.make_day(%s)", clock.now() - 10 * DAY + KEEP)
     admin.end_many(clock.now() - 9 * DAY)
     name = admin.day(clock.now() - 9 * DAY)
     await interrupt(admin, name)

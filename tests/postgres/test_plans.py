@@ -19,11 +19,12 @@ import pytest
 
 from conformance.steps import ask, bury, claim, draft, joined, outcome, put, send
 from conformance.waiting import gives_in
+from penstock.core.job import KEEP
 from penstock.engines import changes
 from penstock.engines.postgres import history
 from penstock.engines.postgres.connection import Connection
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.records import QueueSettings
+from penstock.engines.records import QueueSettings, Report
 from penstock.testing.clock import FakeClock
 from servers.postgres import quick
 
@@ -88,7 +89,9 @@ SELECT %s::regclass, staattnum, stainherit, stanullfrac, stawidth, stadistinct, 
 
 
 class Crowded:
-    """A store with so many jobs that wait, and as many that ended on one day."""
+    """A store with so many jobs that wait, and as many that ended on one day, a week ago: today
+    they may be forgotten, one after the other.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -123,13 +126,13 @@ class Crowded:
             self.run(BACKLOG, now=NOW, many=self.size)
         for _, definition in indexes:
             self.run(definition)
-        first = NOW // DAY * DAY - 9 * DAY
+        first = NOW // DAY * DAY
         self.run(
             "CREATE TABLE penstock.history_crowd"
             " (LIKE penstock.history INCLUDING DEFAULTS INCLUDING CONSTRAINTS)"
         )
         self.run("ALTER TABLE penstock.history_crowd SET (autovacuum_enabled = off)")
-        self.run(ENDED, **{"from": first}, many=self.size)
+        self.run(ENDED, **{"from": first - KEEP}, many=self.size)
         self.run(
             "ALTER TABLE penstock.history ATTACH PARTITION penstock.history_crowd"
             f" FOR VALUES FROM ({first!r}) TO ({first + DAY!r})"
@@ -375,6 +378,16 @@ async def settle_failed(engine: Watched) -> None:
     await send(engine, jobs[0].worker, *map(outcome, jobs, kinds))
 
 
+async def report(engine: Watched) -> None:
+    """Alone, and beside an outcome that takes several statements."""
+    jobs = await taken(engine)
+    reports = tuple(Report(job=job.id, claim=job.claim, fraction=0.5) for job in jobs)
+    forgetting(engine)
+    await send(engine, jobs[0].worker, reports=reports)
+    await send(engine, jobs[0].worker, outcome(jobs[0], "retry"), reports=reports)
+    assert [job.progress for job in await engine.held(jobs[0].worker)] == [0.5] * 4
+
+
 async def enqueue(engine: Watched) -> None:
     """Plain ones, one with an id and a key, and both again."""
     forgetting(engine)
@@ -459,7 +472,7 @@ VERBS: dict[str, Callable[[Watched], Awaitable[None]]] = {
     for verb in (
         *(claim_1, claim_3, claim_20, claim_limited, claim_ordered, settle, settle_moved),
         *(settle_failed, enqueue, promote, expire, rescue, prune, look, look_ordered, cancel),
-        *(held, place),
+        *(held, place, report),
     )
 }
 
@@ -548,6 +561,7 @@ async def test_a_plan_that_is_made_over_hardly_any_jobs_does_not_read_all_of_the
         ("live_open", "claim_ordered"),
         ("live_id", "settle_moved"),
         ("live_id", "settle_failed"),
+        ("live_id", "report"),
         ("live_due", "promote"),
         ("live_unhold", "promote"),
         ("live_expiry", "expire"),
@@ -559,7 +573,7 @@ async def test_a_plan_that_is_made_over_hardly_any_jobs_does_not_read_all_of_the
         ("live_unhold_in", "look"),
         ("live_held", "place"),
         ("history_id", "enqueue"),
-        ("history_finished", "prune"),
+        ("history_forget", "prune"),
     ],
 )
 async def test_a_verb_that_has_lost_its_index_is_found_out(

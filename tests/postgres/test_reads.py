@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from conformance.steps import put
-from penstock.core.job import State
+from penstock.core.job import KEEP, State
 from penstock.engines import reads as shared
 from penstock.engines.postgres import reads
 from penstock.engines.postgres.engine import PostgresEngine
@@ -62,8 +62,8 @@ class Peek:
         run(self._url, sql, **values)
 
     def end_many(self, at: float, first: int) -> None:
-        """Let many jobs have ended at an instant."""
-        self.run("SELECT penstock.make_day(%(at)s)", at=at)
+        """Let many jobs have ended at an instant, which are kept for as long as usual."""
+        self.run("SELECT penstock.make_day(%(at)s)", at=at + KEEP)
         self.run(ENDED, at=at, first=first, many=MANY)
 
     async def rows(

@@ -27,7 +27,7 @@ from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import QueueSettings
 from penstock.errors import EngineBusy
 from penstock.testing.clock import FakeClock
-from postgres.puts import PUT, columns
+from postgres.puts import PUT, columns, refused
 from servers.emptied import emptied
 
 LEAST = -(1 << 63)
@@ -131,7 +131,7 @@ async def test_an_id_sent_twice_at_once_leaves_the_key_with_its_job(
         pid = second.info.backend_pid
         await until("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid = %s", pid)
         await connection.commit()
-        assert await (await sent).fetchall() == [(1, mine.id, "id")]
+        assert refused(await (await sent).fetchall()) == [(1, mine.id, "id")]
         await second.commit()
     (other,) = await engine.enqueue([draft(unique="k")])
     assert (other.id, other.because) == (mine.id, "unique")
@@ -149,7 +149,7 @@ async def test_who_takes_a_key_that_is_free_again_keeps_nobody_from_ending(
     taking = draft(unique="k")
     await connection.execute(f"SET penstock_clock.now = '{await reads.now(engine)!r}'")
     cursor = await connection.execute(PUT, columns(taking))
-    assert await cursor.fetchall() == []
+    assert refused(await cursor.fetchall()) == []
     told = await send(engine, worker, outcome(job, "succeeded"), outcome(beside, "succeeded"))
     assert told.verdicts == (Verdict.DONE, Verdict.DONE)
     await connection.commit()

@@ -139,7 +139,7 @@ async def test_a_worker_that_is_elected_rescues_the_jobs_of_a_dead_one(rig):
         assert term.holder == worker.id
         (job,) = await rig.meanwhile(rig.ended(id), sleepers=everybody)
 
-    assert (job.state, job.attempt, job.crashes) == (State.SUCCEEDED, 2, 0)
+    assert (job.state, job.claim, job.attempt, job.crashes) == (State.SUCCEEDED, 2, 1, 0)
     assert await present_term(rig.engine) is None
 
 

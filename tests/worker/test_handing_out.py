@@ -94,11 +94,11 @@ async def test_what_waits_too_long_in_the_workers_hands_is_given_back(rig):
         await rig.in_state(id, State.RUNNING)
         worker._dispatcher.planner.prefetch.ahead = lambda kind: 0
         job = await rig.meanwhile(rig.in_state(id, State.READY))
-        assert (job.attempt, job.failures, job.crashes) == (1, 0, 0)
+        assert (job.claim, job.attempt, job.failures, job.crashes) == (1, 0, 0, 0)
         go.set()
         (job,) = await rig.meanwhile(rig.ended(id))
 
-    assert (job.state, job.attempt) == (State.SUCCEEDED, 2)
+    assert (job.state, job.claim, job.attempt) == (State.SUCCEEDED, 2, 1)
 
 
 async def test_what_starts_later_than_its_claim_is_reported_as_begun(rig):

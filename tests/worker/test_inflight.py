@@ -64,26 +64,61 @@ def test_comparing_finds_what_only_one_side_knows():
     inflight = Inflight()
     both, gone, ended = take(inflight, "both"), take(inflight, "gone"), take(inflight, "ended")
     inflight.settle(ended, ended.outcome(OutcomeKind.SUCCEEDED))
-    again = make_job("both", attempt=2)
+    again = make_job("both", claim=2)
 
     difference = inflight.compare([both.job, ended.job, make_job("new"), again])
 
     assert [job.id for job in difference.unknown] == ["new", "both"]
-    assert difference.unknown[1].attempt == 2
+    assert difference.unknown[1].claim == 2
     assert difference.gone == [gone]
 
 
 def test_only_what_started_after_its_claim_is_reported_as_begun_and_once():
     inflight = Inflight()
     take(inflight, "at-once", started=True).started_at = 1.0
-    later = take(inflight, "later", started=False)
+    later = take(inflight, "later", claim=3, started=False)
     take(inflight, "waits", started=False)
     assert inflight.begun() == ()
 
     later.started_at = 2.0
-    assert inflight.begun() == (("later", 1),)
+    assert inflight.begun() == (("later", 3),)
     inflight.reported(inflight.begun())
     assert inflight.begun() == ()
+
+
+def test_a_report_that_did_not_arrive_is_sent_again():
+    inflight = Inflight()
+    attempt = take(inflight, "a", claim=3)
+    attempt.context.progress(0.5)
+    inflight.collect_reports()
+    inflight.collect_reports()
+
+    for _ in range(2):
+        (report,) = inflight.reports(10)
+        assert (report.job, report.claim, report.fraction) == ("a", 3, 0.5)
+    inflight.stored([report])
+    assert inflight.reports(10) == ()
+
+
+def test_a_report_that_came_meanwhile_is_sent_next():
+    inflight = Inflight()
+    attempt = take(inflight, "a")
+    attempt.context.progress(0.5)
+    inflight.collect_reports()
+    sent = inflight.reports(10)
+    attempt.context.progress(0.6)
+    inflight.collect_reports()
+    inflight.stored(sent)
+    assert [report.fraction for report in inflight.reports(10)] == [0.6]
+
+
+def test_the_last_report_goes_with_the_outcome():
+    inflight = Inflight()
+    attempt = take(inflight, "a")
+    attempt.context.progress(1.0, "all")
+    inflight.settle(attempt, attempt.outcome(OutcomeKind.SUCCEEDED))
+    assert [report.note for report in inflight.reports(10)] == ["all"]
+    assert [outcome.job for outcome in inflight.outgoing(10)] == ["a"]
 
 
 def test_a_cancellation_is_known_as_long_as_the_job_is_here():

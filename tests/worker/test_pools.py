@@ -26,6 +26,7 @@ def make_job(id: str = "job", **fields: Any) -> Job:
         "priority": 5,
         "state": State.RUNNING,
         "enqueued_at": 0.0,
+        "claim": 1,
         "attempt": 1,
         "started": True,
     }

@@ -61,9 +61,9 @@ def throw(error: BaseException) -> Any:
 
 
 async def test_a_value_is_a_success(way):
-    outcome = await way.outcome(lambda ctx: {"id": ctx.id, "same": current() is ctx})
+    outcome = await way.outcome(lambda ctx: {"id": ctx.id, "same": current() is ctx}, claim=3)
 
-    assert (outcome.job, outcome.attempt, outcome.kind) == ("j1", 1, OutcomeKind.SUCCEEDED)
+    assert (outcome.job, outcome.claim, outcome.kind) == ("j1", 3, OutcomeKind.SUCCEEDED)
     assert outcome.result == b'{"id":"j1","same":true}'
 
 

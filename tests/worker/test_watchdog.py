@@ -191,7 +191,7 @@ async def test_a_lost_answer_is_asked_for_again(rig, standing):
         await rig.ended(first)
         await rig.ended(await rig.put("work"))
 
-    assert {(job.state, job.attempt) for job in jobs} == {(State.SUCCEEDED, 2)}
+    assert {(job.state, job.claim, job.attempt) for job in jobs} == {(State.SUCCEEDED, 2, 1)}
     assert {standing.ran[id] for id in ids} == {1}
 
 
@@ -207,7 +207,7 @@ async def test_a_loop_that_comes_round_in_the_middle_starts_nothing_that_goes_ba
     handle.go_on.set()
     jobs = await rig.ended(*ids)
 
-    assert {(job.state, job.attempt) for job in jobs} == {(State.SUCCEEDED, 2)}
+    assert {(job.state, job.claim, job.attempt) for job in jobs} == {(State.SUCCEEDED, 2, 1)}
     assert {standing.ran[id] for id in ids} == {1}
 
 
@@ -232,7 +232,7 @@ async def test_a_worker_that_stops_in_the_middle_waits_for_what_goes_back(rig, s
     jobs = [await rig.in_state(id, State.READY) for id in ids]
     await standing.end()
 
-    assert {(job.attempt, job.crashes) for job in jobs} == {(1, 0)}
+    assert {(job.claim, job.attempt, job.crashes) for job in jobs} == {(1, 0, 0)}
     assert not standing.ran
 
 

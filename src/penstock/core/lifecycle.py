@@ -123,6 +123,8 @@ def settled(job: Job, outcome: Outcome, now: float) -> Job:
     """The attempt has ended. A requested cancellation wins over anything but a final outcome."""
     errors = job.errors if outcome.error is None else (*job.errors, outcome.error)
     kind = outcome.kind
+    if not outcome.has_begun:
+        job = replace(job, attempt=job.attempt - 1)
     if job.cancel_reason is not None and kind in WAITS_AGAIN:
         counted = replace(
             job,
@@ -164,7 +166,6 @@ def settled(job: Job, outcome: Outcome, now: float) -> Job:
             return replace(
                 job,
                 state=step(job, Change.RELEASE),
-                attempt=job.attempt - (not outcome.has_begun),
                 hold=outcome.hold,
                 hold_cause=outcome.hold_cause,
                 hold_until=now + outcome.delay if outcome.hold and outcome.delay else None,
@@ -190,13 +191,14 @@ def overruled(outcome: Outcome, after: Job) -> bool:
 def rescued(job: Job, now: float) -> Job:
     """Its worker is dead. Only an attempt that had started can have been in the crash."""
     worker = job.worker
-    job = replace(job, worker=None, rescues=job.rescues + 1)
+    attempt = job.attempt if job.started else job.attempt - 1
+    job = replace(job, worker=None, rescues=job.rescues + 1, attempt=attempt)
     if job.cancel_reason is not None:
         return _ended(job, Change.CANCEL, job.cancel_reason, now)
     if not job.started:
         if job.crashes and job.rescues >= RESCUE_LIMIT:
             return _ended(job, Change.ABANDON, f"{job.rescues} workers died while they had it", now)
-        return replace(job, state=step(job, Change.RESCUE), attempt=job.attempt - 1)
+        return replace(job, state=step(job, Change.RESCUE))
     error = ErrorRecord(
         attempt=job.attempt,
         at=now,

@@ -156,7 +156,9 @@ class Publisher:
     def _rescued(self, job: Job, about: Mapping[str, Any]) -> None:
         """The job was taken from a dead worker, and may have ended by it."""
         self._claims.pop((job.id, job.claim), None)
-        crash = job.errors[-1] if job.errors and job.errors[-1].attempt == job.attempt else None
+        last = job.errors[-1] if job.errors else None
+        is_crash = last is not None and (last.kind, last.attempt) == ("crash", job.attempt)
+        crash = last if is_crash else None  # else it was rescued before its start
         worker = None if crash is None else crash.worker
         about = {**about, "attempt": job.attempt, "worker": worker}
         self._publish(Rescued, **about, crashes=job.crashes, state=job.state)

@@ -17,6 +17,9 @@ from penstock.engines.records import Report
 from penstock.errors import ItemRefused
 
 INTEGERS: Final = range(-(1 << 63), 1 << 63)
+LONGEST: Final = 1e10
+"""Seconds for which a job can be kept, 300 years: a store may have a table for the day on which it
+goes, and not every day has a name."""
 
 
 def check_drafts(name: str, drafts: Iterable[Draft]) -> None:
@@ -29,6 +32,9 @@ def check_drafts(name: str, drafts: Iterable[Draft]) -> None:
             draft.delay + run_at + expires_in + draft.remember + draft.unique_for + draft.keep
         ):
             raise ItemRefused(name, f"job {draft.id!r} has a time that is not a finite number")
+        if not 0.0 <= draft.keep <= LONGEST:
+            why = f"job {draft.id!r} would be kept for {draft.keep} seconds, not 0 to {LONGEST:.0f}"
+            raise ItemRefused(name, why)
         if draft.priority not in INTEGERS:
             raise ItemRefused(name, f"priority {draft.priority} has more than 64 bits")
         if "\0" in _text(draft):

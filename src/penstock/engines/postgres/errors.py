@@ -74,15 +74,16 @@ REPEATED: Final = (errors.DeadlockDetected, errors.SerializationFailure)
 
 
 def missing_day(error: psycopg.Error) -> float | None:
-    """The instant at which a job may be forgotten that could not end, because the history has no
-    table for that day; None: the error says something else.
+    """When the day begins on which a job may be forgotten that could not end, because the history
+    has no table for that day; None: the error says something else.
     """
     if not isinstance(error, errors.CheckViolation) or error.diag.constraint_name is not None:
         return None
     instant = _INSTANT.search(error.diag.message_detail or "")
-    return None if instant is None else float(instant[1])
+    return None if instant is None else float(instant[1]) // DAY * DAY
 
 
+DAY: Final = 86_400.0
 _INSTANT: Final = re.compile(r"\(([-+.0-9e]+)\)\D*$")
 """The last number in parentheses, in whatever language it is said."""
 

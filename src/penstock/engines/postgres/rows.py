@@ -166,8 +166,16 @@ def to_adopted(job: Job, entry: int, line: str | None) -> dict[str, Any]:
 
 
 def to_reports(reports: Iterable[Report]) -> str:
-    """Reports as ``penstock.report`` reads them."""
-    return json_text([replace(each, note=free_text(each.note)) for each in reports])
+    """Reports as ``penstock.report`` reads them: the last one of each claim, with what it saved."""
+    last: dict[tuple[str, int], Report] = {}
+    for report in reports:
+        if can_be(report.job):
+            key = (report.job, report.claim)
+            saved = report.checkpoint
+            if saved is None and key in last:
+                saved = last[key].checkpoint
+            last[key] = replace(report, note=free_text(report.note), checkpoint=saved)
+    return json_text(list(last.values()))
 
 
 def _bytea(value: bytes) -> str:

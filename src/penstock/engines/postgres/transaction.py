@@ -210,8 +210,11 @@ class Transactions:
         wakes: str | Callable[[Result], str] = "",
         repeated: tuple[type[psycopg.Error], ...] = REPEATED,
     ) -> Result:
-        """Try until nothing is in the way; all that is repeated was rolled back."""
+        """Try until nothing is in the way; all that is repeated was rolled back. Each job may miss
+        a day of its own: to make one is no try in vain.
+        """
         tries = 0
+        made: set[float] = set()
         with named_errors():
             while True:
                 tries += 1
@@ -224,8 +227,9 @@ class Transactions:
                         continue
                     except psycopg.Error as error:
                         missing = missing_day(error)
-                        if tries >= TRIES or missing is None:
+                        if missing is None or (tries >= TRIES and missing in made):
                             raise
+                        made.add(missing)
                     else:
                         kind = wakes if isinstance(wakes, str) else wakes(result)
                         if kind:

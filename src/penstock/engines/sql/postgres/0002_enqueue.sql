@@ -199,14 +199,14 @@ BEGIN
            AS given (id, delay, run_at, expires_in, remember, unique_for, unique_until, tags, keep, meta)
    WHERE given.unique_until NOT IN ('done', 'start')
       OR greatest(abs(given.delay), abs(given.run_at), abs(given.expires_in), abs(given.remember),
-                  abs(given.unique_for), abs(given.keep)) > 1e300
-      OR given.keep < 0 OR json_typeof(given.meta::json) <> 'object'
+                  abs(given.unique_for)) > 1e300
+      OR given.keep NOT BETWEEN 0 AND 1e10 OR json_typeof(given.meta::json) <> 'object'
       OR json_typeof(given.tags::json) <> 'array'
       OR given.tags::jsonb @? 'strict $[*] ? (@.type() != "string")'
    LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = format(
-      'job %L has a time that is not finite, or words or metadata that are none', id_);
+      'job %L has a time that is not finite or too long, or words or metadata that are none', id_);
   END IF;
 END $$;
 

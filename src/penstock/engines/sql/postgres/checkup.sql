@@ -95,12 +95,13 @@ SELECT this.relname::text, its.indisvalid AND its.indisready, its.indisprimary, 
  WHERE owner.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'penstock.live'::regclass)
 
 -- name: ahead
--- For how many days from now on there is a table, without a gap; and those that did not leave yet.
+-- For how many days from today on, without a gap, there is a table for the jobs that end then and are kept for as
+-- long as usual (see `make_days`); and those that did not leave yet.
 SELECT (SELECT count(*) FROM generate_series(0, 30) AS n WHERE NOT EXISTS (
           SELECT FROM generate_series(0, n) AS m WHERE NOT EXISTS (
             SELECT FROM penstock.days() AS day
-             WHERE day.place = 'in' AND day.begins_at <= penstock.now() + m * 86400
-               AND day.ends_at > penstock.now() + m * 86400))),
+             WHERE day.place = 'in' AND day.begins_at <= penstock.now() + 604800 + m * 86400
+               AND day.ends_at > penstock.now() + 604800 + m * 86400))),
        (SELECT string_agg(name, ', ' ORDER BY name) FROM penstock.days() WHERE place <> 'in')
 
 -- name: amcheck

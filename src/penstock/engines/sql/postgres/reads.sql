@@ -63,8 +63,9 @@ correlation_id = %(correlation_id)s::text
 enqueued_at >= %(since)s::double precision
 
 -- name: if_finished_since
--- Only the days since then are opened. The end of the range excludes nothing: of a range a plan thinks that little is in
--- it, of a comparison that a third is, and would read all of a day without statistics.
+-- By the index of the ends, in each day: the days are those on which jobs may be forgotten. The end of the range
+-- excludes nothing: of a range a plan thinks that little is in it, of a comparison that a third is, and would read all
+-- of a day without statistics.
 finished_at >= %(finished_since)s::double precision AND finished_at < 'infinity'::double precision
 
 -- name: if_tickets_below
