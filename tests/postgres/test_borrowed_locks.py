@@ -104,7 +104,7 @@ async def test_while_a_transaction_is_open_every_other_verb_works(app, engine, c
     assert await changes.cancel(engine, ["mine-0"], "it is not there") != []
     await engine.promote(100)
     await changes.rescue(engine, [], 100)
-    await engine.mend()
+    await engine.repair(100)
     assert (await engine.prune(100)).jobs == 2
     await engine.set_queue("fair", QueueSettings(paused=True, fair=True))
     assert {job.task for job in (await app.afind()).jobs} == {"work"}

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from penstock.core.job import Job, State
 from penstock.engines.postgres import bounds
-from penstock.engines.postgres.bounds import FEW, SWEEP, Bounds, Ranges
+from penstock.engines.postgres.bounds import FEW, RANGES, SWEEP, Bounds, Ranges, Turns
 from penstock.testing.clock import FakeClock
 from postgres.real import Real
 
@@ -138,9 +138,14 @@ def test_an_old_ticket_is_looked_for_during_a_rest_too(clock: FakeClock, real: R
     assert made.ranges(QUEUES).is_whole
 
 
-def test_in_a_fair_queue_there_are_no_bounds_and_those_of_others_stay(clock: FakeClock) -> None:
+def test_where_keys_take_turns_the_bounds_are_places_and_those_of_others_stay(
+    clock: FakeClock,
+) -> None:
     made = claimed(clock, 10)
     fair = [replace(job, queue="fair") for job in jobs(10)]
-    made.learn(fair, {"default": 0, "fair": 0}, fair=["fair"])
-    assert made.ranges(["fair"]).arrays == whole(["fair"]).arrays
+    turns = Turns(["fair"], {"fair": 7}, [("fair", 5, 300_000)])
+    made.learn(fair, {"default": 0, "fair": 0}, turns=turns)
+    ranges = made.ranges(["fair"])
+    assert ranges.notes == "{7}"
+    assert dict(zip(RANGES, ranges.arrays, strict=True))["from_place"].split(",")[1] == "300000"
     assert made.ranges(QUEUES).arrays != whole(QUEUES).arrays

@@ -201,7 +201,7 @@ async def test_nothing_that_runs_gets_lost_whatever_happens(
             assert sum(hand.jobs for hand in limited if hand.queue == queue) <= most
     for worker in workers:
         assert sorted(ids(await engine.held(worker))) == sorted(ids(held[worker]))
-    await engine.mend()
+    await engine.repair(100)
     await eye.check()
 
 

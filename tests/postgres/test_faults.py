@@ -26,7 +26,7 @@ from servers.proxy import Fault, Proxy
 
 TABLES = (
     *("live", "history", "ledger", "unique_key", "queue"),
-    *("lane", "spot", "worker", "cell"),
+    *("key_line", "note", "worker", "cell"),
 )
 
 Cut = Callable[..., Fault]

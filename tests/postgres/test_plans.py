@@ -52,7 +52,7 @@ INSERT INTO penstock.live (entry, seq, priority, enqueued_at, run_at, expires_at
                            claimed_at, id, task, queue, state, payload)
 SELECT n, n, n %% 3, %(now)s, CASE WHEN n %% 10 = 0 THEN %(now)s + 1e6 + n END,
        CASE WHEN n %% 10 = 1 THEN %(now)s + 1e6 + n END,
-       CASE WHEN n %% 10 = 2 THEN 'rate' WHEN n %% 10 = 3 THEN 'unplaced' END,
+       CASE WHEN n %% 10 = 2 THEN 'rate' WHEN n %% 10 = 3 THEN 'breaker' END,
        CASE WHEN n %% 10 = 2 THEN %(now)s + 1e6 + n END, CASE WHEN n %% 10 = 4 THEN %(now)s END,
        'crowd-' || n, 'work', 'queue-' || n / 10 %% 20,
        CASE WHEN n %% 10 = 0 THEN 'scheduled' ELSE 'ready' END, ''
@@ -457,8 +457,8 @@ async def held(engine: Watched) -> None:
     assert len([job for job in await engine.get([job.id for job in jobs]) if job]) == 5
 
 
-async def place(engine: Watched) -> None:
-    """In a fair queue beside those where many wait unplaced."""
+async def claim_fair(engine: Watched) -> None:
+    """In a fair queue beside those where many wait."""
     await engine.set_queue("fair", QueueSettings(fair=True))
     for _ in range(5):
         await put(engine, queue="fair", key="a")
@@ -472,7 +472,7 @@ VERBS: dict[str, Callable[[Watched], Awaitable[None]]] = {
     for verb in (
         *(claim_1, claim_3, claim_20, claim_limited, claim_ordered, settle, settle_moved),
         *(settle_failed, enqueue, promote, expire, rescue, prune, look, look_ordered, cancel),
-        *(held, place, report),
+        *(held, claim_fair, report),
     )
 }
 
@@ -571,7 +571,6 @@ async def test_a_plan_that_is_made_over_hardly_any_jobs_does_not_read_all_of_the
         ("live_cancels", "cancel"),
         ("live_due_in", "look"),
         ("live_unhold_in", "look"),
-        ("live_held", "place"),
         ("history_id", "enqueue"),
         ("history_forget", "prune"),
     ],

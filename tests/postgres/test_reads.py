@@ -31,7 +31,7 @@ CROWD = """
 INSERT INTO penstock.live (entry, seq, priority, enqueued_at, run_at, expires_at, hold, hold_until,
                            claimed_at, id, task, queue, state, payload)
 SELECT 1000 + n, 1000 + n, 5, %(now)s, %(now)s + n, CASE WHEN n %% 7 = 0 THEN %(now)s + 2 * n END,
-       CASE n %% 4 WHEN 2 THEN 'unplaced' WHEN 3 THEN 'rate' END,
+       CASE n %% 4 WHEN 2 THEN 'breaker' WHEN 3 THEN 'rate' END,
        CASE n %% 4 WHEN 3 THEN %(now)s + n END, CASE WHEN n %% 3 = 0 THEN %(now)s END,
        'crowd-' || n, 'work', %(queue)s, CASE n %% 4 WHEN 0 THEN 'scheduled' ELSE 'ready' END, ''
   FROM generate_series(1, %(many)s) AS n

@@ -256,7 +256,7 @@ async def test_a_worker_may_do_all_that_the_contract_has(house: House) -> None:
         await changes.cancel(engine, [id], "enough")
         await engine.promote(10)
         await changes.rescue(engine, [], 10)
-        await engine.mend()
+        await engine.repair(100)
         assert await engine.set_cell("x", b"1", 0) is not None
         await reads.overview(engine, 60.0, 5)
         await engine.purge(Filter(), 10)

@@ -17,7 +17,7 @@ import pytest
 from conformance.steps import claim_one, running, settle, stored
 from penstock import Penstock
 from penstock.core.ids import made_at
-from penstock.core.job import Hold, OutcomeKind, State, Verdict
+from penstock.core.job import OutcomeKind, State, Verdict
 from penstock.engines import changes, reads
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import Filter, QueueSettings
@@ -162,7 +162,7 @@ async def test_many_rows_are_many_jobs_in_their_order(
     assert [job.id for job in reversed(page.jobs)] == [f"many-{n}" for n in range(1, 501)]
 
 
-async def test_in_a_fair_queue_it_gets_its_place_as_others_do(
+async def test_in_a_fair_queue_it_stands_in_the_line_of_its_key(
     engine: PostgresEngine, psql: psycopg.Connection[Any]
 ) -> None:
     await engine.set_queue("shared", QueueSettings(fair=True))
@@ -170,7 +170,7 @@ async def test_in_a_fair_queue_it_gets_its_place_as_others_do(
         "INSERT INTO penstock.job (task, queue, key) VALUES ('work', 'shared', 'a')"
         " RETURNING state, hold"
     ).fetchall()
-    assert rows == [("ready", Hold.UNPLACED.value)]
+    assert rows == [("ready", None)]
     assert (await claim_one(engine, "shared")).key == "a"
 
 
