@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from penstock.core.job import Hold, State
 from worker.rig import soon, spec, specs
@@ -49,6 +50,16 @@ async def test_a_worker_that_knows_the_task_gets_the_held_job(rig):
             (job,) = await rig.ended(id)
 
     assert job.state is State.SUCCEEDED
+
+
+async def test_a_worker_that_cannot_lift_holds_has_joined_all_the_same(rig, caplog):
+    """A repair lifts them."""
+    caplog.set_level(logging.INFO, "penstock.worker")
+    async with rig.working(specs(work)) as worker:
+        rig.main.fail("find")
+        await rig.bury(worker.id)
+        await rig.meanwhile(rig.ended(await rig.put("work")))
+        assert f"worker joined worker={worker.id}" in caplog.text
 
 
 # --- expiry -------------------------------------------------------------------------------------

@@ -142,9 +142,10 @@ class Exchanger:
         self._must_join = False
         self._lease.renew(info.id, asked_at)
         queues = ",".join(info.queues)
-        await changes.lift_known(self._engine, info.tasks)
         self._log.info("worker joined", worker=info.id, queues=queues, tasks=len(info.tasks))
         self._joined(info.id)
+        # What a failure leaves of this is for a repair.
+        await changes.lift_known(self._engine, info.tasks)
 
     async def _recover(self) -> None:
         worker = self._lease.worker
