@@ -151,7 +151,7 @@ def test_a_shell_completes_commands_states_queues_and_tasks(store: Shell) -> Non
     none = {"PENSTOCK_URL": ""}
     assert completed(store, "penstock jo") == ["jobs"]
     assert completed(store, "penstock jobs list --state s", **none) == ["scheduled", "succeeded"]
-    assert completed(store, "penstock jobs list --hold unp", **none) == ["unplaced"]
+    assert completed(store, "penstock jobs list --hold mo", **none) == ["moving"]
     assert completed(store, "penstock queues pause ") == ["default", "mail"]
     assert completed(store, "penstock jobs list --task shop.c") == ["shop.charge"]
     named = "penstock jobs list --url sqlite:///jobs.db --queue m"
