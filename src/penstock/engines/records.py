@@ -111,6 +111,9 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs that have crashed and failed of it, each with the reason."""
     due_in: float | None = None
     """Seconds until something of these queues falls due; None: nothing is scheduled."""
+    is_keyed: bool = False
+    """The keys of one of these queues take turns: what a worker claims ahead of its slots delays
+    the other keys."""
     now: float = 0.0
     """The store's instant of this exchange."""
 

@@ -116,7 +116,10 @@ class Exchanger:
         self._judged(ask, reply)
         kinds = self._dispatcher.take(reply.jobs)
         now = self._clock.monotonic()
-        self._dispatcher.planner.prefetch.exchanged(now, now - asked_at, kinds)
+        prefetch = self._dispatcher.planner.prefetch
+        prefetch.exchanged(now, now - asked_at, kinds)
+        if ask.want:
+            prefetch.is_keyed = reply.is_keyed
         return reply
 
     def _judged(self, ask: Ask, reply: Exchange) -> None:

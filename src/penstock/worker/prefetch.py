@@ -76,11 +76,18 @@ class Demand:
     """The greatest priority number that there is room for; None: for any."""
 
 
+MOST_KEYED: Final = 50
+"""Jobs of a kind that are claimed ahead at most where keys take turns: a job of another key waits for
+all of them."""
+
+
 class Prefetch:
     """Learns from each exchange, decides about the next."""
 
     def __init__(self, most_prefetched: int) -> None:
         self._most = most_prefetched
+        self.is_keyed = False
+        """Keys take turns in a queue that the worker serves: what it claims ahead delays them."""
         self._finished: dict[Kind, int] = dict.fromkeys(KINDS, 0)
         self._rate: dict[Kind, float] = dict.fromkeys(KINDS, 0.0)
         self._share: dict[Kind, float] = dict.fromkeys(KINDS, 0.5)
@@ -116,7 +123,8 @@ class Prefetch:
     def ahead(self, kind: Kind) -> int:
         """How many jobs of this kind will end while the next ones are fetched."""
         ahead = max(SHORTEST, self._round_trip) * AHEAD
-        return min(self._most, int(self._rate[kind] * ahead))
+        most = min(self._most, MOST_KEYED) if self.is_keyed else self._most
+        return min(most, int(self._rate[kind] * ahead))
 
     def lasts(self, rooms: Mapping[Kind, Room]) -> float:
         """Seconds for which what waits keeps the slots busy beyond the next round trip, of every

@@ -188,6 +188,7 @@ class MemoryStore:
             overruled=reasons(overruled, State.CANCELLED),
             abandoned=reasons(overruled, State.FAILED),
             due_in=self._due_in(ask, now),
+            is_keyed=ask.want > 0 and any(map(self.queues.shares, ask.queues)),
             now=now,
         )
 

@@ -193,6 +193,7 @@ class Claimer:
             verdicts=(Verdict.DONE,) * len(ask.outcomes),
             cancels=tuple(id for id in header.cancels or () if id not in ask.told),
             due_in=self._due_in(header, ranges),
+            is_keyed=claim is not None and claim.is_keyed,
             now=header.now,
         )
 
@@ -228,6 +229,8 @@ class ClaimHeader(msgspec.Struct, frozen=True):
     """A job that runs at most once stays in line before some that were given."""
     keyed: list[str] = []
     """Those of the queues whose keys take turns."""
+    is_keyed: bool = False
+    """There is such a queue among those asked for, be it paused or locked."""
     notes: list[int | None] = []
     """The last note that was read, of each queue."""
     places: list[tuple[str, int, int]] | None = None

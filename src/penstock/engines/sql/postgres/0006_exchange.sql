@@ -376,6 +376,7 @@ BEGIN
     claim_ := json_build_object(
       'passed', picked.passed_, 'skipped', is_skipped_ OR picked.is_skipped_, 'behind', picked.is_behind_,
       'wide', picked.is_wide_, 'took', picked.took_, 'lowered', lowest_,
+      'is_keyed', is_decided_ AND EXISTS (SELECT FROM penstock.queue WHERE name = ANY (queues_) AND keyed),
       'notes', picked.notes_, 'places', picked.places_,
       'keyed', ARRAY(SELECT room.queue FROM unnest(picked.rooms_) AS room WHERE room.keyed));
   END IF;
