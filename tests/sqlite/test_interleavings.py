@@ -141,6 +141,30 @@ async def limit_counting(handles: Handles) -> None:
     assert len(jobs[0]) + len(jobs[1]) == 1
 
 
+async def limit_of_a_key(handles: Handles) -> None:
+    """Two workers count the same running attempts of a key: its limit holds all the same."""
+    here, there = handles
+    await here.set_queue("default", QueueSettings(max_running_per_key=1))
+    await put(here, key="a")
+    await put(here, key="a")
+    workers = [await joined(here), await joined(there)]
+    statement = "UPDATE job SET state = 'running'"
+    jobs = await between(handles, statement, _claim(here, workers[0]), _claim(there, workers[1]))
+    assert len(jobs[0]) + len(jobs[1]) == 1
+
+
+async def notes_against_enqueue(handles: Handles) -> None:
+    """A claim has looked at an empty line and drops its note: a job that enters is found."""
+    here, there = handles
+    await here.set_queue("default", QueueSettings(fair=True))
+    gone = await put(here, key="a")
+    await changes.cancel(here, [gone], "not needed")
+    worker = await joined(here)
+    first, second = _claim(here, worker), there.enqueue([draft("new", key="a")])
+    await between(handles, "DELETE FROM note", first, second)
+    assert [job.id for job in await _claim(there, worker)] == ["new"]
+
+
 async def claim_against_cancel(handles: Handles) -> None:
     """A job is claimed and cancelled at once: it is cancelled, or runs and is asked to end."""
     here, there = handles
@@ -176,6 +200,8 @@ MEETINGS = [
     ledger_against_settlement,
     unique_against_retry,
     limit_counting,
+    limit_of_a_key,
+    notes_against_enqueue,
     claim_against_cancel,
     claim_against_claim,
 ]

@@ -34,7 +34,6 @@ from penstock.engines.sqlite.rows import (
     QueueHead,
     is_quick_success,
     json_text,
-    to_job,
     to_ready,
     to_successes,
 )
@@ -233,9 +232,8 @@ def _choose(tx: SqliteTransaction, ask: Ask, heads: list[QueueHead]) -> list[tup
         return [(entries[job.id], job) for job in first]
     lines = [candidates(tx, head) for head in heads]
     chosen = [candidate.entry for candidate in choose(lines, ask.want, ask.slots)]
-    by_entry = {row[0]: row for row in tx.all("jobs_by_entry", (json_text(chosen),))}
-    jobs = [(entry, to_job(by_entry[entry])) for entry in chosen]
-    return [(entry, replace(job, revision=job.revision + 1)) for entry, job in jobs]
+    rows = {row[0]: row for row in tx.all("chosen", (json_text(chosen),))}
+    return [(entry, to_ready(rows[entry])) for entry in chosen]
 
 
 def _is_plain(tx: SqliteTransaction, queue: str) -> bool:

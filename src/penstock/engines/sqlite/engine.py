@@ -1,10 +1,10 @@
 """The SQLite engine: the embedded default, many processes on one file.
 
 A handle has one connection on a thread of its own for its steps, one for its inlet, and one to
-watch for commits. Each verb is a function over one transaction: ``enqueue``, ``claim``, ``control``
-and ``reads`` have them. Writers take the locks of ``write_lock`` first, so that they wait in turn;
-readers do not wait. ``synchronous=NORMAL`` in WAL mode survives ``kill -9`` of any process;
-``full`` survives a power cut as well.
+watch for commits. Each verb is a function over one transaction: ``enqueue``, ``claim``,
+``control``, ``key_line_batches``, ``repair`` and ``reads`` have them. Writers take the locks of
+``write_lock`` first, so that they wait in turn; readers do not wait. ``synchronous=NORMAL`` in WAL
+mode survives ``kill -9`` of any process; ``full`` survives a power cut as well.
 
 | if the process dies                    | then                                                    |
 |----------------------------------------|---------------------------------------------------------|

@@ -34,7 +34,8 @@ class Moving(msgspec.Struct, frozen=True):
     """The key and the priority of the last line that was noted."""
 
 
-_START: Final = Moving(jobs=(_LEAST, 0), lines=("", _LEAST))
+_NO_JOB: Final = (_LEAST, 0)
+_NO_LINE: Final = ("", _LEAST)
 _DONE: Final = Moving()
 _moving = msgspec.json.Decoder(Moving)
 
@@ -45,10 +46,18 @@ def set_queue(tx: SqliteTransaction, queue: str, settings: QueueSettings) -> Non
     if not settings.is_keyed:
         left = _DONE
     elif not before.is_keyed:
-        left = _START
+        left = Moving(_before_jobs(tx, queue), _before_lines(tx, queue))
     elif settings.max_running_per_key != before.max_running_per_key:
-        left = Moving(left.jobs, _START.lines)
+        left = Moving(left.jobs, _before_lines(tx, queue))
     tx.run("set_queue", (queue, json_text(settings), _to_text(left)))
+
+
+def _before_jobs(tx: SqliteTransaction, queue: str) -> tuple[int, int] | None:
+    return _NO_JOB if tx.one("ready_after", (queue, *_NO_JOB, 1)) else None
+
+
+def _before_lines(tx: SqliteTransaction, queue: str) -> tuple[str, int] | None:
+    return _NO_LINE if tx.one("lines_after", (queue, *_NO_LINE, 1)) else None
 
 
 def moving(tx: SqliteTransaction, queue: str) -> Moving:
@@ -66,22 +75,20 @@ def go_on(tx: SqliteTransaction, queue: str) -> None:
     """Label and note the next batch of a queue, if it is moving."""
     left = moving(tx, queue)
     if left != _DONE:
-        jobs = None if left.jobs is None else _label(tx, queue, *left.jobs)
-        lines = None if left.lines is None else _note(tx, queue, *left.lines)
+        jobs = None if left.jobs is None else _label(tx, queue, left.jobs)
+        lines = None if left.lines is None else _note(tx, queue, left.lines)
         tx.run("set_moving", (_to_text(Moving(jobs, lines)), queue))
 
 
-def _label(tx: SqliteTransaction, queue: str, priority: int, ticket: int) -> tuple[int, int] | None:
-    window = {"queue": queue, "priority": priority, "seq": ticket, "limit": BATCH}
-    found = tx.all("ready_after", window)
+def _label(tx: SqliteTransaction, queue: str, after: tuple[int, int]) -> tuple[int, int] | None:
+    found = tx.all("ready_after", (queue, *after, BATCH))
     tx.run("label", (json_text([entry for _, _, entry, _ in found]),))
     note(tx, {(queue, priority, key) for priority, _, _, key in found})
     return found[-1][:2] if len(found) == BATCH else None
 
 
-def _note(tx: SqliteTransaction, queue: str, key: str, priority: int) -> tuple[str, int] | None:
-    window = {"queue": queue, "key": key, "priority": priority, "limit": BATCH}
-    found = tx.all("lines_after", window)
+def _note(tx: SqliteTransaction, queue: str, after: tuple[str, int]) -> tuple[str, int] | None:
+    found = tx.all("lines_after", (queue, *after, BATCH))
     note(tx, [(queue, priority, key) for key, priority in found])
     return found[-1] if len(found) == BATCH else None
 

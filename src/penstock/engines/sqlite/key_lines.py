@@ -12,21 +12,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
 from heapq import heappop, heappush
-from typing import Any, Final
+from typing import Final
 
 from penstock.core import fairness
 from penstock.core.job import Job, State
 from penstock.engines.records import QueueSettings
 from penstock.engines.sqlite.connection import SqliteTransaction
-from penstock.engines.sqlite.rows import Candidate, QueueHead, json_names
+from penstock.engines.sqlite.rows import Candidate, QueueHead, Row, json_names
 
 NOTES: Final = 500
 """Key lines that one claim looks at before it chooses, at most."""
 
 NO_LIMIT: Final = 1 << 31
-
-_FIRST_LOOK: Final = 2
-"""Jobs that are read of a line at first; twice as many each time that they were too few."""
 
 Line = tuple[str, int, str]
 """Queue, priority and key of a line; "" is no key."""
@@ -118,7 +115,7 @@ def read_notes(tx: SqliteTransaction, queue: str) -> None:
         elif not is_able and (is_active or first is not None):
             resting.append((queue, key, priority))
     tx.run_many("rest_line", resting)
-    times = {priority: virtual_time(tx, queue, priority) for priority, *_ in entering}
+    times = {each: virtual_time(tx, queue, each) for each in {line[0] for line in entering}}
     entered = [
         (queue, key, priority, fairness.entry(place, times[priority], keys.stride(key)), first)
         for priority, key, place, first in entering
@@ -147,8 +144,8 @@ def next_jobs(tx: SqliteTransaction, head: QueueHead, keys: KeyShares) -> list[C
     with closing(tx.run("active_lines", head)) as lines:
         line = lines.fetchone()
         while len(chosen) < head["want"] and (line is not None or merging):
-            if line is not None and (not merging or line < merging[0][:4]):
-                heappush(merging, (*line, _jobs_of(tx, head, line[0], line[3])))
+            if line is not None and (not merging or line[:4] < merging[0][:4]):
+                heappush(merging, (*line[:4], _jobs_of(tx, head, line)))
                 line = lines.fetchone()
                 continue
             priority, place, turn, key, jobs = heappop(merging)
@@ -161,23 +158,23 @@ def next_jobs(tx: SqliteTransaction, head: QueueHead, keys: KeyShares) -> list[C
     return chosen
 
 
-def _jobs_of(
-    tx: SqliteTransaction, head: QueueHead, priority: int, key: str
-) -> Iterator[Candidate]:
+def _jobs_of(tx: SqliteTransaction, head: QueueHead, line: Row) -> Iterator[Candidate]:
     """The jobs of one line that the worker could have, in order."""
-    window: dict[str, Any] = {**head, "priority": priority, "key": key, "after": 0}
-    count = _FIRST_LOOK
+    priority, _, _, key = line[:4]
+    rows, count = [line[4:]], 1
     while True:
-        rows = tx.all("line_head", {**window, "limit": count})
-        yield from (Candidate(*row[:3]) for row in rows)
+        yield from (Candidate(entry, priority, at_most_once) for entry, at_most_once, _ in rows)
         if len(rows) < count:
             return
-        window["after"] = rows[-1][3]
         count *= 2
+        window = {"priority": priority, "key": key, "after": rows[-1][2], "limit": count}
+        rows = tx.all("line_head", {**head, **window})
 
 
 def move_on(tx: SqliteTransaction, claimed: Sequence[Job]) -> None:
-    """These jobs were claimed: their lines move on. Whether they have others is looked at next."""
+    """These jobs were claimed: their lines move on, and where a key is limited, all of its lines
+    have to be looked at.
+    """
     taken = Counter(
         (job.queue, line, job.priority)
         for job in claimed
@@ -185,4 +182,4 @@ def move_on(tx: SqliteTransaction, claimed: Sequence[Job]) -> None:
     )
     strides = [(*line, jobs * tx.settings[line[0]].stride(line[1])) for line, jobs in taken.items()]
     tx.run_many("move_on", strides)
-    tx.run_many("note_key", {line[:2] for line in taken})
+    tx.run_many("note_key", {line[:2] for line in taken if _has_limit(tx, line[0])})

@@ -84,7 +84,7 @@ def to_job(row: Row) -> Job:
 
 
 def to_ready(row: Row) -> Job:
-    """Read a row of ``head``: a job in line, which has neither a hold nor an end."""
+    """Read a row of ``head`` or ``chosen``: a job in line, which has neither a hold nor an end."""
     return Job(
         id=row[1],
         task=row[2],

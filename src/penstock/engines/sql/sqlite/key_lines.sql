@@ -60,19 +60,33 @@ INSERT INTO key_line (queue, key, priority, place, turn, active) VALUES (?, ?, ?
 ON CONFLICT DO UPDATE SET active = 0
 
 -- name: move_on
--- A line from which a job was claimed is active until it is looked at.
-INSERT INTO key_line (queue, key, priority, place, turn, active) VALUES (?, ?, ?, ?, 0, 1)
-ON CONFLICT DO UPDATE SET place = place + excluded.place, active = 1
+-- A line from which jobs were claimed stays active if it has another one.
+INSERT INTO key_line (queue, key, priority, place, turn, active)
+SELECT ?1, ?2, ?3, ?4, 0, EXISTS (SELECT 1 FROM job INDEXED BY job_line
+                                   WHERE job.queue = ?1 AND job.priority = ?3 AND job.line = ?2
+                                     AND state = 'ready' AND hold IS NULL AND line IS NOT NULL)
+ WHERE true
+ON CONFLICT DO UPDATE SET place = place + excluded.place, active = excluded.active
 
 -- name: active_lines
--- In the order of their turns; read only as far as jobs are wanted.
-SELECT priority, place, turn, key FROM key_line INDEXED BY key_line_active
- WHERE queue = :queue AND active AND priority <= :least_urgent
- ORDER BY priority, place, turn, key
+-- The lines in the order of their turns, each with the first of its jobs that the worker could have; read only as
+-- far as jobs are wanted.
+SELECT line.priority, line.place, line.turn, line.key, first.entry, first.at_most_once, first.seq
+  FROM key_line AS line INDEXED BY key_line_active
+       CROSS JOIN job AS first
+       ON first.entry = (SELECT entry FROM job INDEXED BY job_line
+                          WHERE job.queue = line.queue AND job.priority = line.priority AND job.line = line.key
+                            AND state = 'ready' AND hold IS NULL AND job.line IS NOT NULL
+                            AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
+                            AND (:slots > 0 OR NOT at_most_once)
+                            AND (expires_at IS NULL OR expires_at > :now)
+                          ORDER BY seq LIMIT 1)
+ WHERE line.queue = :queue AND active AND line.priority <= :least_urgent
+ ORDER BY line.priority, line.place, line.turn, line.key
 
 -- name: line_head
--- Some jobs of one key line, as head_of_many has those of a queue.
-SELECT entry, priority, at_most_once, seq FROM job INDEXED BY job_line
+-- The next jobs of one of these lines.
+SELECT entry, at_most_once, seq FROM job INDEXED BY job_line
  WHERE queue = :queue AND priority = :priority AND line = :key AND seq > :after
    AND state = 'ready' AND hold IS NULL AND line IS NOT NULL
    AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
@@ -94,16 +108,16 @@ UPDATE queue SET moving = ? WHERE name = ?
 
 -- name: ready_after
 SELECT priority, seq, entry, coalesce(key, '') FROM job INDEXED BY job_claim
- WHERE queue = :queue AND state = 'ready' AND hold IS NULL AND (priority, seq) > (:priority, :seq)
- ORDER BY priority, seq LIMIT :limit
+ WHERE queue = ? AND state = 'ready' AND hold IS NULL AND (priority, seq) > (?, ?)
+ ORDER BY priority, seq LIMIT ?
 
 -- name: label
 UPDATE job SET line = coalesce(key, '') WHERE entry IN (SELECT value FROM json_each(?)) AND line IS NULL
 
 -- name: lines_after
 SELECT key, priority FROM key_line
- WHERE queue = :queue AND (key, priority) > (:key, :priority)
- ORDER BY key, priority LIMIT :limit
+ WHERE queue = ? AND (key, priority) > (?, ?)
+ ORDER BY key, priority LIMIT ?
 
 -- name: line_after
 -- The next line with a job that could start, and whether a claim sees it: it is active or has a note.

@@ -45,9 +45,6 @@ SELECT * FROM job WHERE id = ?
 -- The ids come as one JSON array, so that the statement is prepared once for any number of them.
 SELECT * FROM job WHERE id IN (SELECT value FROM json_each(?))
 
--- name: jobs_by_entry
-SELECT * FROM job WHERE entry IN (SELECT value FROM json_each(?))
-
 -- name: begin_attempt
 UPDATE job SET started = 1 WHERE id = ? AND claim = ? AND worker = ? AND state = 'running'
 
@@ -102,8 +99,15 @@ SELECT entry, id, task, payload, queue, priority, enqueued_at, enqueued_by, seq,
    AND (expires_at IS NULL OR expires_at > :now)
  ORDER BY priority, seq LIMIT :want
 
+-- name: chosen
+-- The same of jobs that were chosen already.
+SELECT entry, id, task, payload, queue, priority, enqueued_at, enqueued_by, seq, run_at,
+       expires_at, claim, attempt, failures, crashes, rescues, key, unique_key, unique_until, at_most_once,
+       name, tags, correlation_id, reason, errors, revision + 1, keep, meta, checkpoint
+  FROM job WHERE entry IN (SELECT value FROM json_each(?))
+
 -- name: head_of_many
--- The same without the payloads, for a claim that chooses among several queues.
+-- What choosing needs of the first jobs, for a claim that goes to several queues.
 SELECT entry, priority, at_most_once FROM job
  WHERE queue = :queue AND state = 'ready' AND hold IS NULL AND priority <= :least_urgent
    AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
