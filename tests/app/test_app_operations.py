@@ -159,8 +159,7 @@ def test_nobody_works_yet(app):
         ),
         (
             {"hold": "x"},
-            "hold='x': give one or more of limit, rate, breaker, dependency, "
-            "unknown_task, moving",
+            "hold='x': give one or more of limit, rate, breaker, dependency, unknown_task, moving",
         ),
         ({"queue": []}, "queue=[]: it is empty and nothing would fit; leave it out for all"),
         ({"tag": ""}, "tag='': it is empty; give at least one character"),
