@@ -260,6 +260,17 @@ async def test_a_worker_that_cannot_have_a_keys_job_has_those_of_others(engine):
     assert len(await claim(engine, want=9)) == 3
 
 
+async def test_a_worker_is_told_where_keys_take_turns(engine):
+    """It claims less ahead there: what it holds delays the other keys."""
+    await fair(engine, "shared")
+    worker = await joined(engine)
+    told = [
+        (await engine.exchange(ask(worker, *queues, want=1, slots=1))).is_keyed
+        for queues in (["plain"], ["plain", "shared"], ["shared"])
+    ]
+    assert told == [False, True, True]
+
+
 # --- limits per key -------------------------------------------------------------------------------
 
 

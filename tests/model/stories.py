@@ -1,4 +1,6 @@
-"""What the stories of the model are made of: the jobs that callers bring, and how attempts end."""
+"""What the stories of the model are made of: the jobs that callers bring, how attempts end, and what
+people decide about queues and jobs.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from penstock.core.job import Draft, ErrorRecord, Hold, Outcome, OutcomeKind
+from penstock.engines.records import QueueSettings
 
 QUEUES = ("default", "mail", "fair")
 TASKS = ("send", "resize", "unheard-of")
@@ -33,6 +36,17 @@ DRAFTS = st.builds(
     tags=st.sampled_from(((), ("vip",))),
     keep=st.sampled_from((50.0, 1000.0)),
 )
+
+SETTINGS = st.builds(
+    QueueSettings,
+    paused=st.sampled_from((False, False, True)),
+    max_running=st.sampled_from((None, None, 1, 2)),
+    ordered=st.sampled_from((False, False, True)),
+    fair=st.booleans(),
+    weights=st.sampled_from(({}, {"tenant-2": 2.0}, {"tenant-1": 0.01, "tenant-2": 100.0})),
+    max_running_per_key=st.sampled_from((None, None, 1, 2)),
+)
+HOLDS = st.sampled_from((Hold.RATE, Hold.BREAKER, Hold.UNKNOWN_TASK, Hold.MOVING))
 
 ENDS = st.sampled_from(
     (

@@ -4,13 +4,15 @@ A hypothesis machine makes up the life: callers, workers, operators and leaders 
 time jumps, replies are lost, processes die. What both engines answer is compared verb by verb, and
 the two stores job by job. Beside that the laws are checked that need no second engine: states go
 only where ``TRANSITIONS`` leads, attempts only grow, no claim is given out twice, no job is lost,
-nobody passes an open job of an ordered queue.
+nobody passes an open job of an ordered queue, no key runs more than its limit, and there is never
+anything to repair but holds that a worker which died has left.
 """
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,10 +32,21 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 
 from conformance.stores import STORES, memory
-from model.stories import DRAFTS, ENDS, NUMBERS, QUEUES, TASKS, TURNS, outcome
+from model.stories import (
+    DRAFTS,
+    ENDS,
+    HOLDS,
+    NUMBERS,
+    QUEUES,
+    SETTINGS,
+    TASKS,
+    TURNS,
+    outcome,
+)
 from penstock.core.job import (
     TRANSITIONS,
     Draft,
+    Hold,
     Job,
     State,
 )
@@ -46,6 +59,7 @@ from penstock.engines.records import (
     Pruned,
     QueueSettings,
     Receipt,
+    Repaired,
     Report,
     Sighting,
     WorkerInfo,
@@ -119,13 +133,18 @@ class TwoEngines(RuleBasedStateMachine):
     @initialize(target=workers, batch=st.lists(DRAFTS, min_size=4, max_size=8))
     def two_workers_and_something_to_do(self, batch: list[Draft]) -> Any:
         self.both(lambda engine: _enqueue(engine, batch))
-        return multiple(self.join(TASKS[:2]), self.join(TASKS))
+        return multiple(self.join(TASKS[:2], 50), self.join(TASKS, 50))
 
-    @rule(target=workers, knows=st.sampled_from((TASKS[:2], TASKS)))
-    def join(self, knows: tuple[str, ...]) -> str:
+    @rule(
+        target=workers, knows=st.sampled_from((TASKS[:2], TASKS)), lifts=st.sampled_from((0, 1, 50))
+    )
+    def join(self, knows: tuple[str, ...], lifts: int) -> str:
+        """It lifts the holds that wait for it, so many at a time; 0: it dies before it does."""
         self.names += 1
         info = WorkerInfo(id=f"worker-{self.names}", tasks=knows, queues=QUEUES)
         self.both(lambda engine: engine.join(info))
+        if lifts:
+            self.both(lambda engine: changes.lift_known(engine, knows, lifts), 1)
         return info.id
 
     @rule(worker=workers)
@@ -176,6 +195,7 @@ class TwoEngines(RuleBasedStateMachine):
             self.given.add((job.id, job.claim))
         for queue in (name for name, each in settings.items() if each.ordered):
             self._check_order([job for job in answer.jobs if job.queue == queue], queue)
+        self._check_keys(answer.jobs, settings)
         jobs = answer.jobs
         if is_reply_lost:
             jobs = self.both(lambda engine: engine.held(worker))
@@ -271,6 +291,34 @@ class TwoEngines(RuleBasedStateMachine):
         ids = [f"job-{number}" for number in numbers]
         self.both(lambda engine: changes.retry(engine, ids))
 
+    @rule(
+        numbers=st.lists(NUMBERS, min_size=1, max_size=4),
+        kind=HOLDS,
+        seconds=st.sampled_from((None, None, 15.0)),
+    )
+    def hold(self, numbers: list[int], kind: Hold, seconds: float | None) -> None:
+        ids = [f"job-{number}" for number in numbers]
+        until = None if seconds is None else self.clock.now() + seconds
+        self.both(lambda engine: changes.hold(engine, ids, kind, "why", until))
+
+    @rule(numbers=st.lists(NUMBERS, min_size=1, max_size=6), kind=HOLDS)
+    def lift(self, numbers: list[int], kind: Hold) -> None:
+        ids = [f"job-{number}" for number in numbers]
+        self.both(lambda engine: changes.lift(engine, ids, kind), 1)
+
+    @rule(
+        numbers=st.lists(NUMBERS, min_size=1, max_size=3),
+        queue=st.sampled_from((None, *QUEUES)),
+        priority=st.sampled_from((None, 0, 5)),
+        run_in=st.sampled_from((None, 0.0, 30.0)),
+    )
+    def edit(
+        self, numbers: list[int], queue: str | None, priority: int | None, run_in: float | None
+    ) -> None:
+        ids = [f"job-{number}" for number in numbers]
+        to: dict[str, Any] = {"queue": queue, "priority": priority, "run_in": run_in}
+        self.both(lambda engine: changes.edit(engine, ids, **to))
+
     @rule(queue=st.sampled_from(QUEUES), limit=st.integers(1, 3), calls=st.integers(1, 3))
     def purge(self, queue: str, limit: int, calls: int) -> None:
         self.may_vanish = True
@@ -288,17 +336,8 @@ class TwoEngines(RuleBasedStateMachine):
 
         self.both(purge)
 
-    @rule(
-        queue=st.sampled_from(QUEUES),
-        paused=st.sampled_from((False, False, True)),
-        max_running=st.sampled_from((None, None, 1, 2)),
-        ordered=st.booleans(),
-        fair=st.booleans(),
-    )
-    def set_queue(
-        self, queue: str, paused: bool, max_running: int | None, ordered: bool, fair: bool
-    ) -> None:
-        chosen = QueueSettings(paused=paused, max_running=max_running, ordered=ordered, fair=fair)
+    @rule(queue=st.sampled_from(QUEUES), chosen=SETTINGS)
+    def set_queue(self, queue: str, chosen: QueueSettings) -> None:
         self.both(lambda engine: engine.set_queue(queue, chosen))
 
     # --- time and leaders ----------------------------------------------------------------------
@@ -328,9 +367,13 @@ class TwoEngines(RuleBasedStateMachine):
 
         self.both(prune)
 
-    @rule()
-    def mend(self) -> None:
-        self.both(lambda engine: engine.mend())
+    @rule(limit=st.sampled_from((1, 100)), rehearse=st.booleans(), handle=st.integers(0, 1))
+    def repair(self, limit: int, rehearse: bool, handle: int) -> None:
+        self.both(lambda engine: _repair_holds(engine, limit, rehearse=rehearse), handle)
+        found = self.both(lambda engine: _repair(engine, limit, rehearse=rehearse), handle)
+        assert found == Repaired()
+        if not rehearse:
+            assert self.both(lambda engine: _repair_holds(engine, 100, rehearse=True)) == 0
 
     @rule(number=NUMBERS, handle=st.integers(0, 1))
     def line(self, number: int, handle: int) -> None:
@@ -371,6 +414,14 @@ class TwoEngines(RuleBasedStateMachine):
             assert not [each for each in before if each.state is State.RUNNING]
             assert not blocking or job.id in blocking
 
+    def _check_keys(self, given: tuple[Job, ...], settings: dict[str, QueueSettings]) -> None:
+        """No key runs more than its limit after a claim of its jobs."""
+        jobs = self.both(_all_jobs)
+        running = Counter((job.queue, job.key) for job in jobs if job.state is State.RUNNING)
+        for job in given:
+            most = settings.get(job.queue, QueueSettings()).max_running_per_key
+            assert most is None or job.key is None or running[job.queue, job.key] <= most
+
     def _check_history(self, jobs: dict[str, Job]) -> None:
         """What may change from one step to the next, whatever the engines agree on."""
         if not self.may_vanish:
@@ -410,7 +461,7 @@ async def _all_jobs(engine: Engine) -> list[Job]:
     """Every job, in the order of its ticket."""
     page = await engine.find(Filter(), None, 1000)
     assert page.cursor is None
-    return sorted(page.jobs, key=lambda job: (job.queue, job.priority, job.place, job.seq))
+    return sorted(page.jobs, key=lambda job: (job.queue, job.priority, job.seq))
 
 
 async def _hands(engine: Engine) -> list[Any]:
@@ -441,6 +492,25 @@ async def _enqueue(engine: Engine, batch: list[Draft]) -> list[Receipt]:
 async def _pruned(engine: Engine, limit: int) -> Pruned:
     """When a store wants it again is its own business."""
     return replace(await engine.prune(limit), again_in=None)
+
+
+async def _repair(engine: Engine, limit: int, *, rehearse: bool) -> Repaired:
+    """How a store cuts its own order into batches is its own business."""
+    lines = keys = 0
+    cursor = None
+    while True:
+        found = await engine.repair(limit, cursor, rehearse=rehearse)
+        lines, keys, cursor = lines + found.lines, keys + found.keys, found.cursor
+        if cursor is None:
+            return Repaired(lines=lines, keys=keys)
+
+
+async def _repair_holds(engine: Engine, limit: int, *, rehearse: bool) -> int:
+    lifted, cursor = await changes.repair_holds(engine, limit, rehearse=rehearse)
+    while cursor is not None:
+        more, cursor = await changes.repair_holds(engine, limit, cursor, rehearse=rehearse)
+        lifted += more
+    return lifted
 
 
 async def _line(engine: Engine, id: str) -> list[Any]:

@@ -77,6 +77,7 @@ def exchange(tx: SqliteTransaction, ask: Ask, entries: dict[str, int]) -> Exchan
         overruled=reasons(overruled, State.CANCELLED),
         abandoned=reasons(overruled, State.FAILED),
         due_in=_due_in(tx, ask),
+        is_keyed=_is_keyed(tx, ask),
         now=tx.now,
     )
 
@@ -96,7 +97,16 @@ def idle_exchange(tx: SqliteTransaction, ask: Ask) -> Exchange | None:
         for queue in ask.queues
     ):
         return None
-    return Exchange(cancels=tuple(cancels_for(tx, ask)), due_in=_due_in(tx, ask), now=tx.now)
+    return Exchange(
+        cancels=tuple(cancels_for(tx, ask)),
+        due_in=_due_in(tx, ask),
+        is_keyed=_is_keyed(tx, ask),
+        now=tx.now,
+    )
+
+
+def _is_keyed(tx: SqliteTransaction, ask: Ask) -> bool:
+    return ask.want > 0 and any(shares(tx, queue) for queue in ask.queues)
 
 
 def _due_in(tx: SqliteTransaction, ask: Ask) -> float | None:
