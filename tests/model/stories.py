@@ -1,5 +1,5 @@
-"""What the stories of the model are made of: the jobs that callers bring, how attempts end, and what
-people decide about queues and jobs.
+"""What the stories of the model are made of: the jobs that callers bring, how attempts end, and
+what people decide about queues and jobs.
 """
 
 from __future__ import annotations

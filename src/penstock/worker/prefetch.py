@@ -77,8 +77,8 @@ class Demand:
 
 
 MOST_KEYED: Final = 50
-"""Jobs of a kind that are claimed ahead at most where keys take turns: a job of another key waits for
-all of them."""
+"""Jobs of a kind that are claimed ahead at most where keys take turns: a job of another key waits
+for all of them."""
 
 
 class Prefetch:
