@@ -24,7 +24,7 @@ from penstock.engines.sqlite.key_lines import (
 from penstock.engines.sqlite.rows import Candidate, QueueHead, Row, json_text, to_jobs, to_save
 
 _ANYTHING: Final = {"avoid": "[]", "slots": 1, "least_urgent": ANY_PRIORITY}
-"""What to ask about a queue to find its first job, whoever could have it."""
+"""What to ask about a queue to find its first job, whichever worker could have it."""
 
 
 def take_tickets(tx: SqliteTransaction, count: int) -> int:
