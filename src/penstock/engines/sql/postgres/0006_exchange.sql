@@ -145,7 +145,8 @@ END $$;
 -- Jobs are about to be claimed: the lines of those whose keys take turns move on. Returns for each queue and priority
 -- where its first active line was, as [queue, priority, place].
 CREATE FUNCTION penstock.take_turns(
-  rooms_ penstock.room[], tids_ tid[], range_queue_ bigint[], from_priority_ bigint[], from_place_ bigint[])
+  rooms_ penstock.room[], tids_ tid[], range_queue_ bigint[], from_priority_ bigint[], from_place_ bigint[],
+  to_priority_ bigint[])
 RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
   room_    penstock.room;
@@ -162,7 +163,14 @@ BEGIN
                        AND part.place < 9223372036854775807), -9223372036854775808)))
           FROM (SELECT DISTINCT job.priority FROM unnest(tids_) AS mine (tid)
                   JOIN penstock.live AS job ON job.ctid = mine.tid WHERE job.queue = room_.queue) AS level);
-      PERFORM penstock.move_on(room_.queue, tids_, room_.weights);
+      PERFORM penstock.move_on(
+        room_.queue, tids_, room_.weights,
+        ARRAY(SELECT part.priority FROM unnest(range_queue_, from_priority_) AS part (queue, priority)
+               WHERE part.queue = room_.number),
+        ARRAY(SELECT part.place FROM unnest(range_queue_, from_place_) AS part (queue, place)
+               WHERE part.queue = room_.number),
+        ARRAY(SELECT part.last FROM unnest(range_queue_, to_priority_) AS part (queue, last)
+               WHERE part.queue = room_.number));
     END IF;
   END LOOP;
   RETURN to_json(places_);
@@ -210,7 +218,8 @@ BEGIN
     is_whole_ := array_fill(true, ARRAY[cardinality(queues_)]);
   END LOOP;
   IF is_keyed_ AND tids_ <> '{}' THEN
-    places_ := penstock.take_turns(rooms_, tids_, parts.range_queue_, parts.from_priority_, parts.from_place_);
+    places_ := penstock.take_turns(rooms_, tids_, parts.range_queue_, parts.from_priority_, parts.from_place_,
+                                   parts.to_priority_);
   END IF;
 END $$;
 
