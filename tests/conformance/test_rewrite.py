@@ -5,7 +5,19 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from conformance.steps import claim, draft, finished, outcome, put, running, send, settle, stored
+from conformance.steps import (
+    ask,
+    claim,
+    draft,
+    finished,
+    joined,
+    outcome,
+    put,
+    running,
+    send,
+    settle,
+    stored,
+)
 from penstock.core import lifecycle
 from penstock.core.job import Change, Hold, Job, State, Verdict
 from penstock.engines import changes
@@ -159,6 +171,15 @@ async def test_a_waiting_job_can_wait_elsewhere(engine):
     assert not await claim(engine, "mail")
     (job,) = await claim(engine, "urgent")
     assert (job.id, job.queue, job.priority) == (id, "urgent", 0)
+
+
+async def test_a_scheduled_job_that_waits_elsewhere_falls_due_there_alone(engine, store):
+    id = await put(engine, delay=10)
+    await changes.edit(engine, [id], queue="other")
+    worker = await joined(engine)
+    assert (await engine.exchange(ask(worker))).due_in is None
+    store.clock.advance(11)
+    assert (await engine.promote(10)).ready == 1
 
 
 async def test_a_scheduled_job_can_be_due_now_and_a_ready_one_later(engine):
