@@ -443,6 +443,11 @@ def test_a_weight_that_would_stop_every_claimer_is_refused(weight):
         QueueSettings(fair=True, weights={"a": weight})
 
 
+def test_a_weight_of_a_key_that_cannot_be_is_refused():
+    with pytest.raises(BadOption, match="no key has a NUL character"):
+        QueueSettings(fair=True, weights={"a\0b": 2.0})
+
+
 @pytest.mark.parametrize("weight", [LEAST_WEIGHT, GREATEST_WEIGHT])
 async def test_the_most_extreme_weights_still_let_everybody_run(engine, weight):
     await fair(engine, weights={"a": weight})

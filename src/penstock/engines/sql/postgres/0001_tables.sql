@@ -59,7 +59,9 @@ CREATE TABLE penstock.live (
   -- What is in no index that fits its state would never be found. The view of all jobs leaves out the
   -- table where a state cannot be.
   CONSTRAINT live_state CHECK (
-    state IN ('scheduled', 'ready') OR (state = 'running' AND worker IS NOT NULL))
+    state IN ('scheduled', 'ready') OR (state = 'running' AND worker IS NOT NULL)),
+  -- Both stand in one entry of `live_line`: what is too long for it would stop the claim that gives it its line.
+  CONSTRAINT live_names CHECK (octet_length(queue) <= 1000 AND octet_length(key) <= 1000)
 ) WITH (
   -- Room for the starts and the progress of some jobs of a page: those are in no index, so the row stays on it.
   fillfactor = 90,
