@@ -136,8 +136,9 @@ CREATE TABLE penstock.queue (
   weights  json    NOT NULL,
   -- Since it was decided, claims have looked at its ready jobs up to this priority and ticket; null: at all.
   moved_to  bigint[],
-  notes_all boolean NOT NULL DEFAULT false,                 -- these claims look at all its lines
-  decided  xid8    NOT NULL DEFAULT pg_current_xact_id()   -- by which transaction; older ones may not know of it
+  notes_all  boolean NOT NULL DEFAULT true,                 -- these claims have its lines looked at
+  known_from xid8,                                          -- transactions from here on know of it; null: no claim has seen it
+  moves_all  boolean                                        -- this round leaves none out; null: it has not begun
 );
 
 -- The key lines of queues whose keys take turns (core.fairness), written by the holder of the queue's lock alone.

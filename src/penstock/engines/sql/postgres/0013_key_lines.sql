@@ -147,42 +147,55 @@ BEGIN
   END IF;
 END $$;
 
--- After something was decided about a queue: give its ready jobs their lines, a batch at a time, and have these looked
--- at; if keys have another limit, have all lines looked at. Returns whether there is more to do. It is done once more as long as a transaction is open that may not know
--- of the decision yet, and store a job without its line.
+-- After something was decided about a queue: give its ready jobs their lines, a batch at a time, and have all lines
+-- looked at. Returns whether there is more to do. It is done once more if, when it began, a transaction was open that
+-- may not know of the decision and store a job without its line, or if a job was locked.
 CREATE FUNCTION penstock.move_jobs(queue_ text, limit_ bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-  queue record;
+  seen_ pg_snapshot := pg_current_snapshot();
+  moving record;
   job   record;
   rows_ bigint := 0;
   last_ bigint[];
 BEGIN
-  SELECT mine.moved_to, mine.notes_all, mine.decided < pg_snapshot_xmin(pg_current_snapshot()) AS is_known INTO queue
+  SELECT mine.moved_to, mine.notes_all, mine.known_from, mine.moves_all INTO moving
     FROM penstock.queue AS mine WHERE mine.name = queue_;
-  IF queue.moved_to IS NULL THEN
+  IF moving.moved_to IS NULL THEN
     RETURN false;
+  END IF;
+  IF moving.moves_all IS NULL THEN
+    moving.known_from := coalesce(moving.known_from, pg_snapshot_xmax(seen_));
+    moving.moves_all := NOT EXISTS (
+      SELECT FROM pg_snapshot_xip(seen_) AS writer (id)
+       WHERE id < moving.known_from AND id IS DISTINCT FROM pg_current_xact_id_if_assigned());
   END IF;
   FOR job IN
     SELECT mine.tid, mine.priority, mine.seq, mine.line, mine.key FROM penstock.line AS mine
-     WHERE mine.queue = queue_ AND (mine.priority, mine.seq) > (queue.moved_to[1], queue.moved_to[2])
+     WHERE mine.queue = queue_ AND (mine.priority, mine.seq) > (moving.moved_to[1], moving.moved_to[2])
      ORDER BY mine.priority, mine.seq LIMIT limit_
   LOOP
     rows_ := rows_ + 1;
     last_ := ARRAY[job.priority, job.seq];
     IF job.line IS NULL THEN
-      -- One that another transaction has gets its line from that one.
       UPDATE penstock.live SET line = coalesce(job.key, '')
        WHERE ctid = (SELECT ctid FROM penstock.live WHERE ctid = job.tid FOR UPDATE SKIP LOCKED);
+      IF NOT FOUND THEN
+        moving.moves_all := false;
+        CONTINUE;
+      END IF;
     END IF;
-    IF job.line IS NULL OR queue.notes_all THEN
+    IF job.line IS NULL OR moving.notes_all THEN
       INSERT INTO penstock.note (queue, priority, key, seq)
       VALUES (queue_, job.priority, coalesce(job.line, job.key, ''), job.seq);
     END IF;
   END LOOP;
   IF rows_ < limit_ THEN
-    last_ := CASE WHEN NOT queue.is_known THEN ARRAY[-9223372036854775808, -9223372036854775808] END;
+    last_ := CASE WHEN NOT moving.moves_all THEN ARRAY[-9223372036854775808, -9223372036854775808] END;
+    moving.moves_all := NULL; moving.notes_all := false;
   END IF;
-  UPDATE penstock.queue SET moved_to = last_ WHERE name = queue_;
+  UPDATE penstock.queue
+     SET moved_to = last_, notes_all = moving.notes_all, known_from = moving.known_from, moves_all = moving.moves_all
+   WHERE name = queue_;
   RETURN rows_ = limit_;
 END $$;
 
