@@ -141,6 +141,21 @@ async def test_room_that_is_made_while_a_claim_looks_is_used_by_the_next_one(
     assert await next_ids(engine, 5) == [jobs[1]]
 
 
+async def test_an_old_ticket_in_a_line_without_room_is_next(
+    engine: PostgresEngine, other: Connection
+) -> None:
+    """Its note is read while the key is full; when a job of it ends, only the key is noted."""
+    await fair(engine, max_running_per_key=1)
+    await other.execute(INSERT, ("late", "a"))
+    await enqueue_jobs(engine, 5, key="a")
+    job = await claim_one(engine)
+    await other.commit()
+    engine._bounds.forget()
+    assert await next_ids(engine, 5) == []
+    await settle(engine, job, "succeeded")
+    assert await next_ids(engine, 5) == ["late"]
+
+
 # --- what is decided ------------------------------------------------------------------------------
 
 

@@ -75,8 +75,8 @@ BEGIN
       FROM gone
   ), noted AS (
     INSERT INTO penstock.note (queue, key)
-    SELECT DISTINCT gone.queue, gone.line FROM gone JOIN penstock.queue AS queue ON queue.name = gone.queue
-     WHERE gone.line IS NOT NULL AND queue.per_key IS NOT NULL
+    SELECT DISTINCT gone.queue, gone.key FROM gone JOIN penstock.queue AS queue ON queue.name = gone.queue
+     WHERE gone.key <> '' AND queue.per_key IS NOT NULL
   )
   SELECT array_agg(id), array_agg(unique_key) FILTER (WHERE unique_key IS NOT NULL),
          array_agg(id) FILTER (WHERE unique_key IS NOT NULL)

@@ -10,14 +10,14 @@ CREATE FUNCTION penstock.stride(weights_ json, key_ text) RETURNS bigint LANGUAG
 $$;
 
 -- How many jobs of each key of a queue run; nothing where keys have no limit. It reads all of the queue that runs: an index
--- of its own would cost every claim and every end more.
+-- of its own would cost every claim and every end more. What runs since before its keys took turns has no line, but a key.
 CREATE FUNCTION penstock.running_keys(queue_ text, per_key_ bigint, OUT keys_ text[], OUT jobs_ bigint[])
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
   IF per_key_ IS NOT NULL THEN
-    SELECT array_agg(mine.line), array_agg(mine.jobs) INTO keys_, jobs_
-      FROM (SELECT job.line, count(*) AS jobs FROM penstock.live AS job
-             WHERE job.state = 'running' AND job.queue = queue_ AND job.line <> '' GROUP BY job.line) AS mine;
+    SELECT array_agg(mine.key), array_agg(mine.jobs) INTO keys_, jobs_
+      FROM (SELECT job.key, count(*) AS jobs FROM penstock.live AS job
+             WHERE job.state = 'running' AND job.queue = queue_ AND job.key <> '' GROUP BY job.key) AS mine;
   END IF;
 END $$;
 
@@ -51,6 +51,9 @@ END $$;
 
 -- See which of these lines are active now. First those become idle that have no job or no room, then the others enter
 -- at one virtual time per priority. `seqs_` are tickets of jobs that came, null where none did.
+--
+-- A line with jobs and no room is kept as well, and told where its first job is: when a job of its key ends, only the
+-- key is noted.
 CREATE FUNCTION penstock.look_at_lines(
   queue_ text, priorities_ bigint[], keys_ text[], seqs_ bigint[], per_key_ bigint, weights_ json,
   from_priority_ bigint[], from_place_ bigint[]) RETURNS void LANGUAGE plpgsql AS $$
@@ -59,6 +62,7 @@ DECLARE
   places_ bigint[];
   active_ boolean[];
   firsts_ bigint[];
+  able_   boolean[];
   full_   text[] := ARRAY(SELECT mine.key FROM penstock.running_keys(queue_, per_key_) AS runs,
                                  unnest(runs.keys_, runs.jobs_) AS mine (key, jobs) WHERE mine.jobs >= per_key_);
 BEGIN
@@ -66,9 +70,9 @@ BEGIN
     full_ := ARRAY(SELECT DISTINCT key FROM unnest(keys_) AS given (key) WHERE key <> '');
   END IF;
   SELECT array_agg(seen.priority), array_agg(seen.key), array_agg(seen.tid), array_agg(seen.place),
-         array_agg(seen.active),
-         array_agg(CASE WHEN seen.key = ANY (full_) THEN NULL ELSE seen.first END)
-    INTO priorities_, keys_, tids_, places_, active_, firsts_
+         array_agg(seen.active), array_agg(seen.first),
+         array_agg(seen.first IS NOT NULL AND seen.key <> ALL (full_))
+    INTO priorities_, keys_, tids_, places_, active_, firsts_, able_
     FROM (SELECT mine.priority, mine.key, line.tid, coalesce(line.place, 0) AS place,
                  coalesce(line.active, false) AS active,
                  (SELECT job.seq FROM penstock.line AS job
@@ -83,33 +87,31 @@ BEGIN
              SELECT its.ctid AS tid, its.place, its.from_seq, its.active FROM penstock.key_line AS its
               WHERE its.queue = queue_ AND its.key = mine.key AND its.priority = mine.priority
               ORDER BY its.queue DESC, its.key DESC, its.priority DESC, its.place DESC LIMIT 1) AS line ON true) AS seen;
+  -- One that becomes idle or stays as it is has jobs from the first one found on: it may have come with an older ticket.
   UPDATE penstock.key_line AS line
-     SET active = false
-    FROM unnest(tids_, active_, firsts_) AS mine (tid, active, first)
-   WHERE line.ctid = mine.tid AND mine.active AND mine.first IS NULL;
-  -- One that stays active has jobs from the first one found on: a job may have come with an older ticket.
-  UPDATE penstock.key_line AS line
-     SET from_seq = mine.first - 1
-    FROM unnest(tids_, active_, firsts_) AS mine (tid, active, first)
-   WHERE line.ctid = mine.tid AND mine.active AND line.from_seq >= mine.first;
+     SET active = mine.able, from_seq = least(line.from_seq, mine.first - 1)
+    FROM unnest(tids_, active_, firsts_, able_) AS mine (tid, active, first, able)
+   WHERE line.ctid = mine.tid AND mine.active >= mine.able
+     AND (mine.active > mine.able OR line.from_seq >= mine.first);
   WITH entering AS MATERIALIZED (
-    SELECT mine.tid, mine.priority, mine.key, mine.first,
-           greatest(mine.place, level.time + penstock.stride(weights_, mine.key) / 2) AS place
-      FROM unnest(priorities_, keys_, tids_, places_, active_, firsts_)
-             AS mine (priority, key, tid, place, active, first)
+    SELECT mine.tid, mine.priority, mine.key, mine.first, mine.able,
+           CASE WHEN mine.able THEN greatest(mine.place, level.time + penstock.stride(weights_, mine.key) / 2)
+                ELSE mine.place END AS place
+      FROM unnest(priorities_, keys_, tids_, places_, active_, firsts_, able_)
+             AS mine (priority, key, tid, place, active, first, able)
       JOIN (SELECT each.priority, penstock.virtual_time(queue_, each.priority, coalesce(
                      (SELECT max(hint.place) FROM unnest(from_priority_, from_place_) AS hint (priority, place)
                        WHERE hint.priority = each.priority AND hint.place < 9223372036854775807),
                      -9223372036854775808)) AS time
               FROM (SELECT DISTINCT given.priority FROM unnest(priorities_) AS given (priority)) AS each) AS level
         ON level.priority = mine.priority
-     WHERE NOT mine.active AND mine.first IS NOT NULL
+     WHERE NOT mine.active AND mine.first IS NOT NULL AND (mine.able OR mine.tid IS NULL)
   ), woken AS (
     UPDATE penstock.key_line AS line
        SET active = true, place = mine.place, turn = mine.first, from_seq = mine.first - 1
       FROM entering AS mine WHERE line.ctid = mine.tid)
   INSERT INTO penstock.key_line (queue, priority, key, place, turn, from_seq, active)
-  SELECT queue_, mine.priority, mine.key, mine.place, mine.first, mine.first - 1, true
+  SELECT queue_, mine.priority, mine.key, mine.place, mine.first, mine.first - 1, mine.able
     FROM entering AS mine WHERE mine.tid IS NULL;
 END $$;
 
@@ -266,7 +268,7 @@ BEGIN
                        AND job.seq > line.from_seq AND job.task <> ALL (avoid_)
                        AND (slots_ > 0 OR NOT job.at_most_once)
                        AND (job.expires_at IS NULL OR job.expires_at > now_)
-                     ORDER BY job.seq LIMIT least(looks_, coalesce(line.room, looks_))) AS head) AS job) AS each
+                     ORDER BY job.seq LIMIT greatest(0, least(looks_, line.room))) AS head) AS job) AS each
                WHERE each.room IS NULL OR each.of_key <= each.room
                ORDER BY each.priority, each.place, each.turn, each.key LIMIT want_) AS chosen;
       EXIT WHEN used_ < looks_ OR looks_ >= want_;
@@ -360,7 +362,7 @@ BEGIN
      WHERE queue.name = queue_ AND queue.keyed AND queue.moved_to IS NULL
        AND (queue.per_key IS NULL OR key_ = '' OR queue.per_key > (
               SELECT count(*) FROM penstock.live AS job
-               WHERE job.state = 'running' AND job.queue = queue_ AND job.line = key_))
+               WHERE job.state = 'running' AND job.queue = queue_ AND job.key = key_))
        AND NOT EXISTS (SELECT FROM penstock.key_line AS mine
                         WHERE mine.queue = queue_ AND mine.key = key_ AND mine.priority = priority_ AND mine.active)
        AND NOT EXISTS (SELECT FROM penstock.note AS note
