@@ -260,6 +260,30 @@ async def test_a_worker_that_cannot_have_a_keys_job_has_those_of_others(engine):
     assert len(await claim(engine, want=9)) == 3
 
 
+async def test_jobs_that_came_one_by_one_do_not_delay_anothers_single_job(engine):
+    """A claim that has not looked at all that has come says so, and gives nothing before."""
+    await fair(engine)
+    for _ in range(1100):
+        await put(engine, key="a")
+    single = await put(engine, key="b")
+    worker = await joined(engine)
+    jobs: list[str] = []
+    while not jobs:
+        answer = await engine.exchange(ask(worker, want=2))
+        jobs = ids(answer.jobs)
+        assert jobs or answer.due_in == 0
+    assert single in jobs
+
+
+async def test_keys_that_a_worker_cannot_have_do_not_make_one_pass_the_others(engine):
+    await fair(engine)
+    await put(engine, key="x", task="other")
+    await enqueue_jobs(engine, 5, key="a")
+    await put(engine, key="b")
+    jobs = await claim(engine, want=2, avoid=frozenset({"other"}))
+    assert [job.key for job in jobs] == ["a", "b"]
+
+
 async def test_a_worker_is_told_where_keys_take_turns(engine):
     """It claims less ahead there: what it holds delays the other keys."""
     await fair(engine, "shared")

@@ -223,6 +223,8 @@ DECLARE
   turns_  bigint[];
   froms_  bigint[];
   rooms_  bigint[];
+  of_level_ bigint[];
+  of_place_ bigint[];
 BEGIN
   LOOP
     SELECT count(*), array_agg(line.priority), array_agg(line.key), array_agg(line.place), array_agg(line.turn),
@@ -249,9 +251,8 @@ BEGIN
     END IF;
     looks_ := CASE WHEN count_ = 1 THEN want_ ELSE ceil(want_::numeric / count_) + 2 END;
     LOOP
-      SELECT array_agg(chosen.tid ORDER BY chosen.priority, chosen.place, chosen.turn, chosen.key),
-             coalesce(max(chosen.nth), 0)
-        INTO tids_, used_
+      SELECT array_agg(chosen.tid), array_agg(chosen.priority), array_agg(chosen.place), coalesce(max(chosen.nth), 0)
+        INTO tids_, of_level_, of_place_, used_
         FROM (SELECT each.* FROM (
                 SELECT job.tid, line.priority, line.turn, line.key, job.nth,
                        line.place + (job.nth - 1) * penstock.stride(weights_, line.key) AS place,
@@ -274,8 +275,10 @@ BEGIN
       EXIT WHEN used_ < looks_ OR looks_ >= want_;
       looks_ := want_;
     END LOOP;
-    -- Lines of which this worker can have nothing may stand before others.
-    EXIT WHEN count_ < lines_ OR coalesce(cardinality(tids_), 0) >= want_;
+    -- Lines that give less than their share, because of who asks or of their keys' limits, may stand before others: no
+    -- job is taken that comes after a line that was not looked at.
+    EXIT WHEN count_ < lines_ OR cardinality(tids_) >= want_
+          AND (of_level_[want_], of_place_[want_]) <= (levels_[count_], places_[count_]);
     lines_ := lines_ * 10;
   END LOOP;
   RETURN QUERY
