@@ -9,6 +9,7 @@ from conformance.steps import (
     ask,
     claim,
     draft,
+    enqueue_jobs,
     finished,
     joined,
     outcome,
@@ -112,6 +113,22 @@ async def test_a_held_job_is_not_claimed_until_its_hold_is_lifted(engine):
     (control,) = await changes.lift(engine, [id], Hold.BREAKER)
     assert control.changed
     assert [job.id for job in await claim(engine)] == [id]
+
+
+async def test_many_jobs_are_changed_in_steps_of_a_batch(engine, monkeypatch):
+    """No step keeps the store for longer than a batch takes."""
+    jobs = await enqueue_jobs(engine, 2 * changes.BATCH + 1)
+    steps = []
+    rewrite = engine.rewrite
+
+    async def counted(rewrites):
+        steps.append(len(rewrites))
+        return await rewrite(rewrites)
+
+    monkeypatch.setattr(engine, "rewrite", counted)
+    told = await changes.cancel(engine, jobs, "enough")
+    assert [(each.id, each.changed) for each in told] == [(id, True) for id in jobs]
+    assert steps == [changes.BATCH, changes.BATCH, 1]
 
 
 async def test_a_job_that_loses_its_hold_goes_to_the_end_of_the_line(engine):
