@@ -263,7 +263,7 @@ async def test_a_worker_that_cannot_have_a_keys_job_has_those_of_others(engine):
 async def test_jobs_that_came_one_by_one_do_not_delay_anothers_single_job(engine):
     """A claim that has not looked at all that has come says so, and gives nothing before."""
     await fair(engine)
-    for _ in range(1100):
+    for _ in range(2500):
         await put(engine, key="a")
     single = await put(engine, key="b")
     worker = await joined(engine)

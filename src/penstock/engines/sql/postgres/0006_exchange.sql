@@ -117,8 +117,8 @@ CREATE FUNCTION penstock.widened(
 $$;
 
 -- Before a claim chooses in queues whose keys take turns: see to what was decided about them, and read their notes.
--- Returns the numbers of the last notes by queue, and whether there is more to do. Where notes are left, nothing is
--- given: the next jobs may be those that they tell of, and who enqueues one job at a time leaves a note for each.
+-- Returns the numbers of the last notes by queue, and whether there is more to do. A queue whose notes are crowded by a
+-- few lines gives nothing: those of others, which are next, are behind them.
 CREATE FUNCTION penstock.prepare_turns(
   INOUT rooms_ penstock.room[], INOUT notes_ bigint[], is_whole_ boolean[], range_queue_ bigint[],
   from_priority_ bigint[], from_place_ bigint[], OUT is_behind_ boolean) LANGUAGE plpgsql AS $$
@@ -139,10 +139,10 @@ BEGIN
         ARRAY(SELECT part.place FROM unnest(range_queue_, from_place_) AS part (queue, place)
                WHERE part.queue = room_.number));
       notes_[room_.number] := seen.last_;
-      IF seen.is_behind_ THEN
+      IF seen.is_crowded_ THEN
         rooms_[nth_].jobs := 0;
       END IF;
-      is_behind_ := is_behind_ OR rooms_[nth_].jobs = 0;
+      is_behind_ := is_behind_ OR seen.is_behind_ OR rooms_[nth_].jobs = 0;
     END IF;
   END LOOP;
 END $$;

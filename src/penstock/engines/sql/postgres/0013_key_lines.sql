@@ -116,26 +116,36 @@ BEGIN
 END $$;
 
 -- Read up to 500 notes of a queue that are later than `after_`; returns the number of the last one, and whether there
--- may be more.
+-- may be more. Who enqueues jobs one by one leaves a note for each: where most are of the same few lines, up to 2000
+-- are read, and if these are not all, `is_crowded_` says that the lines of others are behind them.
 CREATE FUNCTION penstock.read_notes(
   queue_ text, after_ bigint, per_key_ bigint, weights_ json, from_priority_ bigint[], from_place_ bigint[],
-  OUT last_ bigint, OUT is_behind_ boolean) LANGUAGE plpgsql AS $$
+  OUT last_ bigint, OUT is_behind_ boolean, OUT is_crowded_ boolean) LANGUAGE plpgsql AS $$
 DECLARE
+  limit_      bigint := 500;
+  lines_      bigint;
   tids_       tid[];
   priorities_ bigint[];
   keys_       text[];
   seqs_       bigint[];
 BEGIN
-  last_ := after_; is_behind_ := false;
-  SELECT array_agg(note.tid), array_agg(note.priority), array_agg(note.key), array_agg(note.seq), max(note.number)
-    INTO tids_, priorities_, keys_, seqs_, last_
-    FROM (SELECT ctid AS tid, priority, key, seq, number FROM penstock.note
-           WHERE queue = queue_ AND number > after_ ORDER BY number LIMIT 500) AS note;
+  LOOP
+    SELECT array_agg(note.tid), array_agg(note.priority), array_agg(note.key), array_agg(note.seq), max(note.number)
+      INTO tids_, priorities_, keys_, seqs_, last_
+      FROM (SELECT ctid AS tid, priority, key, seq, number FROM penstock.note
+             WHERE queue = queue_ AND number > after_ ORDER BY number LIMIT limit_) AS note;
+    is_behind_ := coalesce(cardinality(tids_), 0) = limit_;
+    is_crowded_ := is_behind_ AND limit_ > 500;
+    EXIT WHEN is_crowded_ OR NOT is_behind_;
+    SELECT count(*) INTO lines_
+      FROM (SELECT DISTINCT note.priority, note.key FROM unnest(priorities_, keys_) AS note (priority, key)) AS line;
+    EXIT WHEN lines_ > 50;
+    limit_ := 2000;
+  END LOOP;
   IF tids_ IS NULL THEN
     last_ := after_;
     RETURN;
   END IF;
-  is_behind_ := cardinality(tids_) = 500;
   DELETE FROM penstock.note WHERE ctid = ANY (tids_) AND queue = queue_;
   IF array_position(priorities_, NULL) IS NOT NULL THEN
     SELECT array_agg(coalesce(note.priority, mine.priority)), array_agg(note.key), array_agg(note.seq)
