@@ -260,6 +260,30 @@ async def test_a_worker_that_cannot_have_a_keys_job_has_those_of_others(engine):
     assert len(await claim(engine, want=9)) == 3
 
 
+async def test_jobs_that_came_one_by_one_do_not_delay_anothers_single_job(engine):
+    """A claim that has not looked at all that has come says so, and gives nothing before."""
+    await fair(engine)
+    for _ in range(2500):
+        await put(engine, key="a")
+    single = await put(engine, key="b")
+    worker = await joined(engine)
+    jobs: list[str] = []
+    while not jobs:
+        answer = await engine.exchange(ask(worker, want=2))
+        jobs = ids(answer.jobs)
+        assert jobs or answer.due_in == 0
+    assert single in jobs
+
+
+async def test_keys_that_a_worker_cannot_have_do_not_make_one_pass_the_others(engine):
+    await fair(engine)
+    await put(engine, key="x", task="other")
+    await enqueue_jobs(engine, 5, key="a")
+    await put(engine, key="b")
+    jobs = await claim(engine, want=2, avoid=frozenset({"other"}))
+    assert [job.key for job in jobs] == ["a", "b"]
+
+
 async def test_a_worker_is_told_where_keys_take_turns(engine):
     """It claims less ahead there: what it holds delays the other keys."""
     await fair(engine, "shared")
@@ -353,6 +377,75 @@ async def test_claimers_that_race_do_not_overrun_the_limit_of_a_key(store):
     assert sum(len(batch) for batch in batches) <= 3
 
 
+async def test_room_is_found_for_a_job_that_came_while_its_key_was_full(engine):
+    """Its line was never active before, and only the key is known to have room again."""
+    await limited(engine, 1)
+    await put(engine, key="a", priority=5)
+    job = await claim_one(engine)
+    late = await put(engine, key="a", priority=0)
+    assert await keys(engine, 9) == []
+    await settle(engine, job, "succeeded")
+    assert ids(await claim(engine, want=9)) == [late]
+
+
+async def test_room_is_found_for_a_job_whose_line_was_forgotten_while_its_key_was_full(engine):
+    await limited(engine, 1)
+    await put(engine, key="a")
+    job = await claim_one(engine)
+    for _ in range(3):
+        await put(engine, key="b")
+        await settle(engine, await claim_one(engine), "succeeded")
+    await claim(engine)
+    await engine.prune(100)
+    late = await put(engine, key="a")
+    assert await keys(engine, 9) == []
+    await settle(engine, job, "succeeded")
+    assert ids(await claim(engine, want=9)) == [late]
+
+
+async def test_a_limit_counts_what_runs_since_before_it_was_set(engine):
+    await enqueue_jobs(engine, 5, key="a")
+    jobs = await claim(engine, want=3)
+    await limited(engine, 1)
+    assert await keys(engine, 9) == []
+    for job in jobs[:2]:
+        await settle(engine, job, "succeeded")
+        assert await keys(engine, 9) == []
+    await settle(engine, jobs[2], "succeeded")
+    assert await keys(engine, 9) == ["a"]
+
+
+async def test_a_limit_that_is_lowered_stops_no_claim_of_the_others(engine):
+    """Claims have not come to the lines of all keys yet when they meet one with too many."""
+    await limited(engine, 3)
+    await enqueue_jobs(engine, 300, key="b")
+    await enqueue_jobs(engine, 5, key="a")
+    assert Counter(await keys(engine, 4)) == {"a": 2, "b": 2}
+    await limited(engine, 1)
+    await put(engine, key="c")
+    assert [await keys(engine, 9) for _ in range(3)].count(["c"]) == 1
+
+
+async def test_a_job_whose_key_was_full_runs_after_the_limit_was_taken_away_and_set_again(engine):
+    await limited(engine, 1)
+    await enqueue_jobs(engine, 2, key="a")
+    job = await claim_one(engine)
+    assert await keys(engine, 9) == []
+    await engine.set_queue("default", QueueSettings())
+    await settle(engine, job, "succeeded")
+    await fair(engine)
+    assert await keys(engine, 9) == ["a"]
+
+
+async def test_a_line_that_gives_less_than_its_share_lets_no_other_pass_the_next_one(engine):
+    await limited(engine, 1)
+    await put(engine, key="a", priority=0)
+    await put(engine, key="a")
+    await enqueue_jobs(engine, 2)
+    await put(engine, key="b")
+    assert await keys(engine, 3) == ["a", None, "b"]
+
+
 @pytest.mark.parametrize("most", [-1, -5])
 def test_a_limit_below_zero_is_refused(most):
     with pytest.raises(BadOption, match="max_running_per_key"):
@@ -441,6 +534,11 @@ async def test_idle_keys_are_forgotten_and_come_back_level(engine, store):
 def test_a_weight_that_would_stop_every_claimer_is_refused(weight):
     with pytest.raises(BadOption, match="weight of 'a' must be from"):
         QueueSettings(fair=True, weights={"a": weight})
+
+
+def test_a_weight_of_a_key_that_cannot_be_is_refused():
+    with pytest.raises(BadOption, match="no key has a NUL character"):
+        QueueSettings(fair=True, weights={"a\0b": 2.0})
 
 
 @pytest.mark.parametrize("weight", [LEAST_WEIGHT, GREATEST_WEIGHT])

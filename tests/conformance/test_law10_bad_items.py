@@ -11,6 +11,7 @@ from conformance.steps import (
     enqueue_jobs,
     everything,
     finished,
+    ids,
     joined,
     outcome,
     put,
@@ -18,7 +19,8 @@ from conformance.steps import (
     stored,
 )
 from penstock.core.job import ErrorRecord, Hold, State, Verdict
-from penstock.engines.records import Filter
+from penstock.engines import changes
+from penstock.engines.records import Filter, QueueSettings
 from penstock.errors import ItemRefused
 
 NO_TEXT = "half a pair: \ud800"
@@ -137,7 +139,7 @@ STRANGE = [
     "'; drop table job; --",
     "%_",
     "\\",
-    "x" * 10_000,
+    "x" * 1_000,
     '"',
     ",",
 ]
@@ -227,3 +229,18 @@ async def test_text_that_a_store_could_cut_short_finds_nothing_else(engine):
         assert (await engine.find(which, None, 10)).jobs == ()
         assert (await engine.purge(which, 10)).jobs == 0
     assert len(await claim(engine, "a", avoid=frozenset({CUT_SHORT}))) == 1
+
+
+@pytest.mark.parametrize("delay", [0, 10])
+@pytest.mark.parametrize("field", ["key", "queue"])
+async def test_a_name_that_is_too_long_for_a_key_line_is_refused(engine, store, field, delay):
+    """A job that could be stored, but not stand in its line, would stop every claim."""
+    await engine.set_queue("default", QueueSettings(fair=True))
+    long = "".join(chr(0x4E00 + number % 20_000) for number in range(400))
+    with pytest.raises(ItemRefused, match=f"has a {field} of more than 1000 bytes"):
+        await engine.enqueue([draft(delay=delay, **{field: long})])
+    id = await put(engine, key=long[:333], delay=delay)
+    with pytest.raises(ItemRefused, match="has a queue of more than 1000 bytes"):
+        await changes.edit(engine, [id], queue=long)
+    store.clock.advance(20)
+    assert ids(await claim(engine)) == [id]

@@ -5,7 +5,20 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from conformance.steps import claim, draft, finished, outcome, put, running, send, settle, stored
+from conformance.steps import (
+    ask,
+    claim,
+    draft,
+    enqueue_jobs,
+    finished,
+    joined,
+    outcome,
+    put,
+    running,
+    send,
+    settle,
+    stored,
+)
 from penstock.core import lifecycle
 from penstock.core.job import Change, Hold, Job, State, Verdict
 from penstock.engines import changes
@@ -102,6 +115,22 @@ async def test_a_held_job_is_not_claimed_until_its_hold_is_lifted(engine):
     assert [job.id for job in await claim(engine)] == [id]
 
 
+async def test_many_jobs_are_changed_in_steps_of_a_batch(engine, monkeypatch):
+    """No step keeps the store for longer than a batch takes."""
+    jobs = await enqueue_jobs(engine, 2 * changes.BATCH + 1)
+    steps = []
+    rewrite = engine.rewrite
+
+    async def counted(rewrites):
+        steps.append(len(rewrites))
+        return await rewrite(rewrites)
+
+    monkeypatch.setattr(engine, "rewrite", counted)
+    told = await changes.cancel(engine, jobs, "enough")
+    assert [(each.id, each.changed) for each in told] == [(id, True) for id in jobs]
+    assert steps == [changes.BATCH, changes.BATCH, 1]
+
+
 async def test_a_job_that_loses_its_hold_goes_to_the_end_of_the_line(engine):
     first, second = await put(engine), await put(engine)
     await changes.hold(engine, [first], Hold.BREAKER, "mail")
@@ -159,6 +188,15 @@ async def test_a_waiting_job_can_wait_elsewhere(engine):
     assert not await claim(engine, "mail")
     (job,) = await claim(engine, "urgent")
     assert (job.id, job.queue, job.priority) == (id, "urgent", 0)
+
+
+async def test_a_scheduled_job_that_waits_elsewhere_falls_due_there_alone(engine, store):
+    id = await put(engine, delay=10)
+    await changes.edit(engine, [id], queue="other")
+    worker = await joined(engine)
+    assert (await engine.exchange(ask(worker))).due_in is None
+    store.clock.advance(11)
+    assert (await engine.promote(10)).ready == 1
 
 
 async def test_a_scheduled_job_can_be_due_now_and_a_ready_one_later(engine):

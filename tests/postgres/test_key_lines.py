@@ -11,6 +11,7 @@ from conformance.steps import ask, claim, claim_one, enqueue_jobs, ids, joined, 
 from penstock.core.job import Job
 from penstock.engines.postgres.engine import PostgresEngine
 from penstock.engines.records import QueueSettings
+from servers.emptied import emptied
 
 Connection = psycopg.AsyncConnection[Any]
 
@@ -140,6 +141,21 @@ async def test_room_that_is_made_while_a_claim_looks_is_used_by_the_next_one(
     assert await next_ids(engine, 5) == [jobs[1]]
 
 
+async def test_an_old_ticket_in_a_line_without_room_is_next(
+    engine: PostgresEngine, other: Connection
+) -> None:
+    """Its note is read while the key is full; when a job of it ends, only the key is noted."""
+    await fair(engine, max_running_per_key=1)
+    await other.execute(INSERT, ("late", "a"))
+    await enqueue_jobs(engine, 5, key="a")
+    job = await claim_one(engine)
+    await other.commit()
+    engine._bounds.forget()
+    assert await next_ids(engine, 5) == []
+    await settle(engine, job, "succeeded")
+    assert await next_ids(engine, 5) == ["late"]
+
+
 # --- what is decided ------------------------------------------------------------------------------
 
 
@@ -153,6 +169,68 @@ async def test_a_transaction_that_did_not_know_the_queue_to_be_fair_loses_no_job
     assert await next_ids(engine, 5) == [first]
     await other.commit()
     engine._bounds.forget()
+    assert await next_ids(engine, 5) == ["late"]
+
+
+async def test_a_transaction_that_began_while_the_queue_became_fair_loses_no_job(
+    engine: PostgresEngine, other: Connection
+) -> None:
+    """It has a later number than the one that decided, and does not see the decision."""
+    async with await psycopg.AsyncConnection.connect(emptied().url) as third:
+        await third.execute(
+            "INSERT INTO penstock.queue (name, settings, paused, ordered, keyed, weights, moved_to)"
+            """ VALUES ('default', '{"fair":true}', false, false, true, '{}', %s)""",
+            ([-(1 << 63), -(1 << 63)],),
+        )
+        await other.execute(INSERT, ("late", "b"))
+        await third.commit()
+    first = await put(engine, key="a")
+    assert await next_ids(engine, 5) == [first]
+    await next_ids(engine, 5)
+    await other.commit()
+    engine._bounds.forget()
+    assert await next_ids(engine, 5) == ["late"]
+
+
+async def test_a_job_that_comes_behind_a_claim_that_moves_jobs_is_not_lost(
+    engine: PostgresEngine, other: Connection
+) -> None:
+    """Its ticket is older than those that have their lines, and all is known to all at the end."""
+    await other.execute(INSERT, ("late", "b"))
+    await enqueue_jobs(engine, 450, key="a")
+    await fair(engine)
+    await next_ids(engine, 1)
+    await other.commit()
+    served: list[str] = []
+    for _ in range(6):
+        engine._bounds.forget()
+        served += await next_ids(engine, 2)
+    assert "late" in served
+
+
+async def test_a_job_that_was_locked_while_the_queue_became_fair_is_not_lost(
+    engine: PostgresEngine, other: Connection
+) -> None:
+    job = await put(engine, key="a")
+    await fair(engine)
+    await other.execute(LOCK, (job,))
+    assert await next_ids(engine, 5) == []
+    await other.rollback()
+    assert await next_ids(engine, 5) == [job]
+
+
+async def test_a_transaction_that_never_sees_the_queue_become_fair_loses_no_job(
+    engine: PostgresEngine, other: Connection
+) -> None:
+    """A repair finds what it has left."""
+    await other.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
+    await other.execute("SELECT count(*) FROM penstock.queue")
+    await fair(engine)
+    first = await put(engine, key="a")
+    assert await next_ids(engine, 5) == [first]
+    await other.execute(INSERT, ("late", "b"))
+    await other.commit()
+    assert (await engine.repair(100)).lines == 1
     assert await next_ids(engine, 5) == ["late"]
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from conformance.steps import ask, bury, claim, draft, joined, outcome, put, send
 from conformance.waiting import gives_in
-from penstock.core.job import KEEP
+from penstock.core.job import KEEP, Hold
 from penstock.engines import changes
 from penstock.engines.postgres import history
 from penstock.engines.postgres.connection import Connection
@@ -467,12 +467,28 @@ async def claim_fair(engine: Watched) -> None:
     assert len((await engine.exchange(ask(worker, "fair", want=5))).jobs) == 5
 
 
+async def lift_known(engine: Watched) -> None:
+    """What every worker does that joins."""
+    await changes.hold(engine, [await put(engine, queue="inbox")], Hold.UNKNOWN_TASK, "work")
+    forgetting(engine)
+    assert await changes.lift_known(engine, ["work"]) == 1
+
+
+async def repair(engine: Watched) -> None:
+    """What a leader does again and again."""
+    await engine.set_queue("fair", QueueSettings(fair=True))
+    await put(engine, queue="fair", key="a")
+    forgetting(engine)
+    await changes.repair_holds(engine, 100)
+    await engine.repair(100)
+
+
 VERBS: dict[str, Callable[[Watched], Awaitable[None]]] = {
     verb.__name__: verb
     for verb in (
         *(claim_1, claim_3, claim_20, claim_limited, claim_ordered, settle, settle_moved),
         *(settle_failed, enqueue, promote, expire, rescue, prune, look, look_ordered, cancel),
-        *(held, claim_fair, report),
+        *(held, claim_fair, report, lift_known, repair),
     )
 }
 

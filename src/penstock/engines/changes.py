@@ -149,12 +149,13 @@ async def adopt(engine: Engine, jobs: Iterable[Job], remember: float) -> list[Re
     """Let jobs that wait in another store enter this one under their ids, which the ledger keeps
     for ``remember`` seconds. Repeated, it changes nothing.
     """
-    return await engine.rewrite(
+    return await _in_batches(
+        engine,
         [
             Rewrite(job=job, revision=None, change=Change.EDIT, remember=remember)
             for job in jobs
             if job.state.is_waiting
-        ]
+        ],
     )
 
 
@@ -186,6 +187,12 @@ async def rescue(
     answers = await _rewrite(engine, page.jobs, Change.RESCUE, after)
     rescued = [each.job for each in answers.values() if each.verdict is Verdict.DONE and each.job]
     return sorted(rescued, key=lambda job: job.order)
+
+
+async def _in_batches(engine: Engine, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
+    """Write these jobs, a batch in a step."""
+    parts = (rewrites[start : start + BATCH] for start in range(0, len(rewrites), BATCH))
+    return [answer for part in parts for answer in await engine.rewrite(part)]
 
 
 async def _now(engine: Engine) -> float:
@@ -224,7 +231,7 @@ async def _rewrite(
             return answers
         rewrites = [Rewrite(job=next, revision=job.revision, change=change) for job, next in wanted]
         left = []
-        for rewrite, answer in zip(rewrites, await engine.rewrite(rewrites), strict=True):
+        for rewrite, answer in zip(rewrites, await _in_batches(engine, rewrites), strict=True):
             answers[rewrite.job.id] = answer
             if answer.verdict is Verdict.STALE and answer.job is not None:
                 left.append((answer.job, answer.owner))

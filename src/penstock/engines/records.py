@@ -236,6 +236,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
         if per_key is not None and per_key < 0:
             raise BadOption("max_running_per_key", per_key, "give 0 or more, or None for no limit")
         for key, weight in self.weights.items():
+            if "\0" in key:
+                raise BadOption("weights", key, "no key has a NUL character")
             if not fairness.LEAST_WEIGHT <= weight <= fairness.GREATEST_WEIGHT:
                 edges = f"{fairness.LEAST_WEIGHT:g} to {fairness.GREATEST_WEIGHT:g}"
                 why = f"the weight of {key!r} must be from {edges}"

@@ -6,13 +6,13 @@ instead. NUL ends a text early in some stores: one job could be taken for anothe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import Final
 
 import msgspec
 
-from penstock.core.job import Draft, Outcome
+from penstock.core.job import Draft, Job, Outcome
 from penstock.engines.records import Report
 from penstock.errors import ItemRefused
 
@@ -20,6 +20,9 @@ INTEGERS: Final = range(-(1 << 63), 1 << 63)
 LONGEST: Final = 1e10
 """Seconds for which a job can be kept, 300 years: a store may have a table for the day on which it
 goes, and not every day has a name."""
+
+LONGEST_NAME: Final = 1000
+"""Bytes of a queue's name or of a key: a store has both in one entry of an index."""
 
 
 def check_drafts(name: str, drafts: Iterable[Draft]) -> None:
@@ -39,6 +42,27 @@ def check_drafts(name: str, drafts: Iterable[Draft]) -> None:
             raise ItemRefused(name, f"priority {draft.priority} has more than 64 bits")
         if "\0" in _text(draft):
             raise ItemRefused(name, f"job {draft.id!r} has a text with a NUL character")
+        _check_names(name, draft)
+
+
+def check_jobs(name: str, jobs: Sequence[Job]) -> None:
+    """Raise ``ItemRefused`` if one of the jobs cannot be as it is on any engine."""
+    check_given(name, jobs)
+    for job in jobs:
+        _check_names(name, job)
+
+
+def _check_names(name: str, job: Draft | Job) -> None:
+    for kind, text in (("queue", job.queue), ("key", job.key or "")):
+        if is_long(text):
+            why = f"job {job.id!r} has a {kind} of more than {LONGEST_NAME} bytes: {text[:20]!r}..."
+            raise ItemRefused(name, why)
+
+
+def is_long(text: str) -> bool:
+    """The text is too long for a queue's name or a key."""
+    # A character has four bytes at most. What is no Unicode is refused elsewhere.
+    return len(text) > LONGEST_NAME // 4 and len(text.encode(errors="replace")) > LONGEST_NAME
 
 
 def check_outcomes(name: str, outcomes: Iterable[Outcome]) -> None:

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 from penstock.core.job import Job
 
-Key = TypeVar("Key", bound=tuple[float, ...])
+Key = TypeVar("Key", bound=tuple[float | str, ...])
 
 
 class JobLine(Generic[Key]):

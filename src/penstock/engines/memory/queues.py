@@ -30,7 +30,7 @@ class MemoryQueues:
         self.key_lines = defaultdict(lambda: KeyLines(lambda: JobLine(_ticket, get)))
         self.running_keys: Counter[tuple[str, str]] = Counter()
         """How many jobs of a queue and key run."""
-        self.due: dict[str, JobLine[tuple[float, int]]]
+        self.due: dict[str, JobLine[tuple[float, int, str]]]
         self.due = defaultdict(partial(JobLine, _due_key, get))
         self.expiring: JobLine[tuple[float, int]] = JobLine(_expiry_key, get)
         self._open: dict[str, set[str]] = defaultdict(set)
@@ -199,9 +199,10 @@ def claim_key(job: Job) -> tuple[int, int] | None:
     return job.order if job.state is State.READY and job.hold is None else None
 
 
-def _due_key(job: Job) -> tuple[float, int] | None:
+def _due_key(job: Job) -> tuple[float, int, str] | None:
+    """With its queue: one that waits for the same instant in another queue has left this line."""
     if job.state is State.SCHEDULED or (job.state is State.READY and job.hold_until is not None):
-        return due_at(job), job.seq
+        return due_at(job), job.seq, job.queue
     return None
 
 

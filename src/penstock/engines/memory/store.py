@@ -44,7 +44,13 @@ from penstock.engines.records import (
     over_at,
     reasons,
 )
-from penstock.engines.validation import check_drafts, check_given, check_outcomes, check_reports
+from penstock.engines.validation import (
+    check_drafts,
+    check_given,
+    check_jobs,
+    check_outcomes,
+    check_reports,
+)
 from penstock.errors import LeaseLost
 
 NAME = "memory"
@@ -257,7 +263,7 @@ class MemoryStore:
     # --- control -------------------------------------------------------------------------------
 
     def rewrite(self, rewrites: Sequence[Rewrite], now: float) -> list[Rewritten]:
-        check_given(NAME, [each.job for each in rewrites])
+        check_jobs(NAME, [each.job for each in rewrites])
         return [self._rewrite(each, now) for each in rewrites]
 
     def _rewrite(self, rewrite: Rewrite, now: float) -> Rewritten:

@@ -103,7 +103,7 @@ async def _rewrite(tx: Transaction, rewrite: Rewrite, stored: dict[str, Changed]
     if owner is not None:
         return Rewritten(Verdict.STALE, before, owner)
     if rewrite.revision is None or job.seq == lifecycle.NEW_TICKET:
-        ((ticket,),) = await tx.ask("ticket")
+        ((ticket, _),) = await tx.ask("ticket")
         job = replace(job, seq=int(ticket))
     signed = None if found is None else found.signed
     if before is None:

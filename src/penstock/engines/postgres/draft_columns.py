@@ -17,7 +17,7 @@ from penstock.core.job import KEEP, Draft, DraftBatch, ids_of, payloads_of
 from penstock.engines.postgres.errors import NAME, named_errors
 from penstock.engines.postgres.rows import Row, json_text
 from penstock.engines.records import Receipt
-from penstock.engines.validation import INTEGERS, check_drafts
+from penstock.engines.validation import INTEGERS, check_drafts, is_long
 
 BETWEEN: Final = "\x1f"
 """Stands between the items of a list: no JSON text and no id that we make has it."""
@@ -128,6 +128,8 @@ def _to_columns(drafts: Sequence[Draft], mark: str) -> Columns | None:
             continue
         has_times = has_times or field.is_time
         if field.name == "priority" and not all(map(INTEGERS.__contains__, values)):
+            check_drafts(NAME, kinds)
+        if field.name in ("queue", "key") and any(is_long(each) for each in set(values) - {None}):
             check_drafts(NAME, kinds)
         column = _column(values, field.to_text, mark)
         if column is None:

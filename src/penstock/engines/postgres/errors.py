@@ -41,6 +41,7 @@ _BY_STATE: Final[dict[str, type[EngineError]]] = {
     "28000": EngineRefused,
     "28P01": EngineRefused,
     "3D000": EngineRefused,  # no such database
+    "23514": ItemRefused,  # a table does not take this
     "42501": EngineForbidden,  # insufficient privilege
     "53100": EngineFull,  # disk full
     "53300": EngineCrowded,  # too many connections

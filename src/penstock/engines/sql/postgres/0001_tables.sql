@@ -59,7 +59,9 @@ CREATE TABLE penstock.live (
   -- What is in no index that fits its state would never be found. The view of all jobs leaves out the
   -- table where a state cannot be.
   CONSTRAINT live_state CHECK (
-    state IN ('scheduled', 'ready') OR (state = 'running' AND worker IS NOT NULL))
+    state IN ('scheduled', 'ready') OR (state = 'running' AND worker IS NOT NULL)),
+  -- Both stand in one entry of `live_line`: what is too long for it would stop the claim that gives it its line.
+  CONSTRAINT live_names CHECK (octet_length(queue) <= 1000 AND octet_length(key) <= 1000)
 ) WITH (
   -- Room for the starts and the progress of some jobs of a page: those are in no index, so the row stays on it.
   fillfactor = 90,
@@ -134,8 +136,9 @@ CREATE TABLE penstock.queue (
   weights  json    NOT NULL,
   -- Since it was decided, claims have looked at its ready jobs up to this priority and ticket; null: at all.
   moved_to  bigint[],
-  notes_all boolean NOT NULL DEFAULT false,                 -- these claims look at all its lines
-  decided  xid8    NOT NULL DEFAULT pg_current_xact_id()   -- by which transaction; older ones may not know of it
+  notes_all  boolean NOT NULL DEFAULT true,                 -- these claims have its lines looked at
+  known_from xid8,                                          -- transactions from here on know of it; null: no claim has seen it
+  moves_all  boolean                                        -- this round leaves none out; null: it has not begun
 );
 
 -- The key lines of queues whose keys take turns (core.fairness), written by the holder of the queue's lock alone.

@@ -73,6 +73,10 @@ SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET plan_ca
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
+  -- Before anything is read: a claim that gives jobs their lines waits for who has a number and may not know that the
+  -- keys of a queue take turns. One that will never know of it gives its jobs lines in any queue, and a repair finds them.
+  xid_     xid8    := pg_current_xact_id();
+  is_late_ boolean := current_setting('transaction_isolation') <> 'read committed';
   now_     double precision := penstock.now();
   list_    text[] := CASE ids_ WHEN '' THEN ARRAY[''] ELSE penstock.items(ids_, mark_) END;
   refused_ bigint[] := '{}';
@@ -142,7 +146,7 @@ BEGIN
          coalesce(job.correlation_id, all_correlation_), coalesce(job.tags, all_tags_),
          coalesce(job.meta, all_meta_),
          CASE WHEN is_binary_ THEN decode(job.payload, 'hex') ELSE convert_to(job.payload, 'UTF8') END,
-         CASE WHEN decided.keyed THEN coalesce(job.key, all_key_, '') END
+         CASE WHEN decided.keyed OR is_late_ THEN coalesce(job.key, all_key_, '') END
     FROM (SELECT nextval('penstock.ticket') AS ticket, given.id, given.task, given.priority, given.by,
                  given.key, given.name, given.tags, given.correlation_id, given.once, given.unique_key,
                  given.unique_until, given.keep, given.meta, coalesce(given.payload, all_payload_, '') AS payload,
@@ -167,7 +171,9 @@ BEGIN
   RETURNING seq, queue, priority, line, state), noted AS (
     INSERT INTO penstock.note (queue, priority, key, seq)
     SELECT queue, priority, line, min(seq) FROM stored
-     WHERE line IS NOT NULL AND state = 'ready' GROUP BY queue, priority, line)
+     WHERE line IS NOT NULL AND state = 'ready'
+       AND NOT (is_late_ AND NOT EXISTS (SELECT FROM penstock.queue AS mine WHERE mine.name = queue AND mine.keyed))
+     GROUP BY queue, priority, line)
   SELECT string_agg(seq::text, ',') INTO tickets_ FROM stored;
   RETURN QUERY SELECT 0::bigint, tickets_, NULL::text;
   -- Asked after the insert: a step that ends a job of this id at this moment has committed by now, or kept

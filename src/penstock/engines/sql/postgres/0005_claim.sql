@@ -204,6 +204,7 @@ BEGIN
     SELECT head FROM penstock.heads(queues_, looks_, slots_, avoid_, least_, now_, range_queue_, from_priority_,
                                     from_seq_, to_priority_) AS head);
   FOREACH room_ IN ARRAY rooms_ LOOP
+    CONTINUE WHEN room_.jobs <= 0;
     IF room_.ordered THEN
       heads_ := heads_ || ARRAY(SELECT head FROM penstock.next_ordered(room_, slots_, avoid_, least_, now_) AS head);
     ELSIF room_.keyed THEN

@@ -75,8 +75,8 @@ BEGIN
       FROM gone
   ), noted AS (
     INSERT INTO penstock.note (queue, key)
-    SELECT DISTINCT gone.queue, gone.line FROM gone JOIN penstock.queue AS queue ON queue.name = gone.queue
-     WHERE gone.line IS NOT NULL AND queue.per_key IS NOT NULL
+    SELECT DISTINCT gone.queue, gone.key FROM gone JOIN penstock.queue AS queue ON queue.name = gone.queue
+     WHERE gone.key <> '' AND queue.per_key IS NOT NULL
   )
   SELECT array_agg(id), array_agg(unique_key) FILTER (WHERE unique_key IS NOT NULL),
          array_agg(id) FILTER (WHERE unique_key IS NOT NULL)
@@ -117,16 +117,18 @@ CREATE FUNCTION penstock.widened(
 $$;
 
 -- Before a claim chooses in queues whose keys take turns: see to what was decided about them, and read their notes.
--- Returns the numbers of the last notes by queue, and whether there is more to do.
+-- Returns the numbers of the last notes by queue, and whether there is more to do. A queue whose notes are crowded by a
+-- few lines gives nothing: those of others, which are next, are behind them.
 CREATE FUNCTION penstock.prepare_turns(
-  rooms_ penstock.room[], INOUT notes_ bigint[], is_whole_ boolean[], range_queue_ bigint[], from_priority_ bigint[],
-  from_place_ bigint[], OUT is_behind_ boolean) LANGUAGE plpgsql AS $$
+  INOUT rooms_ penstock.room[], INOUT notes_ bigint[], is_whole_ boolean[], range_queue_ bigint[],
+  from_priority_ bigint[], from_place_ bigint[], OUT is_behind_ boolean) LANGUAGE plpgsql AS $$
 DECLARE
   room_ penstock.room;
   seen record;
 BEGIN
   is_behind_ := false;
-  FOREACH room_ IN ARRAY rooms_ LOOP
+  FOR nth_ IN 1..coalesce(cardinality(rooms_), 0) LOOP
+    room_ := rooms_[nth_];
     IF room_.keyed THEN
       is_behind_ := penstock.move_jobs(room_.queue, 200) OR is_behind_;
       SELECT * INTO seen FROM penstock.read_notes(
@@ -137,7 +139,10 @@ BEGIN
         ARRAY(SELECT part.place FROM unnest(range_queue_, from_place_) AS part (queue, place)
                WHERE part.queue = room_.number));
       notes_[room_.number] := seen.last_;
-      is_behind_ := is_behind_ OR seen.is_behind_;
+      IF seen.is_crowded_ THEN
+        rooms_[nth_].jobs := 0;
+      END IF;
+      is_behind_ := is_behind_ OR seen.is_behind_ OR rooms_[nth_].jobs = 0;
     END IF;
   END LOOP;
 END $$;
@@ -206,7 +211,7 @@ BEGIN
                                                 to_priority_);
     END IF;
     IF is_keyed_ THEN
-      SELECT turns.* INTO notes_, is_behind_ FROM penstock.prepare_turns(
+      SELECT turns.* INTO rooms_, notes_, is_behind_ FROM penstock.prepare_turns(
         rooms_, notes_, is_whole_, parts.range_queue_, parts.from_priority_, parts.from_place_) AS turns;
     END IF;
     SELECT picked.* INTO tids_, starts_unique_, passed_

@@ -15,9 +15,14 @@ CREATE FUNCTION penstock.note_changes(tids_ tid[]) RETURNS void LANGUAGE plpgsql
 SET enable_indexscan = off AS $$
 BEGIN
   INSERT INTO penstock.note (queue, priority, key)
-  SELECT DISTINCT job.queue, CASE WHEN job.state || '' <> 'running' THEN job.priority END, job.line
+  SELECT DISTINCT job.queue, job.priority, job.line
     FROM unnest(tids_) AS mine (tid) JOIN penstock.live AS job ON job.ctid = mine.tid
-   WHERE job.line IS NOT NULL;
+   WHERE job.line IS NOT NULL AND job.state || '' <> 'running'
+  UNION ALL
+  SELECT DISTINCT job.queue, NULL::bigint, job.key
+    FROM unnest(tids_) AS mine (tid) JOIN penstock.live AS job ON job.ctid = mine.tid
+    JOIN penstock.queue AS queue ON queue.name = job.queue AND queue.per_key IS NOT NULL
+   WHERE job.key <> '' AND job.state || '' = 'running';
 END $$;
 
 -- Live jobs that stay live.

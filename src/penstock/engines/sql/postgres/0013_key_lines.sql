@@ -10,14 +10,14 @@ CREATE FUNCTION penstock.stride(weights_ json, key_ text) RETURNS bigint LANGUAG
 $$;
 
 -- How many jobs of each key of a queue run; nothing where keys have no limit. It reads all of the queue that runs: an index
--- of its own would cost every claim and every end more.
+-- of its own would cost every claim and every end more. What runs since before its keys took turns has no line, but a key.
 CREATE FUNCTION penstock.running_keys(queue_ text, per_key_ bigint, OUT keys_ text[], OUT jobs_ bigint[])
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
   IF per_key_ IS NOT NULL THEN
-    SELECT array_agg(mine.line), array_agg(mine.jobs) INTO keys_, jobs_
-      FROM (SELECT job.line, count(*) AS jobs FROM penstock.live AS job
-             WHERE job.state = 'running' AND job.queue = queue_ AND job.line <> '' GROUP BY job.line) AS mine;
+    SELECT array_agg(mine.key), array_agg(mine.jobs) INTO keys_, jobs_
+      FROM (SELECT job.key, count(*) AS jobs FROM penstock.live AS job
+             WHERE job.state = 'running' AND job.queue = queue_ AND job.key <> '' GROUP BY job.key) AS mine;
   END IF;
 END $$;
 
@@ -51,6 +51,9 @@ END $$;
 
 -- See which of these lines are active now. First those become idle that have no job or no room, then the others enter
 -- at one virtual time per priority. `seqs_` are tickets of jobs that came, null where none did.
+--
+-- A line with jobs and no room is kept as well, and told where its first job is: when a job of its key ends, only the
+-- key is noted.
 CREATE FUNCTION penstock.look_at_lines(
   queue_ text, priorities_ bigint[], keys_ text[], seqs_ bigint[], per_key_ bigint, weights_ json,
   from_priority_ bigint[], from_place_ bigint[]) RETURNS void LANGUAGE plpgsql AS $$
@@ -59,6 +62,7 @@ DECLARE
   places_ bigint[];
   active_ boolean[];
   firsts_ bigint[];
+  able_   boolean[];
   full_   text[] := ARRAY(SELECT mine.key FROM penstock.running_keys(queue_, per_key_) AS runs,
                                  unnest(runs.keys_, runs.jobs_) AS mine (key, jobs) WHERE mine.jobs >= per_key_);
 BEGIN
@@ -66,9 +70,9 @@ BEGIN
     full_ := ARRAY(SELECT DISTINCT key FROM unnest(keys_) AS given (key) WHERE key <> '');
   END IF;
   SELECT array_agg(seen.priority), array_agg(seen.key), array_agg(seen.tid), array_agg(seen.place),
-         array_agg(seen.active),
-         array_agg(CASE WHEN seen.key = ANY (full_) THEN NULL ELSE seen.first END)
-    INTO priorities_, keys_, tids_, places_, active_, firsts_
+         array_agg(seen.active), array_agg(seen.first),
+         array_agg(seen.first IS NOT NULL AND seen.key <> ALL (full_))
+    INTO priorities_, keys_, tids_, places_, active_, firsts_, able_
     FROM (SELECT mine.priority, mine.key, line.tid, coalesce(line.place, 0) AS place,
                  coalesce(line.active, false) AS active,
                  (SELECT job.seq FROM penstock.line AS job
@@ -83,57 +87,65 @@ BEGIN
              SELECT its.ctid AS tid, its.place, its.from_seq, its.active FROM penstock.key_line AS its
               WHERE its.queue = queue_ AND its.key = mine.key AND its.priority = mine.priority
               ORDER BY its.queue DESC, its.key DESC, its.priority DESC, its.place DESC LIMIT 1) AS line ON true) AS seen;
+  -- One that becomes idle or stays as it is has jobs from the first one found on: it may have come with an older ticket.
   UPDATE penstock.key_line AS line
-     SET active = false
-    FROM unnest(tids_, active_, firsts_) AS mine (tid, active, first)
-   WHERE line.ctid = mine.tid AND mine.active AND mine.first IS NULL;
-  -- One that stays active has jobs from the first one found on: a job may have come with an older ticket.
-  UPDATE penstock.key_line AS line
-     SET from_seq = mine.first - 1
-    FROM unnest(tids_, active_, firsts_) AS mine (tid, active, first)
-   WHERE line.ctid = mine.tid AND mine.active AND line.from_seq >= mine.first;
+     SET active = mine.able, from_seq = least(line.from_seq, mine.first - 1)
+    FROM unnest(tids_, active_, firsts_, able_) AS mine (tid, active, first, able)
+   WHERE line.ctid = mine.tid AND mine.active >= mine.able
+     AND (mine.active > mine.able OR line.from_seq >= mine.first);
   WITH entering AS MATERIALIZED (
-    SELECT mine.tid, mine.priority, mine.key, mine.first,
-           greatest(mine.place, level.time + penstock.stride(weights_, mine.key) / 2) AS place
-      FROM unnest(priorities_, keys_, tids_, places_, active_, firsts_)
-             AS mine (priority, key, tid, place, active, first)
+    SELECT mine.tid, mine.priority, mine.key, mine.first, mine.able,
+           CASE WHEN mine.able THEN greatest(mine.place, level.time + penstock.stride(weights_, mine.key) / 2)
+                ELSE mine.place END AS place
+      FROM unnest(priorities_, keys_, tids_, places_, active_, firsts_, able_)
+             AS mine (priority, key, tid, place, active, first, able)
       JOIN (SELECT each.priority, penstock.virtual_time(queue_, each.priority, coalesce(
                      (SELECT max(hint.place) FROM unnest(from_priority_, from_place_) AS hint (priority, place)
                        WHERE hint.priority = each.priority AND hint.place < 9223372036854775807),
                      -9223372036854775808)) AS time
               FROM (SELECT DISTINCT given.priority FROM unnest(priorities_) AS given (priority)) AS each) AS level
         ON level.priority = mine.priority
-     WHERE NOT mine.active AND mine.first IS NOT NULL
+     WHERE NOT mine.active AND mine.first IS NOT NULL AND (mine.able OR mine.tid IS NULL)
   ), woken AS (
     UPDATE penstock.key_line AS line
        SET active = true, place = mine.place, turn = mine.first, from_seq = mine.first - 1
       FROM entering AS mine WHERE line.ctid = mine.tid)
   INSERT INTO penstock.key_line (queue, priority, key, place, turn, from_seq, active)
-  SELECT queue_, mine.priority, mine.key, mine.place, mine.first, mine.first - 1, true
+  SELECT queue_, mine.priority, mine.key, mine.place, mine.first, mine.first - 1, mine.able
     FROM entering AS mine WHERE mine.tid IS NULL;
 END $$;
 
 -- Read up to 500 notes of a queue that are later than `after_`; returns the number of the last one, and whether there
--- may be more.
+-- may be more. Who enqueues jobs one by one leaves a note for each: where most are of the same few lines, up to 2000
+-- are read, and if these are not all, `is_crowded_` says that the lines of others are behind them.
 CREATE FUNCTION penstock.read_notes(
   queue_ text, after_ bigint, per_key_ bigint, weights_ json, from_priority_ bigint[], from_place_ bigint[],
-  OUT last_ bigint, OUT is_behind_ boolean) LANGUAGE plpgsql AS $$
+  OUT last_ bigint, OUT is_behind_ boolean, OUT is_crowded_ boolean) LANGUAGE plpgsql AS $$
 DECLARE
+  limit_      bigint := 500;
+  lines_      bigint;
   tids_       tid[];
   priorities_ bigint[];
   keys_       text[];
   seqs_       bigint[];
 BEGIN
-  last_ := after_; is_behind_ := false;
-  SELECT array_agg(note.tid), array_agg(note.priority), array_agg(note.key), array_agg(note.seq), max(note.number)
-    INTO tids_, priorities_, keys_, seqs_, last_
-    FROM (SELECT ctid AS tid, priority, key, seq, number FROM penstock.note
-           WHERE queue = queue_ AND number > after_ ORDER BY number LIMIT 500) AS note;
+  LOOP
+    SELECT array_agg(note.tid), array_agg(note.priority), array_agg(note.key), array_agg(note.seq), max(note.number)
+      INTO tids_, priorities_, keys_, seqs_, last_
+      FROM (SELECT ctid AS tid, priority, key, seq, number FROM penstock.note
+             WHERE queue = queue_ AND number > after_ ORDER BY number LIMIT limit_) AS note;
+    is_behind_ := coalesce(cardinality(tids_), 0) = limit_;
+    is_crowded_ := is_behind_ AND limit_ > 500;
+    EXIT WHEN is_crowded_ OR NOT is_behind_;
+    SELECT count(*) INTO lines_
+      FROM (SELECT DISTINCT note.priority, note.key FROM unnest(priorities_, keys_) AS note (priority, key)) AS line;
+    EXIT WHEN lines_ > 50;
+    limit_ := 2000;
+  END LOOP;
   IF tids_ IS NULL THEN
     last_ := after_;
     RETURN;
   END IF;
-  is_behind_ := cardinality(tids_) = 500;
   DELETE FROM penstock.note WHERE ctid = ANY (tids_) AND queue = queue_;
   IF array_position(priorities_, NULL) IS NOT NULL THEN
     SELECT array_agg(coalesce(note.priority, mine.priority)), array_agg(note.key), array_agg(note.seq)
@@ -147,42 +159,55 @@ BEGIN
   END IF;
 END $$;
 
--- After something was decided about a queue: give its ready jobs their lines, a batch at a time, and have these looked
--- at; if keys have another limit, have all lines looked at. Returns whether there is more to do. It is done once more as long as a transaction is open that may not know
--- of the decision yet, and store a job without its line.
+-- After something was decided about a queue: give its ready jobs their lines, a batch at a time, and have all lines
+-- looked at. Returns whether there is more to do. It is done once more if, when it began, a transaction was open that
+-- may not know of the decision and store a job without its line, or if a job was locked.
 CREATE FUNCTION penstock.move_jobs(queue_ text, limit_ bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-  queue record;
+  seen_ pg_snapshot := pg_current_snapshot();
+  moving record;
   job   record;
   rows_ bigint := 0;
   last_ bigint[];
 BEGIN
-  SELECT mine.moved_to, mine.notes_all, mine.decided < pg_snapshot_xmin(pg_current_snapshot()) AS is_known INTO queue
+  SELECT mine.moved_to, mine.notes_all, mine.known_from, mine.moves_all INTO moving
     FROM penstock.queue AS mine WHERE mine.name = queue_;
-  IF queue.moved_to IS NULL THEN
+  IF moving.moved_to IS NULL THEN
     RETURN false;
+  END IF;
+  IF moving.moves_all IS NULL THEN
+    moving.known_from := coalesce(moving.known_from, pg_snapshot_xmax(seen_));
+    moving.moves_all := NOT EXISTS (
+      SELECT FROM pg_snapshot_xip(seen_) AS writer (id)
+       WHERE id < moving.known_from AND id IS DISTINCT FROM pg_current_xact_id_if_assigned());
   END IF;
   FOR job IN
     SELECT mine.tid, mine.priority, mine.seq, mine.line, mine.key FROM penstock.line AS mine
-     WHERE mine.queue = queue_ AND (mine.priority, mine.seq) > (queue.moved_to[1], queue.moved_to[2])
+     WHERE mine.queue = queue_ AND (mine.priority, mine.seq) > (moving.moved_to[1], moving.moved_to[2])
      ORDER BY mine.priority, mine.seq LIMIT limit_
   LOOP
     rows_ := rows_ + 1;
     last_ := ARRAY[job.priority, job.seq];
     IF job.line IS NULL THEN
-      -- One that another transaction has gets its line from that one.
       UPDATE penstock.live SET line = coalesce(job.key, '')
        WHERE ctid = (SELECT ctid FROM penstock.live WHERE ctid = job.tid FOR UPDATE SKIP LOCKED);
+      IF NOT FOUND THEN
+        moving.moves_all := false;
+        CONTINUE;
+      END IF;
     END IF;
-    IF job.line IS NULL OR queue.notes_all THEN
+    IF job.line IS NULL OR moving.notes_all THEN
       INSERT INTO penstock.note (queue, priority, key, seq)
       VALUES (queue_, job.priority, coalesce(job.line, job.key, ''), job.seq);
     END IF;
   END LOOP;
   IF rows_ < limit_ THEN
-    last_ := CASE WHEN NOT queue.is_known THEN ARRAY[-9223372036854775808, -9223372036854775808] END;
+    last_ := CASE WHEN NOT moving.moves_all THEN ARRAY[-9223372036854775808, -9223372036854775808] END;
+    moving.moves_all := NULL; moving.notes_all := false;
   END IF;
-  UPDATE penstock.queue SET moved_to = last_ WHERE name = queue_;
+  UPDATE penstock.queue
+     SET moved_to = last_, notes_all = moving.notes_all, known_from = moving.known_from, moves_all = moving.moves_all
+   WHERE name = queue_;
   RETURN rows_ = limit_;
 END $$;
 
@@ -208,6 +233,8 @@ DECLARE
   turns_  bigint[];
   froms_  bigint[];
   rooms_  bigint[];
+  of_level_ bigint[];
+  of_place_ bigint[];
 BEGIN
   LOOP
     SELECT count(*), array_agg(line.priority), array_agg(line.key), array_agg(line.place), array_agg(line.turn),
@@ -234,9 +261,8 @@ BEGIN
     END IF;
     looks_ := CASE WHEN count_ = 1 THEN want_ ELSE ceil(want_::numeric / count_) + 2 END;
     LOOP
-      SELECT array_agg(chosen.tid ORDER BY chosen.priority, chosen.place, chosen.turn, chosen.key),
-             coalesce(max(chosen.nth), 0)
-        INTO tids_, used_
+      SELECT array_agg(chosen.tid), array_agg(chosen.priority), array_agg(chosen.place), coalesce(max(chosen.nth), 0)
+        INTO tids_, of_level_, of_place_, used_
         FROM (SELECT each.* FROM (
                 SELECT job.tid, line.priority, line.turn, line.key, job.nth,
                        line.place + (job.nth - 1) * penstock.stride(weights_, line.key) AS place,
@@ -253,14 +279,16 @@ BEGIN
                        AND job.seq > line.from_seq AND job.task <> ALL (avoid_)
                        AND (slots_ > 0 OR NOT job.at_most_once)
                        AND (job.expires_at IS NULL OR job.expires_at > now_)
-                     ORDER BY job.seq LIMIT least(looks_, coalesce(line.room, looks_))) AS head) AS job) AS each
+                     ORDER BY job.seq LIMIT greatest(0, least(looks_, line.room))) AS head) AS job) AS each
                WHERE each.room IS NULL OR each.of_key <= each.room
                ORDER BY each.priority, each.place, each.turn, each.key LIMIT want_) AS chosen;
       EXIT WHEN used_ < looks_ OR looks_ >= want_;
       looks_ := want_;
     END LOOP;
-    -- Lines of which this worker can have nothing may stand before others.
-    EXIT WHEN count_ < lines_ OR coalesce(cardinality(tids_), 0) >= want_;
+    -- Lines that give less than their share, because of who asks or of their keys' limits, may stand before others: no
+    -- job is taken that comes after a line that was not looked at.
+    EXIT WHEN count_ < lines_ OR cardinality(tids_) >= want_
+          AND (of_level_[want_], of_place_[want_]) <= (levels_[count_], places_[count_]);
     lines_ := lines_ * 10;
   END LOOP;
   RETURN QUERY
@@ -361,7 +389,7 @@ BEGIN
      WHERE queue.name = queue_ AND queue.keyed AND queue.moved_to IS NULL
        AND (queue.per_key IS NULL OR key_ = '' OR queue.per_key > (
               SELECT count(*) FROM penstock.live AS job
-               WHERE job.state = 'running' AND job.queue = queue_ AND job.line = key_))
+               WHERE job.state = 'running' AND job.queue = queue_ AND job.key = key_))
        AND NOT EXISTS (SELECT FROM penstock.key_line AS mine
                         WHERE mine.queue = queue_ AND mine.key = key_ AND mine.priority = priority_ AND mine.active)
        AND NOT EXISTS (SELECT FROM penstock.note AS note

@@ -51,7 +51,7 @@ task = ANY(%(tasks)s::text[])
 key = ANY(%(keys)s::text[])
 
 -- name: if_holds
-hold = ANY(%(holds)s::text[])
+hold IN ({kinds})
 
 -- name: if_tag
 tags::jsonb ? %(tag)s::text

@@ -71,7 +71,8 @@ SELECT penstock.revive_all(%s::json, %s::double precision[])
 INSERT INTO penstock.lowered (queue) SELECT DISTINCT queue FROM unnest(%s::text[]) AS mine (queue)
 
 -- name: ticket
-SELECT nextval('penstock.ticket')
+-- A transaction that has a number is waited for before a queue counts as moved (`penstock.move_jobs`).
+SELECT nextval('penstock.ticket'), pg_current_xact_id()::text
 
 -- name: report
 SELECT penstock.report(%s::text, %s::json)
@@ -120,10 +121,10 @@ VALUES (%s::text, %s::text, %s, %s::bigint, %s, %s, %s::bigint, %s::json,
 ON CONFLICT (name) DO UPDATE SET settings = excluded.settings, paused = excluded.paused,
    most = excluded.most, ordered = excluded.ordered, keyed = excluded.keyed, per_key = excluded.per_key,
    weights = excluded.weights,
-   moved_to = CASE WHEN (queue.keyed, queue.per_key) IS DISTINCT FROM (excluded.keyed, excluded.per_key)
-                   THEN excluded.moved_to ELSE queue.moved_to END,
-   notes_all = queue.keyed AND (queue.notes_all OR queue.per_key IS DISTINCT FROM excluded.per_key),
-   decided = pg_current_xact_id()
+   (moved_to, notes_all, known_from, moves_all) = (
+     SELECT CASE WHEN is_new THEN excluded.moved_to ELSE queue.moved_to END, is_new OR queue.notes_all,
+            CASE WHEN NOT is_new THEN queue.known_from END, CASE WHEN NOT is_new THEN queue.moves_all END
+       FROM (SELECT (queue.keyed, queue.per_key) IS DISTINCT FROM (excluded.keyed, excluded.per_key)) AS each (is_new))
 
 -- name: promote
 SELECT penstock.expire(%(now)s::double precision, %(limit)s::bigint),
