@@ -58,6 +58,7 @@ def born(draft: Draft, now: float) -> Job:
         expires_at=expires_at,
         key=draft.key,
         unique=draft.unique,
+        unique_scope=draft.unique_scope,
         unique_until=draft.unique_until,
         at_most_once=draft.at_most_once,
         name=draft.name,
@@ -65,6 +66,7 @@ def born(draft: Draft, now: float) -> Job:
         correlation_id=draft.correlation_id,
         meta=draft.meta,
         keep=draft.keep,
+        keep_failed=draft.keep_failed,
     )
 
 
@@ -116,7 +118,9 @@ def reported(job: Job, fraction: float | None, note: str | None, checkpoint: byt
 
 def forget_at(job: Job) -> float:
     """The instant after which the job may be deleted; infinite while it has not ended."""
-    return inf if job.finished_at is None else job.finished_at + job.keep
+    if job.finished_at is None:
+        return inf
+    return job.finished_at + (job.keep_failed if job.state is State.FAILED else job.keep)
 
 
 def settled(job: Job, outcome: Outcome, now: float) -> Job:

@@ -29,12 +29,19 @@ def check_drafts(name: str, drafts: Iterable[Draft]) -> None:
         expires_in = 0.0 if draft.expires_in is None else draft.expires_in
         # A sum is finite only if all of it is; huge values that are finite may still overflow it.
         if not isfinite(
-            draft.delay + run_at + expires_in + draft.remember + draft.unique_for + draft.keep
+            draft.delay
+            + run_at
+            + expires_in
+            + draft.remember
+            + draft.unique_for
+            + draft.keep
+            + draft.keep_failed
         ):
             raise ItemRefused(name, f"job {draft.id!r} has a time that is not a finite number")
-        if not 0.0 <= draft.keep <= LONGEST:
-            why = f"job {draft.id!r} would be kept for {draft.keep} seconds, not 0 to {LONGEST:.0f}"
-            raise ItemRefused(name, why)
+        for keep in (draft.keep, draft.keep_failed):
+            if not 0.0 <= keep <= LONGEST:
+                why = f"job {draft.id!r} would be kept for {keep} seconds, not 0 to {LONGEST:.0f}"
+                raise ItemRefused(name, why)
         if draft.priority not in INTEGERS:
             raise ItemRefused(name, f"priority {draft.priority} has more than 64 bits")
         if "\0" in _text(draft):
