@@ -238,6 +238,11 @@ PAST_9999 = datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))
             BadOption,
             "unique_until='tomorrow': give 'done' or 'start'",
         ),
+        (
+            {"unique": "u", "unique_scope": "queue"},
+            BadOption,
+            "unique_scope='queue': give 'task' or 'app'",
+        ),
         ({"at_most_once": 1}, BadOption, "at_most_once=1: give True or False"),
         ({"unique_for": 5}, BadOption, "unique_for=5: it says nothing without unique=..."),
     ],

@@ -123,6 +123,14 @@ def forget_at(job: Job) -> float:
     return job.finished_at + (job.keep_failed if job.state is State.FAILED else job.keep)
 
 
+def failing_since(job: Job, now: float) -> float:
+    """The instant of its first failure or crash since it was enqueued or sent back by a person;
+    ``now``, if there was none.
+    """
+    count = job.failures + job.crashes
+    return job.errors[-count:][0].at if count and job.errors else now
+
+
 def settled(job: Job, outcome: Outcome, now: float) -> Job:
     """The attempt has ended. A requested cancellation wins over anything but a final outcome."""
     errors = job.errors if outcome.error is None else (*job.errors, outcome.error)
