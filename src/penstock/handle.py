@@ -185,8 +185,9 @@ def _conflict(
     ids = tuple(None if place in wrong else each.id for place, each in enumerate(receipts))
     error = IdConflict(receipts[first].id, drafts[first].task, receipts[first].task or "", ids)
     if count > 1:
+        places = ", ".join(map(str, wrong[:5])) + (", ..." if len(wrong) > 5 else "")
         error.add_note(
-            f"it is item {first} of {count}; {count - len(wrong)} others are stored or were there "
-            f"already, and the error has their ids; {len(wrong)} are not stored"
+            f"not stored: item {places} of {count}, counted from 0; all others are, or were there "
+            "already, and the error has their ids"
         )
     return error

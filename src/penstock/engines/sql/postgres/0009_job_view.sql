@@ -45,24 +45,23 @@ SELECT id, task, penstock.shown(payload) AS payload, queue, priority, key, name,
        penstock.words(tags) AS tags, correlation_id,
        penstock.instant(run_at) AS run_at, NULL::interval AS delay,
        penstock.instant(expires_at) AS expires_at, NULL::interval AS expires_in,
-       penstock.given_key(task, unique_key) AS unique_key,
+       penstock.given_key(task, unique_key) AS unique_key, penstock.scope_of(unique_key) AS unique_scope,
        CASE WHEN unique_key IS NOT NULL THEN coalesce(unique_until, 'done') END AS unique_until,
        NULL::interval AS unique_for, at_most_once,
        state, hold, hold_cause, attempt, failures, crashes, worker, started, progress, note, reason,
        penstock.shown(result) AS result, coalesce(errors, '[]')::json AS errors,
        penstock.instant(enqueued_at) AS enqueued_at, enqueued_by,
-       penstock.instant(claimed_at) AS claimed_at, penstock.instant(finished_at) AS finished_at,
-       penstock.scope_of(unique_key) AS unique_scope
+       penstock.instant(claimed_at) AS claimed_at, penstock.instant(finished_at) AS finished_at
   FROM penstock.live
 UNION ALL
 SELECT id, task, penstock.shown(payload), queue, priority, key, name, penstock.words(tags), correlation_id,
        penstock.instant(run_at), NULL, penstock.instant(expires_at), NULL,
-       penstock.given_key(task, unique_key),
+       penstock.given_key(task, unique_key), penstock.scope_of(unique_key),
        CASE WHEN unique_key IS NOT NULL THEN coalesce(unique_until, 'done') END, NULL,
        at_most_once,
        state, hold, hold_cause, attempt, failures, crashes, worker, started, progress, note, reason,
        penstock.shown(result), coalesce(errors, '[]')::json, penstock.instant(enqueued_at), enqueued_by,
-       penstock.instant(claimed_at), penstock.instant(finished_at), penstock.scope_of(unique_key)
+       penstock.instant(claimed_at), penstock.instant(finished_at)
   FROM penstock.history;
 
 COMMENT ON VIEW penstock.job IS
