@@ -170,7 +170,8 @@ PAST_9999 = datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))
             {"prio": 1},
             BadOption,
             "prio=1: no such option; there are queue, priority, delay, run_at, expires_in, key, "
-            "id, unique, unique_until, unique_for, at_most_once, tags, name, correlation_id",
+            "id, unique, unique_scope, unique_until, unique_for, at_most_once, tags, name, "
+            "correlation_id, keep, keep_failed, connection",
         ),
         (
             {"priority": "critical"},

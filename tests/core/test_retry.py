@@ -140,7 +140,7 @@ def test_policies_are_frozen_data():
         policy.base = 5.0
     assert policy == Exponential(base=2)
     assert hash(policy) == hash(Exponential(base=2))
-    assert repr(policy) == "Exponential(retries=3, base=2.0, factor=2.0, cap=3600.0, jitter=0.5)"
+    assert repr(policy) == "Exponential(retries=10, base=2.0, factor=5.0, cap=21600.0, jitter=0.5)"
     exceptions: dict[Any, Any] = {ValueError: 1}
     per_exception = PerException(exceptions)
     exceptions[OSError] = 2

@@ -558,6 +558,7 @@ def crowd(connection: psycopg.Connection[Any]) -> None:
           (entry, seq, priority, enqueued_at, id, task, queue, state, payload)
         SELECT n, n, 5, 0, 'live-' || n, 't', 'default', 'ready', ''
           FROM generate_series(1, 5000) AS n;
+        SELECT penstock.make_day(penstock.now() + 30 * 86400);
         INSERT INTO penstock.history
           (entry, seq, priority, enqueued_at, finished_at, id, task, queue, state, payload)
         SELECT n, n, 5, 0, penstock.now(), 'done-' || n, 't', 'default',

@@ -278,8 +278,9 @@ class Engine(ABC):
     @abstractmethod
     async def prune(self, limit: int) -> Pruned:
         """Delete up to ``limit`` jobs that ended longer ago than they are kept (``keep``, or
-        ``keep_failed`` if they have failed), and likewise ids and unique keys and cells whose time is over; clear away what jobs that moved on have left,
-        where the store would do so too late by itself. Idempotent.
+        ``keep_failed`` if they have failed), and likewise ids and unique keys and cells whose time
+        is over; clear away what jobs that moved on have left, where the store would do so too late
+        by itself. Idempotent.
 
         An engine that keeps what ended by the day may let a day with many jobs go as a whole: when
         all of it is old, so up to a day later, and then beyond ``limit`` and counted roughly.
