@@ -20,11 +20,10 @@ from penstock.clock import SystemClock
 from penstock.config import Settings
 from penstock.context import CURRENT
 from penstock.core.ids import Ids, new_id, new_ids
-from penstock.core.job import Draft, DraftBatch, priority_number
+from penstock.core.job import LONGEST_KEEP, Draft, DraftBatch, priority_number
 from penstock.core.spec import Spec
 from penstock.core.unique_keys import Scope
 from penstock.core.units import Duration, seconds
-from penstock.engines.validation import LONGEST
 from penstock.errors import BadDuration, BadOption
 
 LONGEST_NAME: Final = 255
@@ -151,7 +150,7 @@ def checked(name: str, value: Any, labels: Mapping[str, int]) -> Any:
         case "delay" | "unique_for":
             return seconds(value, name=name)
         case "keep" | "keep_failed":
-            if (duration := seconds(value, name=name)) > LONGEST:
+            if (duration := seconds(value, name=name)) > LONGEST_KEEP:
                 raise BadDuration(value, f"{name} is more than 300 years")
             return duration
         case "expires_in":

@@ -320,15 +320,14 @@ def declared(
     timeout = _limit("timeout", given.get("timeout"))
     if timeout is None and supplier is not None:
         timeout = TRANSACTION
+    retry_for = given.get("retry_for")
     spec = Spec(
         name=name,
         function=function,
         is_async=is_async,
         signature=signature,
         policy=_policy(given, options.at_most_once),
-        retry_for=None
-        if (limit := given.get("retry_for")) is None
-        else seconds(limit, name="retry_for"),
+        retry_for=None if retry_for is None else seconds(retry_for, name="retry_for"),
         timeout=timeout,
         stall=_limit("stall", given.get("stall")),
         at_most_once=options.at_most_once,

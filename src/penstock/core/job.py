@@ -128,6 +128,9 @@ KEEP: Final = 7 * 86400.0
 """Seconds for which a job that has ended is kept, unless its draft says otherwise."""
 KEEP_FAILED: Final = 30 * 86400.0
 """The same for one that has failed: a person may want to look at it, or send it back."""
+LONGEST_KEEP: Final = 1e10
+"""Seconds for which a job can be kept, 300 years: a store may have a table for the day on which it
+goes, and not every day has a name."""
 
 
 class Verdict(StrEnum):

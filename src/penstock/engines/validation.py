@@ -12,14 +12,11 @@ from typing import Final
 
 import msgspec
 
-from penstock.core.job import Draft, Outcome
+from penstock.core.job import LONGEST_KEEP, Draft, Outcome
 from penstock.engines.records import Report
 from penstock.errors import ItemRefused
 
 INTEGERS: Final = range(-(1 << 63), 1 << 63)
-LONGEST: Final = 1e10
-"""Seconds for which a job can be kept, 300 years: a store may have a table for the day on which it
-goes, and not every day has a name."""
 
 
 def check_drafts(name: str, drafts: Iterable[Draft]) -> None:
@@ -39,8 +36,9 @@ def check_drafts(name: str, drafts: Iterable[Draft]) -> None:
         ):
             raise ItemRefused(name, f"job {draft.id!r} has a time that is not a finite number")
         for keep in (draft.keep, draft.keep_failed):
-            if not 0.0 <= keep <= LONGEST:
-                why = f"job {draft.id!r} would be kept for {keep} seconds, not 0 to {LONGEST:.0f}"
+            if not 0.0 <= keep <= LONGEST_KEEP:
+                most = f"{LONGEST_KEEP:.0f}"
+                why = f"job {draft.id!r} would be kept for {keep} seconds, not 0 to {most}"
                 raise ItemRefused(name, why)
         if draft.priority not in INTEGERS:
             raise ItemRefused(name, f"priority {draft.priority} has more than 64 bits")
