@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.errors import (
         EngineError,
         EngineUnavailable,
+        IdConflict,
         JobCancelled,
         JobFailed,
         JobGone,
@@ -75,6 +76,7 @@ __all__ = [
     "JobGone",
     "ResultTimeout",
     "UniqueConflict",
+    "IdConflict",
     "EngineError",
     "EngineUnavailable",
     # what happened
@@ -88,8 +90,8 @@ _HOMES: Final = {
     "core.injection": "Depends",
     "core.signature": "Payload",
     "core.retry": "Delays Exponential Fixed Never PerException",
-    "errors": "EngineError EngineUnavailable JobCancelled JobFailed JobGone PenstockError "
-    "ResultTimeout UniqueConflict UsageError",
+    "errors": "EngineError EngineUnavailable IdConflict JobCancelled JobFailed JobGone "
+    "PenstockError ResultTimeout UniqueConflict UsageError",
     "handle": "Handle",
     "options": "Call",
     "task": "INJECTED AsyncTask Sender Task",

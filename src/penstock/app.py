@@ -14,7 +14,15 @@ This is the composition root: the only module that knows the engines by name, wh
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -38,7 +46,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.events import Bus, Event
-from penstock.handle import BY_A_PERSON, Handle, Origin
+from penstock.handle import BY_A_PERSON, Handle, Origin, handles
 from penstock.operations import Operations
 from penstock.options import Call, EnqueueOptions, Options, draft, merged, word
 from penstock.stores import StoreOpener, StoreSource, connector, effects, lender, observed, parse
@@ -157,7 +165,7 @@ class Penstock(Operations):
         """
         job, connection = self._named(task, args, options), options.get("connection")
         receipt = self._facade.enqueue(job, self.settings.enqueue_timeout, connection)
-        return self._handle(receipt, connection)
+        return self._handles([job], [receipt], connection)[0]
 
     async def aenqueue(
         self,
@@ -169,7 +177,7 @@ class Penstock(Operations):
         """The same, awaited."""
         job, connection = self._named(task, args, options), options.get("connection")
         receipt = await self._facade.aenqueue(job, self.settings.enqueue_timeout, connection)
-        return self._handle(receipt, connection)
+        return self._handles([job], [receipt], connection)[0]
 
     def enqueue_many(
         self, calls: Iterable[Call | tuple[Any, ...]], *, connection: Any = None
@@ -177,12 +185,13 @@ class Penstock(Operations):
         """Store many jobs by the names of their tasks: each a ``Call``, or a tuple of the same.
 
         All are checked before the first is stored. A long list is stored in several commits; if one
-        fails, a note on the error says how many jobs are stored. With a ``connection`` of your own,
-        all are part of its transaction.
+        fails, a note on the error says how many jobs are stored. An ``IdConflict`` is raised when
+        all other jobs are stored, and has their ids. With a ``connection`` of your own, all are
+        part of its transaction.
         """
         jobs, limit = self._called(calls), self.settings.enqueue_timeout
         receipts = self._facade.enqueue_many(jobs, limit, connection)
-        return [self._handle(receipt, connection) for receipt in receipts]
+        return self._handles(jobs, receipts, connection)
 
     async def aenqueue_many(
         self, calls: Iterable[Call | tuple[Any, ...]], *, connection: Any = None
@@ -190,7 +199,7 @@ class Penstock(Operations):
         """The same, awaited."""
         jobs, limit = self._called(calls), self.settings.enqueue_timeout
         receipts = await self._facade.aenqueue_many(jobs, limit, connection)
-        return [self._handle(receipt, connection) for receipt in receipts]
+        return self._handles(jobs, receipts, connection)
 
     def job(self, id: str) -> Handle[Any]:
         """The handle of a job by its id. Asks nothing yet."""
@@ -227,8 +236,10 @@ class Penstock(Operations):
                 raise BadItem(str(task), index, error) from error
         return jobs
 
-    def _handle(self, receipt: Receipt, connection: object | None) -> Handle[Any]:
-        return Handle(Origin(self._facade, self._decode, connection is not None), receipt)
+    def _handles(
+        self, jobs: Sequence[Draft], receipts: Sequence[Receipt], connection: object | None
+    ) -> list[Handle[Any]]:
+        return handles(Origin(self._facade, self._decode, connection is not None), jobs, receipts)
 
     def _decode(self, job: Job) -> Any:
         known = self._tasks.get(job.task)

@@ -171,8 +171,8 @@ class Client:
 def _marks(draft: Draft) -> Iterator[tuple[str, str]]:
     """What no two jobs can have."""
     yield "id", draft.id
-    if draft.unique is not None:
-        yield "unique", draft.unique
+    if (key := draft.unique_key) is not None:
+        yield "unique", key
 
 
 Waiter = asyncio.Future[Job | None]

@@ -30,7 +30,9 @@ class Settings:
     max_result: int = 1 << 20
     """Result of one job, as JSON."""
     keep_finished: float = 7 * DAY
-    """How long finished jobs and their results stay."""
+    """How long finished jobs and their results stay, unless they have failed."""
+    keep_failed: float = 30 * DAY
+    """How long failed jobs stay."""
     remember: float = 7 * DAY
     """How long an id that a caller gave cannot be used for another job."""
     enqueue_timeout: float = 30.0
@@ -83,6 +85,7 @@ class SettingsGiven(TypedDict, total=False):
     max_payload: int | None
     max_result: int | None
     keep_finished: float | str | timedelta | None
+    keep_failed: float | str | timedelta | None
     remember: float | str | timedelta | None
     enqueue_timeout: float | str | timedelta | None
     wait_for_store: float | str | timedelta | None
@@ -112,7 +115,16 @@ _DURATIONS: Final = frozenset(
     setting.name for setting in fields(Settings) if setting.type == "float"
 )
 _MAY_BE_ZERO: Final = frozenset(
-    {"keep_finished", "drain", "wait_for_store", "prefetch", "keyed_prefetch", "patience", "grace"}
+    {
+        "keep_finished",
+        "keep_failed",
+        "drain",
+        "wait_for_store",
+        "prefetch",
+        "keyed_prefetch",
+        "patience",
+        "grace",
+    }
 )
 
 

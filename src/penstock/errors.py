@@ -31,6 +31,7 @@
     │   │   └── JobUncommitted      its transaction is open, or was rolled back
     │   ├── ResultTimeout           (TimeoutError)
     │   ├── UniqueConflict
+    │   ├── IdConflict
     │   └── WrongState
     ├── ProcessFailed               a worker process cannot work
     ├── CannotIsolate               an attempt found no child process to run in
@@ -414,6 +415,25 @@ class UniqueConflict(JobError):
         "job {job} cannot be retried: its unique key {key!r} is taken by job "
         "{owner}; cancel that one first, or wait until it is done"
     )
+
+
+class IdConflict(JobError):
+    """An id under which a job of another task is known. Of several jobs that are enqueued together
+    only those with such an id are not stored: ``ids`` has None for each of them, and the id of
+    every other job, in order.
+    """
+
+    task: str
+    owner: str
+    ids: tuple[str | None, ...] = ()
+
+    def __str__(self) -> str:
+        word = self.task.rpartition(".")[2]
+        return (
+            f"no job of task {self.task!r} was stored under the id {self.job!r}: it belongs to a "
+            f"job of task {self.owner!r}; use ids that name their task, such as "
+            f"'{word}:{self.job}'"
+        )
 
 
 class WrongState(JobError):

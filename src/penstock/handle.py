@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, NoReturn, TypeVar
 
 from penstock.context import CURRENT
-from penstock.core.job import Job, State
+from penstock.core.job import Draft, Job, State
 from penstock.core.units import Duration, seconds
 from penstock.engines import changes
 from penstock.engines.records import Receipt
 from penstock.errors import (
+    IdConflict,
     JobCancelled,
     JobFailed,
     JobGone,
@@ -45,7 +46,8 @@ class Handle(Generic[R_co]):
     """A job in the store. Holds nothing open; every question is asked anew.
 
     ``created`` is false if nothing was enqueued because such a job was there already: ``because``
-    is then "id" or "unique", and the handle is of that job.
+    is then "id" or "unique", and the handle is of that job. One with the same id is a job of the
+    same task, whatever its arguments are.
 
     What was enqueued on a connection of the caller's is there once the transaction is committed;
     until then, ``JobUncommitted`` is raised where ``JobGone`` would be.
@@ -157,3 +159,35 @@ class Handle(Generic[R_co]):
         if job.state is State.CANCELLED:
             raise JobCancelled(job.id, job.reason or "no reason is known")
         return self._origin.decode(job)
+
+
+def handles(
+    origin: Origin[R_co], drafts: Sequence[Draft], receipts: Sequence[Receipt]
+) -> list[Handle[R_co]]:
+    """The handles of jobs that were enqueued together, in order.
+
+    On failure: ``IdConflict`` for the first of them whose id a job of another task has.
+    """
+    wrong = [
+        place
+        for place, receipt in enumerate(receipts)
+        if receipt.because == "id" and receipt.task != drafts[place].task
+    ]
+    if wrong:
+        raise _conflict(drafts, receipts, wrong)
+    return [Handle(origin, receipt) for receipt in receipts]
+
+
+def _conflict(
+    drafts: Sequence[Draft], receipts: Sequence[Receipt], wrong: Sequence[int]
+) -> IdConflict:
+    first, count = wrong[0], len(receipts)
+    ids = tuple(None if place in wrong else each.id for place, each in enumerate(receipts))
+    error = IdConflict(receipts[first].id, drafts[first].task, receipts[first].task or "", ids)
+    if count > 1:
+        places = ", ".join(map(str, wrong[:5])) + (", ..." if len(wrong) > 5 else "")
+        error.add_note(
+            f"not stored: item {places} of {count}, counted from 0; all others are, or were there "
+            "already, and the error has their ids"
+        )
+    return error

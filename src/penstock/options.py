@@ -20,8 +20,9 @@ from penstock.clock import SystemClock
 from penstock.config import Settings
 from penstock.context import CURRENT
 from penstock.core.ids import Ids, new_id, new_ids
-from penstock.core.job import Draft, DraftBatch, priority_number
+from penstock.core.job import LONGEST_KEEP, Draft, DraftBatch, priority_number
 from penstock.core.spec import Spec
+from penstock.core.unique_keys import Scope
 from penstock.core.units import Duration, seconds
 from penstock.errors import BadDuration, BadOption
 
@@ -48,9 +49,12 @@ class EnqueueOptions(TypedDict, total=False):
     key: str | Callable[..., str | None] | None
     """The tenant or resource it belongs to."""
     id: str | Callable[..., str | None] | None
-    """An id of your own: enqueuing it again does nothing, and says so."""
+    """An id of your own: enqueuing it again does nothing, and says so. It belongs to its task: for
+    another one it is an ``IdConflict``."""
     unique: str | Callable[..., str | None] | None
     """While another job has this key, enqueuing does nothing, and says so."""
+    unique_scope: Scope | None
+    """Whose key it is: "task" (default), so that other tasks may use the same, or "app" for all."""
     unique_until: Literal["done", "start"] | None
     unique_for: Duration | None
     """How long the key stays taken, even if the job is done earlier."""
@@ -61,6 +65,11 @@ class EnqueueOptions(TypedDict, total=False):
     """What people call this job."""
     correlation_id: str | None
     """What it belongs to; inside a job, that job's own unless given."""
+    keep: Duration | None
+    """How long it stays after its end, with its result; by default ``keep_finished`` says."""
+    keep_failed: Duration | None
+    """How long it stays if it fails; by default ``keep_failed`` of the app says, or ``keep`` if
+    that is longer."""
     connection: Any
     """A connection of your own to the database that has the jobs: the job becomes part of its open
     transaction. PostgreSQL only."""
@@ -86,12 +95,15 @@ class Options:
     key: str | None = None
     id: str | None = None
     unique: str | None = None
+    unique_scope: Scope = "task"
     unique_until: Literal["done", "start"] = "done"
     unique_for: float = 0.0
     at_most_once: bool = False
     tags: tuple[str, ...] = ()
     name: str | None = None
     correlation_id: str | None = None
+    keep: float | None = None
+    keep_failed: float | None = None
     connection: Any = None
     hooks: Mapping[str, Hook] = field(default_factory=dict)
 
@@ -120,7 +132,7 @@ def merged(options: Options, given: EnqueueOptions, labels: Mapping[str, int]) -
             changes[name] = checked(name, value, labels)
     result = replace(options, **changes, hooks=hooks)
     if result.unique is None and "unique" not in hooks:
-        for name in ("unique_for", "unique_until"):
+        for name in ("unique_for", "unique_scope", "unique_until"):
             if name in values:
                 raise BadOption(name, values[name], "it says nothing without unique=...")
     return result
@@ -137,6 +149,10 @@ def checked(name: str, value: Any, labels: Mapping[str, int]) -> Any:
             return priority_number(value, labels)
         case "delay" | "unique_for":
             return seconds(value, name=name)
+        case "keep" | "keep_failed":
+            if (duration := seconds(value, name=name)) > LONGEST_KEEP:
+                raise BadDuration(value, f"{name} is more than 300 years")
+            return duration
         case "expires_in":
             if not (duration := seconds(value, name=name)):
                 raise BadDuration(value, "expires_in is 0: the job could never run")
@@ -156,6 +172,10 @@ def checked(name: str, value: Any, labels: Mapping[str, int]) -> Any:
         case "unique_until":
             if value not in ("done", "start"):
                 raise BadOption(name, value, "give 'done' or 'start'")
+            return value
+        case "unique_scope":
+            if value not in ("task", "app"):
+                raise BadOption(name, value, "give 'task' or 'app'")
             return value
     known = ", ".join(EnqueueOptions.__annotations__)
     raise BadOption(name, value, f"no such option; there are {known}")
@@ -295,6 +315,8 @@ def draft(task: str, payload: bytes, options: Options, settings: Settings) -> Dr
     correlation_id = options.correlation_id
     if correlation_id is None and running is not None:
         correlation_id = running.correlation_id
+    keep = settings.keep_finished if options.keep is None else options.keep
+    keep_failed = options.keep_failed
     return Draft(
         id=options.id or new_id(SystemClock.now()),
         remember=settings.remember if options.id else 0.0,
@@ -307,6 +329,7 @@ def draft(task: str, payload: bytes, options: Options, settings: Settings) -> Dr
         expires_in=options.expires_in,
         key=options.key,
         unique=options.unique,
+        unique_scope=options.unique_scope,
         unique_until=options.unique_until,
         unique_for=options.unique_for,
         at_most_once=options.at_most_once,
@@ -314,7 +337,8 @@ def draft(task: str, payload: bytes, options: Options, settings: Settings) -> Dr
         tags=options.tags,
         correlation_id=correlation_id,
         enqueued_by=(running and running.job.worker) or _process(os.getpid()),
-        keep=settings.keep_finished,
+        keep=keep,
+        keep_failed=max(settings.keep_failed, keep) if keep_failed is None else keep_failed,
     )
 
 

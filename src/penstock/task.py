@@ -19,9 +19,10 @@ from penstock.connection_parameters import Supplier
 from penstock.context import Context, current
 from penstock.core.hooks import Hooks
 from penstock.core.job import Draft, Job
-from penstock.core.retry import RETRIES, Never, Policy, Retries, make_policy
+from penstock.core.retry import RETRIES, UNLIMITED, Never, Policy, Retries, make_policy
 from penstock.core.signature import Signature
 from penstock.core.spec import Spec
+from penstock.core.unique_keys import Scope
 from penstock.core.units import Duration, seconds, size
 from penstock.engines.records import QueueSettings, Receipt
 from penstock.errors import (
@@ -33,7 +34,7 @@ from penstock.errors import (
     DuplicateTask,
     UsageError,
 )
-from penstock.handle import Handle, Origin
+from penstock.handle import Handle, Origin, handles
 from penstock.options import (
     EnqueueOptions,
     Options,
@@ -60,7 +61,17 @@ LEAST_MEMORY: Final = 32 << 20
 
 _NO_FUNCTION: Final = "is no function; decorate a def or an async def"
 _OF_THE_TASK: Final = frozenset(
-    {"name", "retries", "timeout", "stall", "isolation", "max_memory", "transactional"}
+    {
+        "name",
+        "retries",
+        "retry_for",
+        "timeout",
+        "stall",
+        "isolation",
+        "max_memory",
+        "keep_result",
+        "transactional",
+    }
 )
 
 TRANSACTION: Final = 30.0
@@ -81,12 +92,23 @@ class TaskOptions(TypedDict, total=False):
     expires_in: Duration | None
     key: str | Callable[..., str | None] | None
     unique: str | Callable[..., str | None] | None
+    unique_scope: Scope | None
     unique_until: Literal["done", "start"] | None
     unique_for: Duration | None
     at_most_once: bool | None
     tags: Iterable[str] | None
+    keep: Duration | None
+    """How long its jobs stay after their end, with their results, unless they have failed."""
+    keep_failed: Duration | None
+    """How long its failed jobs stay."""
+    keep_result: bool | None
+    """Whether what it returns is stored; if not, that may be anything, and ``result()`` is None."""
     retries: Retries
-    """How often to try again after a failure, and when; 3 times by default, None or 0: never."""
+    """How often to try again after a failure, and when. By default 10 times over about a day, with
+    waits that grow from 2 seconds to 6 hours; None or 0: never."""
+    retry_for: Duration | None
+    """How long after the first failure to go on trying; no retry begins later. Without ``retries``
+    their number has no limit then."""
     timeout: Duration | None
     """How long one attempt may take."""
     stall: Duration | None
@@ -140,32 +162,34 @@ class Sender(Generic[P, R]):
         With ``using(connection=...)`` it is part of that connection's transaction instead.
 
         On failure: ``BadArguments`` (a TypeError) and its kin if the call does not fit the
-        function, ``EngineUnavailable`` and its kin if the store does not take it.
+        function, ``IdConflict`` if a job of another task has its id, ``EngineUnavailable`` and
+        its kin if the store does not take it.
         """
         job, limit = self._draft(args, kwargs), self._settings.enqueue_timeout
-        return self._handle(self._facade.enqueue(job, limit, self.options.connection))
+        return self._handle(job, self._facade.enqueue(job, limit, self.options.connection))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """The same, awaited."""
         job, limit = self._draft(args, kwargs), self._settings.enqueue_timeout
-        return self._handle(await self._facade.aenqueue(job, limit, self.options.connection))
+        return self._handle(job, await self._facade.aenqueue(job, limit, self.options.connection))
 
     def enqueue_many(self, items: Iterable[Item]) -> list[Handle[R]]:
         """Store many jobs: tuples of positional, or dicts of keyword arguments.
 
         All items are checked before the first is stored. A long list is stored in several commits;
-        if one fails, a note on the error says how many jobs are stored. With
-        ``using(connection=...)`` all are part of that connection's transaction.
+        if one fails, a note on the error says how many jobs are stored. An ``IdConflict`` is
+        raised when all other jobs are stored, and has their ids. With ``using(connection=...)``
+        all are part of that connection's transaction.
         """
         jobs, limit = self._drafts(items), self._settings.enqueue_timeout
         receipts = self._facade.enqueue_many(jobs, limit, self.options.connection)
-        return self._handles(receipts)
+        return self._handles(jobs, receipts)
 
     async def aenqueue_many(self, items: Iterable[Item]) -> list[Handle[R]]:
         """The same, awaited."""
         jobs, limit = self._drafts(items), self._settings.enqueue_timeout
         receipts = await self._facade.aenqueue_many(jobs, limit, self.options.connection)
-        return self._handles(receipts)
+        return self._handles(jobs, receipts)
 
     def adopt(self, arguments: Mapping[str, Any]) -> Draft:
         """The draft of a job whose arguments come by name, in the shape they are stored in."""
@@ -221,12 +245,12 @@ class Sender(Generic[P, R]):
         why = f"give a tuple of positional or a dict of keyword arguments, not {item!r}"
         raise BadArguments(self.name, why)
 
-    def _handle(self, receipt: Receipt) -> Handle[R]:
-        return self._handles((receipt,))[0]
+    def _handle(self, job: Draft, receipt: Receipt) -> Handle[R]:
+        return self._handles((job,), (receipt,))[0]
 
-    def _handles(self, receipts: Iterable[Receipt]) -> list[Handle[R]]:
+    def _handles(self, jobs: Sequence[Draft], receipts: Sequence[Receipt]) -> list[Handle[R]]:
         origin = Origin(self._facade, self.decode, self.options.connection is not None)
-        return [Handle(origin, receipt) for receipt in receipts]
+        return handles(origin, jobs, receipts)
 
 
 class _Declared(Sender[P, R]):
@@ -296,18 +320,21 @@ def declared(
     timeout = _limit("timeout", given.get("timeout"))
     if timeout is None and supplier is not None:
         timeout = TRANSACTION
+    retry_for = given.get("retry_for")
     spec = Spec(
         name=name,
         function=function,
         is_async=is_async,
         signature=signature,
         policy=_policy(given, options.at_most_once),
+        retry_for=None if retry_for is None else seconds(retry_for, name="retry_for"),
         timeout=timeout,
         stall=_limit("stall", given.get("stall")),
         at_most_once=options.at_most_once,
         isolation=isolation,
         max_memory=_max_memory(given, isolation),
         max_result=settings.max_result,
+        keep_result=_keeps_result(given),
         need=None if supplier is None or timeout is None else supplier.need(timeout),
         hooks=hooks,
     )
@@ -339,12 +366,25 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def _policy(given: TaskOptions, at_most_once: bool) -> Policy:
+    limit = given.get("retry_for")
     if not at_most_once:
-        return make_policy(given.get("retries", RETRIES))
-    if given.get("retries"):
-        why = "a task that runs at most once is never tried again; leave one of the two out"
-        raise BadOption("retries", given.get("retries"), why)
+        policy = make_policy(given.get("retries", RETRIES if limit is None else UNLIMITED))
+        if limit is not None and isinstance(policy, Never):
+            why = f"retries={given.get('retries')!r} never tries again; leave one of the two out"
+            raise BadOption("retry_for", limit, why)
+        return policy
+    for name in ("retries", "retry_for"):
+        if given.get(name):
+            why = "a task that runs at most once is never tried again; leave one of the two out"
+            raise BadOption(name, given.get(name), why)
     return Never()
+
+
+def _keeps_result(given: TaskOptions) -> bool:
+    value = given.get("keep_result")
+    if not isinstance(value, bool | None):
+        raise BadOption("keep_result", value, "give True or False")
+    return value is not False
 
 
 def _supplier(

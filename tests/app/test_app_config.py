@@ -29,6 +29,7 @@ def test_without_a_word_everything_has_its_default(here):
     assert found.url == "sqlite:///penstock.db"
     assert (found.max_payload, found.max_result) == (1 << 20, 1 << 20)
     assert (found.keep_finished, found.remember) == (7 * 86400, 7 * 86400)
+    assert found.keep_failed == 30 * 86400
     assert (found.enqueue_timeout, found.lease, found.priorities) == (30.0, 15.0, {})
 
 
@@ -113,10 +114,10 @@ def test_an_apps_labels_are_added_to_the_three(here):
         (
             {"colour": "red"},
             "colour='red': no such setting; there are url, max_payload, max_result, "
-            "keep_finished, remember, enqueue_timeout, wait_for_store, lease, drain, concurrency, "
-            "threads, children, prefetch, keyed_prefetch, patience, poll, grace, stall_limit, "
-            "leader_ttl, upkeep_every, upkeep_batch, enqueue_batch, crash_limit, store_timeout, "
-            "store_tries, priorities",
+            "keep_finished, keep_failed, remember, enqueue_timeout, wait_for_store, lease, drain, "
+            "concurrency, threads, children, prefetch, keyed_prefetch, patience, poll, grace, "
+            "stall_limit, leader_ttl, upkeep_every, upkeep_batch, enqueue_batch, crash_limit, "
+            "store_timeout, store_tries, priorities",
         ),
     ],
 )

@@ -170,7 +170,8 @@ PAST_9999 = datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))
             {"prio": 1},
             BadOption,
             "prio=1: no such option; there are queue, priority, delay, run_at, expires_in, key, "
-            "id, unique, unique_until, unique_for, at_most_once, tags, name, correlation_id",
+            "id, unique, unique_scope, unique_until, unique_for, at_most_once, tags, name, "
+            "correlation_id, keep, keep_failed, connection",
         ),
         (
             {"priority": "critical"},
@@ -237,6 +238,11 @@ PAST_9999 = datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))
             {"unique": "u", "unique_until": "tomorrow"},
             BadOption,
             "unique_until='tomorrow': give 'done' or 'start'",
+        ),
+        (
+            {"unique": "u", "unique_scope": "queue"},
+            BadOption,
+            "unique_scope='queue': give 'task' or 'app'",
         ),
         ({"at_most_once": 1}, BadOption, "at_most_once=1: give True or False"),
         ({"unique_for": 5}, BadOption, "unique_for=5: it says nothing without unique=..."),

@@ -118,7 +118,7 @@ def test_what_a_child_process_could_never_import_cannot_run_in_one(memory):
 
 
 def test_without_options_a_task_is_retried_three_times(memory):
-    assert memory.task(_module_level).spec.policy == Exponential(3)
+    assert memory.task(_module_level).spec.policy == Exponential(10)
 
 
 def test_a_name_belongs_to_one_function(memory):
@@ -251,8 +251,9 @@ def test_an_object_that_is_called_as_a_coroutine_is_an_async_task(memory):
             {"retrys": 3},
             BadOption,
             "retrys=3: no such option of a task; there are name, queue, priority, delay, "
-            "expires_in, key, unique, unique_until, unique_for, at_most_once, tags, retries, "
-            "timeout, stall, isolation, max_memory",
+            "expires_in, key, unique, unique_scope, unique_until, unique_for, at_most_once, tags, "
+            "keep, keep_failed, keep_result, retries, retry_for, timeout, stall, isolation, "
+            "max_memory",
         ),
         (
             {"ordered": True},
@@ -288,6 +289,25 @@ def test_an_object_that_is_called_as_a_coroutine_is_an_async_task(memory):
             "retries=2: a task that runs at most once is never tried again; leave one of the two",
         ),
         ({"unique_for": "1h"}, BadOption, "unique_for='1h': it says nothing without unique=..."),
+        ({"unique_scope": "app"}, BadOption, "unique_scope='app': it says nothing without unique"),
+        ({"keep": "long"}, BadDuration, "'long' is no duration: keep has no number at"),
+        (
+            {"keep_failed": 2e10},
+            BadDuration,
+            "20000000000.0 is no duration: keep_failed is more th",
+        ),
+        ({"keep_result": "no"}, BadOption, "keep_result='no': give True or False"),
+        ({"retry_for": "ever"}, BadDuration, "'ever' is no duration: retry_for has no number at"),
+        (
+            {"retry_for": "1d", "retries": 0},
+            BadOption,
+            "retry_for='1d': retries=0 never tries again; leave one of the two out",
+        ),
+        (
+            {"retry_for": "1d", "at_most_once": True},
+            BadOption,
+            "retry_for='1d': a task that runs at most once is never tried again; leave one of",
+        ),
     ],
 )
 def test_a_declaration_that_does_not_fit_says_why(memory, options, kind, message):

@@ -362,7 +362,7 @@ async def test_dead_letters_are_counted(store):
 
 async def test_history_that_nobody_prunes(store):
     await store.staffed()
-    await store.put()
+    await store.put(keep=3600.0)
     await settle(store.engine, await store.taken(), "succeeded")
     store.clock.advance(3600 * 27)
     await elect(store.engine, "w", 3600)
@@ -370,9 +370,21 @@ async def test_history_that_nobody_prunes(store):
     assert bad(found) == ["history"]
     assert told(found, "history") == (
         "warning",
-        "1 finished job is kept, 1 of them past keep_finished (1h)",
-        "see that somebody leads, and that workers have this keep_finished",
+        "1 finished job is kept, 1 of them for longer than they are to be kept",
+        "see that a worker leads: it deletes them",
     )
+
+
+async def test_history_of_a_task_that_keeps_its_jobs_for_longer_is_no_fault(store):
+    await store.staffed()
+    await store.put(keep=90 * 86400.0)
+    await settle(store.engine, await store.taken(), "succeeded")
+    await store.put()
+    await settle(store.engine, await store.taken(), "failed")
+    store.clock.advance(3600 * 27)
+    await elect(store.engine, "w", 3600)
+    found = await store.examined("w")
+    assert "history" not in bad(found)
 
 
 async def test_a_great_history_is_worth_a_note(store, monkeypatch):

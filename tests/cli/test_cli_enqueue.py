@@ -320,6 +320,34 @@ def test_how_many_jobs_a_wrong_line_leaves_stored_is_said(shell: Shell, url: str
     assert counted == {"fit": 1000, "changed": 0}
 
 
+def test_a_line_whose_id_another_task_has_does_not_keep_the_others_from_being_stored(
+    shell: Shell, url: str
+) -> None:
+    shell("enqueue", "shop.charge", "--id", "order-7")
+    lines = "".join(f'{{"task": "shop.mail", "id": "order-{n}"}}\n' for n in (6, 7, 8))
+    refused = shell("enqueue", "-", stdin=lines)
+    assert (refused.code, refused.out) == (1, "order-6\norder-8\n")
+    assert refused.err == (
+        "Error: no job of task 'shop.mail' was stored under the id 'order-7': it belongs to a job "
+        "of task 'shop.charge'; use ids that name their task, such as 'mail:order-7'\n"
+        "It is line 2.\n"
+        "The 2 up to line 3 are stored; to go on, leave them out: tail -n +4\n"
+    )
+
+
+def test_the_key_of_another_task_is_taken_only_in_the_scope_of_the_app(
+    shell: Shell, url: str
+) -> None:
+    shell("enqueue", "shop.charge", "--unique", "order-7", "--id", "a")
+    own = shell("enqueue", "shop.mail", "--unique", "order-7", "--id", "b")
+    assert (own.out, own.err) == ("b\n", "")
+    shell("enqueue", "shop.charge", "--unique", "all", "--unique-scope", "app", "--id", "c")
+    taken = shell("enqueue", "shop.mail", "--unique", "all", "--unique-scope", "app")
+    assert taken.err == "Job c was there already, with the same unique key.\n"
+    shown = shell("jobs", "show", "c", "--json").document
+    assert (shown["unique"], shown["unique_scope"]) == ("all", "app")
+
+
 def test_an_input_without_lines_stores_nothing(shell: Shell, url: str) -> None:
     empty = shell("enqueue", "-", stdin="\n\n")
     assert (empty.code, empty.out, empty.err) == (0, "", "The input has no jobs.\n")

@@ -25,6 +25,7 @@ RECORD = {
     "tags": ["a"],
     "correlation_id": None,
     "unique": None,
+    "unique_scope": None,
     "unique_until": None,
     "at_most_once": False,
     "hold": None,

@@ -112,6 +112,11 @@ def created(id: str) -> Receipt:
     return Receipt(id, True, None, cast(int, ANY))
 
 
+def known(id: str, task: str = TASK) -> Receipt:
+    """The receipt of a draft whose id a job of this task has."""
+    return Receipt(id, created=False, because="id", task=task)
+
+
 async def claim_one(engine: Engine, *queues: str, worker: str | None = None, **more: Any) -> Job:
     """Claim the one job that must be there."""
     jobs = await claim(engine, *queues, worker=worker, **more)

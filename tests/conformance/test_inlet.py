@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from conformance.steps import claim, created, draft, enqueue_jobs, everything, ids, put
+from conformance.steps import claim, created, draft, enqueue_jobs, everything, ids, known, put
 from penstock.core.job import Draft, State
 from penstock.engines import reads
 from penstock.engines.engine import Engine
@@ -71,7 +71,7 @@ async def test_a_known_id_stores_nothing(store):
     job = draft("mine", remember=60.0)
     await now(engine, job)
 
-    assert await now(engine, job) == Receipt("mine", False, "id")
+    assert await now(engine, job) == known("mine")
     assert len(await everything(engine)) == 1
 
 
@@ -152,9 +152,9 @@ async def test_of_several_that_are_stored_with_one_call_each_has_its_own_receipt
 
     assert await all_now(engine, [plain, mine, special, draft(plain.id)]) == [
         created(plain.id),
-        Receipt("mine", False, "id"),
+        known("mine"),
         Receipt(owner, False, "unique"),
-        Receipt(plain.id, False, "id"),
+        known(plain.id),
     ]
     assert len(await everything(engine)) == 3
 

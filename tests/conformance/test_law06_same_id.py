@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.steps import created, draft, everything, finished, put, running, stored
+from conformance.steps import created, draft, everything, finished, known, put, running, stored
 from penstock.core.job import State
 from penstock.engines import changes
 from penstock.engines.records import Filter, Receipt
 
 WEEK = 7 * 86400.0
-KNOWN = Receipt("order-1", created=False, because="id")
+KNOWN = known("order-1")
 
 
 async def test_enqueuing_a_known_id_changes_nothing_and_says_so(engine):

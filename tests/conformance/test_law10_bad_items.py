@@ -168,7 +168,8 @@ async def test_nothing_to_store_is_no_error(engine):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")], ids=str)
 @pytest.mark.parametrize(
-    "field", ["delay", "run_at", "expires_in", "remember", "unique_for", "keep"]
+    "field",
+    ["delay", "run_at", "expires_in", "remember", "unique_for", "keep", "keep_failed"],
 )
 async def test_a_time_that_never_comes_is_refused(engine, field, value):
     with pytest.raises(ItemRefused, match="finite"):
@@ -176,11 +177,12 @@ async def test_a_time_that_never_comes_is_refused(engine, field, value):
     assert await everything(engine) == ()
 
 
+@pytest.mark.parametrize("field", ["keep", "keep_failed"])
 @pytest.mark.parametrize("keep", [-1.0, 1.1e10, 1e300])
-async def test_a_job_that_could_not_be_kept_so_long_is_refused(engine, keep):
+async def test_a_job_that_could_not_be_kept_so_long_is_refused(engine, field, keep):
     """Before it runs: it could never end."""
     with pytest.raises(ItemRefused, match="kept for"):
-        await engine.enqueue([draft("a"), draft("b", keep=keep)])
+        await engine.enqueue([draft("a"), draft("b", **{field: keep})])
     assert await everything(engine) == ()
 
 
@@ -188,6 +190,8 @@ async def test_a_job_that_could_not_be_kept_so_long_is_refused(engine, keep):
 async def test_a_job_that_is_kept_for_a_short_or_a_long_time_ends_as_any_other(engine, keep):
     job = await finished(engine, "succeeded", keep=keep)
     assert (job.state, job.keep) == (State.SUCCEEDED, keep)
+    job = await finished(engine, "failed", keep_failed=keep)
+    assert (job.state, job.keep_failed) == (State.FAILED, keep)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from conformance.steps import known
 from conformance.torn import Torn, others_act
 from penstock.core import lifecycle
 from penstock.core.job import Draft, Hold, State
@@ -81,7 +82,7 @@ class LooksForIdsFirst(Torn):
         await others_act()
         await super().enqueue(drafts)
         return [
-            Receipt(draft.id, True) if job is None else Receipt(draft.id, False, "id")
+            Receipt(draft.id, True) if job is None else known(draft.id, job.task)
             for draft, job in zip(drafts, there, strict=True)
         ]
 

@@ -20,6 +20,7 @@ PerException: Any = retry.PerException
 make_policy: Any = retry.make_policy
 
 ERROR = RuntimeError("boom")
+HOUR = 3600.0
 
 
 def waits(policy, *, chance=0.0, error=ERROR, most=20):
@@ -36,11 +37,22 @@ def waits(policy, *, chance=0.0, error=ERROR, most=20):
 # --- what may be written ------------------------------------------------------------------------
 
 
-def test_the_default_is_three_retries_exponential_with_jitter():
-    assert make_policy() == Exponential(3) == Exponential()
-    assert RETRIES == 3
-    assert waits(make_policy()) == [2, 4, 8]
-    assert waits(make_policy(), chance=0.5) == [1.5, 3, 6]
+def test_the_default_is_ten_retries_exponential_with_jitter_to_a_cap():
+    assert make_policy() == Exponential(10) == Exponential()
+    assert RETRIES == 10
+    assert waits(make_policy()) == [2, 10, 50, 250, 1250, 6250, *[6 * HOUR] * 4]
+    assert waits(make_policy(), chance=0.5)[:3] == [1.5, 7.5, 37.5]
+
+
+def test_the_default_retries_take_about_a_day():
+    longest, shortest = sum(waits(make_policy())), sum(waits(make_policy(), chance=0.999_999))
+    assert longest == pytest.approx(26.2 * HOUR, rel=0.01)
+    assert shortest == pytest.approx(longest / 2, rel=0.01)
+
+
+def test_as_many_retries_as_there_is_time_for_wait_no_longer_than_the_cap():
+    policy = make_policy(retry.UNLIMITED)
+    assert [policy.next(n, ERROR, 0.0) for n in (7, 100, 10**6)] == [6 * HOUR] * 3
 
 
 @pytest.mark.parametrize("nothing", [0, None, False, []])
@@ -49,7 +61,7 @@ def test_nothing_means_no_retries(nothing):
 
 
 def test_a_number_is_that_many_exponential_retries():
-    assert waits(make_policy(5)) == [2, 4, 8, 16, 32]
+    assert waits(make_policy(5)) == [2, 10, 50, 250, 1250]
 
 
 def test_a_list_is_one_retry_per_delay():
@@ -85,7 +97,7 @@ def test_jitter_takes_a_share_of_the_wait_by_chance():
 
 
 def test_a_fixed_wait_is_always_the_same():
-    assert waits(Fixed("30s")) == [30, 30, 30]
+    assert waits(Fixed("30s")) == [30] * 10
     assert waits(Fixed(30, retries=5)) == [30] * 5
     assert waits(Fixed(30, 1, jitter=1), chance=0.5) == [15]
 
@@ -113,7 +125,7 @@ def test_the_nearest_class_of_the_error_decides():
 
 
 def test_an_unlisted_error_follows_the_default_policy():
-    assert waits(PerException({ValueError: None})) == [2, 4, 8]
+    assert waits(PerException({ValueError: None})) == waits(Exponential(10))
     assert waits(PerException({ConnectionError: 1}, default=None)) == []
 
 
@@ -128,7 +140,7 @@ def test_policies_are_frozen_data():
         policy.base = 5.0
     assert policy == Exponential(base=2)
     assert hash(policy) == hash(Exponential(base=2))
-    assert repr(policy) == "Exponential(retries=3, base=2.0, factor=2.0, cap=3600.0, jitter=0.5)"
+    assert repr(policy) == "Exponential(retries=10, base=2.0, factor=5.0, cap=21600.0, jitter=0.5)"
     exceptions: dict[Any, Any] = {ValueError: 1}
     per_exception = PerException(exceptions)
     exceptions[OSError] = 2

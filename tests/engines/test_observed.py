@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conformance.steps import created
+from conformance.steps import created, known
 from penstock.core import lifecycle
 from penstock.core.job import Draft, ErrorRecord, Hold, Job, Outcome, OutcomeKind, State, Verdict
 from penstock.engines import changes, publisher
@@ -250,7 +250,7 @@ async def test_a_job_that_a_lost_try_stored_counts_as_created(engine, faulty, bu
 
     assert receipts == [
         created("a"),
-        Receipt("a", created=False, because="id"),
+        known("a"),
         created("b"),
     ]
     assert [event.job for event in bus.take(Enqueued)] == ["a", "b"]
@@ -263,7 +263,7 @@ async def test_after_a_lost_reply_an_id_that_a_person_chose_stays_known_already(
 
     (receipt,) = await patiently(clock, engine.enqueue([draft("a", remember=60.0)]))
 
-    assert receipt == Receipt("a", created=False, because="id")
+    assert receipt == known("a")
 
 
 async def test_after_a_lost_reply_a_taken_unique_key_is_still_taken(engine, faulty, clock):
@@ -278,7 +278,7 @@ async def test_after_a_lost_reply_a_taken_unique_key_is_still_taken(engine, faul
 async def test_a_generated_id_that_is_known_without_a_fault_is_known_already(engine):
     await engine.enqueue([draft("a")])
 
-    assert await engine.enqueue([draft("a")]) == [Receipt("a", created=False, because="id")]
+    assert await engine.enqueue([draft("a")]) == [known("a")]
 
 
 # --- time limits --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from conformance.steps import claim, claim_one, created, draft, settle
+from conformance.steps import claim, claim_one, created, draft, known, settle
 from penstock import Penstock
 from penstock.core.ids import new_id
 from penstock.core.job import Draft, State, Verdict
@@ -185,7 +185,7 @@ async def test_a_job_that_was_stored_and_given_up_is_not_stored_again(clock: Fak
         with pytest.raises(EngineTimeout):
             await put_blocking(engine, [mine], 0.5)
         (receipt,) = await engine.enqueue([mine])
-        assert receipt == Receipt(mine.id, False, "id")
+        assert receipt == known(mine.id)
         late.release()
 
 
@@ -278,7 +278,7 @@ async def test_an_id_that_is_there_already_goes_to_enqueue(clock: FakeClock) -> 
         assert await put_blocking(engine, [mine]) is not None
         assert await put_blocking(engine, [mine]) is None
         (receipt,) = await engine.enqueue([mine])
-        assert receipt == Receipt(mine.id, False, "id")
+        assert receipt == known(mine.id)
 
 
 async def test_a_connection_that_ended_while_nobody_used_it_is_replaced(clock: FakeClock) -> None:

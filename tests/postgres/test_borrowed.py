@@ -15,7 +15,14 @@ from psycopg.rows import dict_row
 
 from penstock import Handle, Penstock
 from penstock.core.job import Job
-from penstock.errors import BadArguments, BadItem, BadOption, JobUncommitted, PayloadTooLarge
+from penstock.errors import (
+    BadArguments,
+    BadItem,
+    BadOption,
+    IdConflict,
+    JobUncommitted,
+    PayloadTooLarge,
+)
 from penstock.testing import Sandbox
 from postgres.borrowing import KINDS, Purse
 from servers.emptied import emptied
@@ -123,6 +130,17 @@ async def test_a_receipt_names_the_job_that_is_there_already(app, send, purse):
     assert (by_id.id, by_id.created, by_id.because) == (first.id, False, "id")
     assert (by_key.id, by_key.created, by_key.because) == (first.id, False, "unique")
     assert len(await stored(app)) == 1
+
+
+async def test_an_id_of_another_task_is_a_conflict_in_the_callers_transaction_too(app, send, purse):
+    await app.aenqueue("charge", id="order-7")
+    await purse.begin()
+    with pytest.raises(IdConflict, match=r"task 'mail.send'.*task 'charge'"):
+        await purse.enqueue(send.using(id="order-7"), "ada")
+    again = await purse.enqueue(send.using(unique="order-7"), "ada")
+    await purse.commit()
+
+    assert [job.id for job in await stored(app)] == ["order-7", again.id]
 
 
 @pytest.mark.parametrize("kind", [name for name in KINDS if "scoped" not in name])

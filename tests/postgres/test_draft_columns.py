@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from conformance.steps import claim_one, created, draft, finished, put, settle, stored
+from conformance.steps import claim_one, created, draft, finished, known, put, settle, stored
 from penstock.core.job import Draft, DraftBatch
 from penstock.engines import reads
 from penstock.engines.postgres.draft_columns import parts, to_columns
@@ -149,7 +149,7 @@ async def test_a_second_one_that_wants_another_key_is_tried_by_itself(
     assert await engine.enqueue(twice) == [
         Receipt(owner, False, "unique"),
         created("a"),
-        Receipt("a", False, "id"),
+        known("a"),
     ]
 
 
@@ -159,7 +159,7 @@ async def test_a_second_one_that_is_not_looked_up_in_the_ledger_is_tried_by_itse
     await put(engine, "a", remember=60.0)
     await engine.purge(Filter(), 10)
     twice = [draft("a", remember=60.0), draft("a")]
-    assert await engine.enqueue(twice) == [Receipt("a", False, "id"), created("a")]
+    assert await engine.enqueue(twice) == [known("a"), created("a")]
 
 
 # --- ids and keys that others have ----------------------------------------------------------------
@@ -171,7 +171,7 @@ async def test_an_id_that_is_known_counts_before_the_key_that_its_job_has(
     """Though another draft of the batch wants that key first."""
     await put(engine, "a", unique="k")
     receipts = await engine.enqueue([draft("b", unique="k"), draft("a", unique="k")])
-    assert receipts == [Receipt("a", False, "unique"), Receipt("a", False, "id")]
+    assert receipts == [Receipt("a", False, "unique"), known("a")]
 
 
 async def test_a_key_is_free_for_the_next_when_the_first_that_wants_it_is_known(
@@ -179,7 +179,7 @@ async def test_a_key_is_free_for_the_next_when_the_first_that_wants_it_is_known(
 ) -> None:
     await finished(engine, "succeeded", id="a", unique="k")
     receipts = await engine.enqueue([draft("a", unique="k"), draft("b", unique="k")])
-    assert receipts == [Receipt("a", False, "id"), created("b")]
+    assert receipts == [known("a"), created("b")]
 
 
 async def test_an_id_that_found_its_key_taken_is_not_used_up(engine: PostgresEngine) -> None:
@@ -204,7 +204,7 @@ async def test_an_id_written_to_the_ledger_while_we_looked_is_found_by_another_t
         while not await (await other.execute(watch)).fetchall():
             pass
     await other.commit()
-    assert await sent == [Receipt("a", False, "id"), created("b")]
+    assert await sent == [known("a"), created("b")]
 
 
 async def test_the_key_of_a_purged_job_is_its_own_again(

@@ -14,13 +14,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from conformance.steps import claim_one, running, settle, stored
+from conformance.steps import claim_one, draft, running, settle, stored
 from penstock import Penstock
 from penstock.core.ids import made_at
 from penstock.core.job import OutcomeKind, State, Verdict
+from penstock.core.unique_keys import Scope
 from penstock.engines import changes, reads
 from penstock.engines.postgres.engine import PostgresEngine
-from penstock.engines.records import Filter, QueueSettings
+from penstock.engines.records import Filter, QueueSettings, Receipt
 from servers.emptied import Emptied, emptied
 
 PATIENCE = 60.0
@@ -199,9 +200,33 @@ async def test_a_repeated_id_inserts_nothing_whatever_became_of_the_first(
 async def test_one_statement_may_name_an_id_twice(
     engine: PostgresEngine, psql: psycopg.Connection[Any]
 ) -> None:
-    done = psql.execute("INSERT INTO penstock.job (id, task) VALUES ('x', 'a'), ('x', 'b')")
+    done = psql.execute(
+        "INSERT INTO penstock.job (id, task, queue) VALUES ('x', 'a', 'p'), ('x', 'a', 'q')"
+    )
     assert done.statusmessage == "INSERT 0 1"
-    assert (await stored(engine, "x")).task == "a"
+    assert (await stored(engine, "x")).queue == "p"
+
+
+@pytest.mark.parametrize("fate", ["waits", "is done", "is purged", "is in the same statement"])
+async def test_the_id_of_another_task_is_an_error_that_names_both(
+    engine: PostgresEngine, psql: psycopg.Connection[Any], fate: str
+) -> None:
+    values = "('fine', 'mail'), ('order-7', 'mail')"
+    if fate == "is in the same statement":
+        values = f"('order-7', 'charge'), {values}"
+    else:
+        psql.execute("INSERT INTO penstock.job (id, task) VALUES ('order-7', 'charge')")
+    if fate == "is done":
+        await settle(engine, await claim_one(engine), OutcomeKind.SUCCEEDED)
+    if fate == "is purged":
+        await engine.purge(Filter(), 10)
+    with pytest.raises(psycopg.errors.UniqueViolation) as caught:
+        psql.execute(f"INSERT INTO penstock.job (id, task) VALUES {values}".encode())
+    assert caught.value.diag.message_primary == (
+        "id 'order-7' of a job of task 'mail' is taken by a job of task 'charge'"
+    )
+    assert (caught.value.diag.message_hint or "").startswith("Begin ids with a word for their task")
+    assert await engine.get(["fine"]) == [None]
 
 
 async def test_a_unique_key_that_is_taken_inserts_nothing(
@@ -212,6 +237,41 @@ async def test_a_unique_key_that_is_taken_inserts_nothing(
     assert psql.execute(insert).statusmessage == "INSERT 0 0"
     await changes.cancel(engine, [first], "no")
     assert psql.execute(insert).statusmessage == "INSERT 0 1"
+
+
+async def test_a_unique_key_belongs_to_its_task_unless_it_is_for_all(
+    engine: PostgresEngine, psql: psycopg.Connection[Any]
+) -> None:
+    def inserted(task: str, scope: str | None) -> int:
+        insert = "INSERT INTO penstock.job (task, unique_key, unique_scope) VALUES (%s, 'k', %s)"
+        return psql.execute(insert, (task, scope)).rowcount
+
+    assert [inserted("mail", None), inserted("mail", "task"), inserted("charge", None)] == [1, 0, 1]
+    assert [inserted("mail", "app"), inserted("charge", "app"), inserted("ship", None)] == [1, 0, 1]
+    shown = psql.execute(
+        "SELECT task, unique_key, unique_scope FROM penstock.job ORDER BY task, unique_scope"
+    )
+    assert shown.fetchall() == [
+        ("charge", "k", "task"),
+        ("mail", "k", "app"),
+        ("mail", "k", "task"),
+        ("ship", "k", "task"),
+    ]
+
+
+@pytest.mark.parametrize("scope", ["task", "app"])
+async def test_sql_and_python_mean_the_same_key(
+    engine: PostgresEngine, psql: psycopg.Connection[Any], scope: Scope
+) -> None:
+    task, key = "über:1", ":ключ"
+    psql.execute(
+        "INSERT INTO penstock.job (id, task, unique_key, unique_scope) VALUES ('a', %s, %s, %s)",
+        (task, key, scope),
+    )
+    job = await stored(engine, "a")
+    assert (job.unique, job.unique_scope) == (key, scope)
+    (receipt,) = await engine.enqueue([draft(task=task, unique=key, unique_scope=scope)])
+    assert receipt == Receipt("a", created=False, because="unique")
 
 
 @pytest.mark.parametrize(("ends", "inserted"), [("COMMIT", 0), ("ROLLBACK", 1)])
@@ -351,6 +411,12 @@ WRONG = [
         "unique_until 'end' is neither 'done' nor 'start'",
         "Give one of the two",
     ),
+    (
+        "(task, unique_key, unique_scope) VALUES ('t', 'k', 'queue')",
+        "unique_scope 'queue' is neither 'task' nor 'app'",
+        "the key belongs to the task",
+    ),
+    ("(task, unique_scope) VALUES ('t', 'app')", "say nothing without unique_key", "Give unique"),
     ("(task, tags) VALUES ('t', '{a,NULL}')", "are no plain list of words", "array of texts"),
     ("(task, tags) VALUES ('t', '{{a},{b}}')", "are no plain list of words", "array of texts"),
     ("(task, tags) VALUES ('t', '{\"\"}')", "are no plain list of words", "1 to 255 characters"),
@@ -411,6 +477,7 @@ async def test_no_row_is_stored_that_a_worker_could_not_read(
     [
         "(id, task) VALUES ('r', 't')",
         "(id, task, delay, tags, unique_key) VALUES ('r', 't', '1 hour', '{a}', 'k')",
+        "(id, task, unique_key, unique_scope) VALUES ('r', 't', 'k', 'app')",
         "(id, task, expires_in, key, name) VALUES ('r', 't', '1 hour', 'k', 'n')",
         "(id, task, payload) VALUES ('r', 't', 'no json')",
     ],
@@ -491,6 +558,7 @@ def crowd(connection: psycopg.Connection[Any]) -> None:
           (entry, seq, priority, enqueued_at, id, task, queue, state, payload)
         SELECT n, n, 5, 0, 'live-' || n, 't', 'default', 'ready', ''
           FROM generate_series(1, 5000) AS n;
+        SELECT penstock.make_day(penstock.now() + 30 * 86400);
         INSERT INTO penstock.history
           (entry, seq, priority, enqueued_at, finished_at, id, task, queue, state, payload)
         SELECT n, n, 5, 0, penstock.now(), 'done-' || n, 't', 'default',

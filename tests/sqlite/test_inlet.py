@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from conformance.steps import created
+from conformance.steps import created, known
 from penstock.core.ids import new_id
 from penstock.core.job import Draft
 from penstock.engines.records import Filter, Receipt
@@ -72,7 +72,7 @@ async def test_a_job_that_is_there_already_is_found(engine):
     job = draft()
     await engine.enqueue([job])
 
-    assert put(engine, job) == [Receipt(job.id, False, "id")]
+    assert put(engine, job) == [known(job.id)]
 
 
 async def test_a_bad_item_is_refused_and_stores_nothing(engine):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.context import Context, Retry, Snooze, current
-from penstock.core.job import Outcome, OutcomeKind
+from penstock.core.job import ErrorRecord, Outcome, OutcomeKind
 from penstock.core.spec import Spec
 from penstock.worker.inflight import Attempt, Ending
 from penstock.worker.runner import Runner
@@ -42,7 +42,8 @@ class Way:
         return self.runner.call(attempt)
 
     async def outcome(self, function: Any, **fields: Any) -> Outcome:
-        options = {key: fields.pop(key) for key in ("retries", "at_most_once") if key in fields}
+        names = ("retries", "at_most_once", "retry_for", "keep_result")
+        options = {key: fields.pop(key) for key in names if key in fields}
         found = await self.run(attempt_of(self.task(function, **options), **fields))
         assert found is not None
         return found
@@ -135,6 +136,53 @@ async def test_a_retry_takes_its_own_delay_but_obeys_the_limit(way):
     assert (second.kind, second.reason) == (OutcomeKind.FAILED, "busy")
     assert (third.kind, third.delay) == (OutcomeKind.RETRY, 5.0)
     assert third.reason == "the task asked for a retry"
+
+
+def failed_at(*instants: float) -> tuple[ErrorRecord, ...]:
+    return tuple(
+        ErrorRecord(attempt=n, at=at, kind="ValueError", message="no")
+        for n, at in enumerate(instants, 1)
+    )
+
+
+async def test_no_retry_begins_later_than_retry_for_after_the_first_failure(way):
+    """The runner's instant is 1000."""
+    fields = {"retries": [10] * 9, "retry_for": 40.0, "failures": 2}
+    last = await way.outcome(throw(ValueError("no")), errors=failed_at(970, 990), **fields)
+    late = await way.outcome(throw(ValueError("no")), errors=failed_at(969, 990), **fields)
+
+    assert (last.kind, last.delay) == (OutcomeKind.RETRY, 10.0)
+    assert (late.kind, late.reason) == (OutcomeKind.FAILED, "ValueError: no")
+
+
+async def test_retry_for_counts_from_the_first_failure_not_from_the_enqueue(way):
+    first = await way.outcome(
+        throw(ValueError("no")), retries=[10], retry_for=10.0, enqueued_at=-1e6
+    )
+    beyond = await way.outcome(throw(ValueError("no")), retries=[10.5], retry_for=10.0)
+
+    assert (first.kind, beyond.kind) == (OutcomeKind.RETRY, OutcomeKind.FAILED)
+
+
+async def test_retry_for_counts_anew_when_a_person_sent_the_job_back(way):
+    outcome = await way.outcome(
+        throw(ValueError("no")), retries=[10], retry_for=20.0, errors=failed_at(1, 2, 3)
+    )
+
+    assert outcome.kind is OutcomeKind.RETRY
+
+
+async def test_retry_for_limits_the_delay_that_a_handler_asks_for(way):
+    outcome = await way.outcome(throw(Retry("1m", reason="busy")), retry_for=59.0)
+
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.FAILED, "busy")
+
+
+@pytest.mark.parametrize("value", [7, object(), "x" * (2 << 20)], ids=["7", "object", "huge"])
+async def test_a_result_that_is_not_kept_may_be_anything(way, value):
+    outcome = await way.outcome(lambda ctx: value, keep_result=False)
+
+    assert (outcome.kind, outcome.result) == (OutcomeKind.SUCCEEDED, None)
 
 
 async def test_a_snooze_is_no_failure(way):

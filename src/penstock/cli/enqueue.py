@@ -22,7 +22,7 @@ from penstock.cli.output import AsJson, print_block, print_json, print_json_line
 from penstock.cli.prompts import progress, say
 from penstock.cli.store import Url, check_shared, located, shared
 from penstock.core.units import seconds
-from penstock.errors import BadArguments, BadItem, BadOption, EngineError, UsageError
+from penstock.errors import BadArguments, BadItem, BadOption, EngineError, IdConflict, UsageError
 from penstock.find_app import VARIABLE
 from penstock.handle import Handle
 from penstock.options import Call, EnqueueOptions, word
@@ -101,6 +101,9 @@ def enqueue(
         str | None,
         typer.Option(metavar="KEY", help="While another job has this key, nothing is done."),
     ] = None,
+    unique_scope: Annotated[
+        str | None, typer.Option(metavar="task|app", help="Whose key it is: the task's, or all's.")
+    ] = None,
     unique_until: Annotated[
         str | None, typer.Option(metavar="done|start", help="When the key is free again.")
     ] = None,
@@ -136,6 +139,7 @@ def enqueue(
         "key": key,
         "id": id,
         "unique": unique,
+        "unique_scope": unique_scope,
         "unique_until": unique_until,
         "unique_for": unique_for,
         "at_most_once": at_most_once or None,
@@ -215,11 +219,15 @@ def _store_lines(
             for batch in batches(sys.stdin, task, options):
                 _check_tasks(check, batch)
                 stored = replace(stored, under_way=len(batch))
-                handles = _store_batch(store, batch)
+                handles, conflict = _store_batch(store, batch)
                 stored = StoredSoFar(stored.jobs + len(handles), batch[-1].number)
                 _tell(handles, as_json=as_json, wait=wait, is_one=False)
                 told(len(handles))
                 kept += handles if wait else ()
+                if conflict is not None:
+                    line = batch[conflict.ids.index(None)].number
+                    conflict.__notes__ = [f"It is line {line}.", stored.told()]
+                    raise conflict
     except UsageError as error:
         error.__notes__ = [replace(stored, under_way=0).told()]
         raise
@@ -240,9 +248,14 @@ def _check_tasks(check: Callable[[str], None], batch: Sequence[InputLine]) -> No
             check(line.call.task)
 
 
-def _store_batch(store: Penstock, batch: Sequence[InputLine]) -> list[Handle[Any]]:
+def _store_batch(
+    store: Penstock, batch: Sequence[InputLine]
+) -> tuple[list[Handle[Any]], IdConflict | None]:
+    """The jobs that are stored; and why not all are, if jobs of other tasks have their ids."""
     try:
-        return store.enqueue_many(line.call for line in batch)
+        return store.enqueue_many(line.call for line in batch), None
+    except IdConflict as error:
+        return [store.job(id) for id in error.ids if id is not None], error
     except BadItem as error:
         with named(batch[error.index].number):
             raise

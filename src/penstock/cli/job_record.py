@@ -43,6 +43,7 @@ def record(job: Job) -> dict[str, Any]:
         "tags": job.tags,
         "correlation_id": job.correlation_id,
         "unique": job.unique,
+        "unique_scope": job.unique_scope if job.unique else None,
         "unique_until": job.unique_until if job.unique else None,
         "at_most_once": job.at_most_once,
         "hold": job.hold,
@@ -105,6 +106,13 @@ def print_page(job: Job, now: float, why: str | None = None) -> None:
             print_block(error.traceback, indent=2)
 
 
+def _unique(job: Job) -> str | None:
+    if not job.unique:
+        return None
+    whose = " for all tasks" if job.unique_scope == "app" else ""
+    return f"{job.unique} (until {job.unique_until}{whose})"
+
+
 def _facts(job: Job, now: float, why: str | None) -> Sequence[tuple[str, str | None]]:
     return (
         ("id", job.id),
@@ -121,7 +129,7 @@ def _facts(job: Job, now: float, why: str | None) -> Sequence[tuple[str, str | N
         ("key", job.key),
         ("tags", ", ".join(job.tags) or None),
         ("correlation id", job.correlation_id),
-        ("unique", job.unique and f"{job.unique} (until {job.unique_until})"),
+        ("unique", _unique(job)),
         ("at most once", "yes" if job.at_most_once else None),
         ("attempt", _attempts(job)),
         ("worker", job.worker),

@@ -15,6 +15,7 @@ from typing import Final, Literal, Protocol, TypeVar, overload
 import msgspec
 from msgspec.structs import replace
 
+from penstock.core.unique_keys import Scope, stored_key
 from penstock.errors import BadPriority, WrongState
 
 
@@ -125,6 +126,11 @@ class OutcomeKind(StrEnum):
 
 KEEP: Final = 7 * 86400.0
 """Seconds for which a job that has ended is kept, unless its draft says otherwise."""
+KEEP_FAILED: Final = 30 * 86400.0
+"""The same for one that has failed: a person may want to look at it, or send it back."""
+LONGEST_KEEP: Final = 1e10
+"""Seconds for which a job can be kept, 300 years: a store may have a table for the day on which it
+goes, and not every day has a name."""
 
 
 CRASH_LIMIT: Final = 3
@@ -172,6 +178,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     remember: float = 0.0
     key: str | None = None
     unique: str | None = None
+    unique_scope: Scope = "task"
     unique_until: Literal["done", "start"] = "done"
     unique_for: float = 0.0
     at_most_once: bool = False
@@ -182,7 +189,15 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     meta: bytes | None = None
     """A JSON object that travels with the job."""
     keep: float = KEEP
-    """Seconds for which the job is kept after its end."""
+    """Seconds for which the job is kept after its end, unless it has failed."""
+    keep_failed: float = KEEP_FAILED
+    """Seconds for which it is kept after it has failed."""
+
+    @property
+    def unique_key(self) -> str | None:
+        """Its unique key as a store has it."""
+        key = self.unique
+        return None if key is None else stored_key(self.task, key, self.unique_scope)
 
 
 class DraftBatch(Sequence[Draft]):
@@ -266,6 +281,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cancel_reason: str | None = None
     key: str | None = None
     unique: str | None = None
+    unique_scope: Scope = "task"
     unique_until: Literal["done", "start"] = "done"
     at_most_once: bool = False
     name: str | None = None
@@ -284,7 +300,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     checkpoint: bytes | None = None
     """What an attempt has saved for the next one, as JSON."""
     keep: float = KEEP
-    """Seconds for which it is kept after its end."""
+    """Seconds for which it is kept after its end, unless it has failed."""
+    keep_failed: float = KEEP_FAILED
+    """Seconds for which it is kept after it has failed."""
+
+    @property
+    def unique_key(self) -> str | None:
+        """Its unique key as its store has it."""
+        key = self.unique
+        return None if key is None else stored_key(self.task, key, self.unique_scope)
 
     @property
     def order(self) -> tuple[int, int]:

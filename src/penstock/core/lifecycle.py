@@ -56,6 +56,7 @@ def born(draft: Draft, now: float) -> Job:
         expires_at=expires_at,
         key=draft.key,
         unique=draft.unique,
+        unique_scope=draft.unique_scope,
         unique_until=draft.unique_until,
         at_most_once=draft.at_most_once,
         name=draft.name,
@@ -63,6 +64,7 @@ def born(draft: Draft, now: float) -> Job:
         correlation_id=draft.correlation_id,
         meta=draft.meta,
         keep=draft.keep,
+        keep_failed=draft.keep_failed,
     )
 
 
@@ -114,7 +116,17 @@ def reported(job: Job, fraction: float | None, note: str | None, checkpoint: byt
 
 def forget_at(job: Job) -> float:
     """The instant after which the job may be deleted; infinite while it has not ended."""
-    return inf if job.finished_at is None else job.finished_at + job.keep
+    if job.finished_at is None:
+        return inf
+    return job.finished_at + (job.keep_failed if job.state is State.FAILED else job.keep)
+
+
+def failing_since(job: Job, now: float) -> float:
+    """The instant of its first failure or crash since it was enqueued or sent back by a person;
+    ``now``, if there was none.
+    """
+    count = job.failures + job.crashes
+    return job.errors[-count:][0].at if count and job.errors else now
 
 
 def settled(job: Job, outcome: Outcome, now: float) -> Job:

@@ -1,6 +1,7 @@
 """Retry policies: when a failed job is tried again, as data, decided by a pure function.
 
-    @app.task(retries=5)                                       5 retries, exponential with jitter
+    @app.task()                                                10 retries, over about a day
+    @app.task(retries=5)                                       5 of these, exponential with jitter
     @app.task(retries=0)                                       none; so do None and False
     @app.task(retries=[1, "5s", "1m"])                         one retry per delay
     @app.task(retries=Fixed("30s", retries=10))
@@ -15,6 +16,7 @@ the caller draws: the same three always give the same answer. A crash is no fail
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
@@ -27,8 +29,10 @@ from penstock.errors import BadDuration, BadPolicy
 Decision = Callable[[int, Any], Duration | None]
 """``(failures, error) -> duration``, or None to give up; the error may be declared narrower."""
 
-RETRIES: Final = 3
-"""How many retries a task has that does not say."""
+RETRIES: Final = 10
+"""How many retries a policy has that does not say."""
+UNLIMITED: Final = sys.maxsize
+"""As many retries as there is time for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +47,11 @@ class Never:
 class Exponential:
     """Each wait is ``factor`` times the one before, up to ``cap``.
 
-    By default 2 s, 4 s, 8 s, ... up to an hour. ``jitter`` is the share of each wait that is left
-    to chance, so that jobs that failed together do not come back together: with the default of
-    one half, the first wait is anything from 1 s to 2 s. It never waits longer than ``cap``.
+    By default 2 s, 10 s, 50 s, 4 min, 21 min, 1.7 h, then 6 h each: soon for what passes at once,
+    and 10 retries outlast an outage of most of a day (26 h at most, 20 h on average). ``jitter`` is
+    the share of each wait that is left to chance, so that jobs that failed together do not come
+    back together: with the default of one half, the first wait is anything from 1 s to 2 s. It
+    never waits longer than ``cap``.
     """
 
     retries: int
@@ -59,8 +65,8 @@ class Exponential:
         retries: int = RETRIES,
         *,
         base: Duration = 2.0,
-        factor: float = 2.0,
-        cap: Duration = 3600.0,
+        factor: float = 5.0,
+        cap: Duration = 21600.0,
         jitter: float = 0.5,
     ) -> None:
         _set(

@@ -26,6 +26,8 @@ class Spec:
     is_async: bool
     signature: Signature
     policy: Policy
+    retry_for: float | None = None
+    """Seconds after the first failure within which a retry must begin."""
     timeout: float | None = None
     """Seconds after which an attempt is stopped."""
     stall: float | None = None
@@ -35,6 +37,8 @@ class Spec:
     max_memory: int | None = None
     """Bytes that the child process of an attempt may have; more, and it is killed."""
     max_result: int = 1 << 20
+    keep_result: bool = True
+    """What it returns is stored."""
     need: Need | None = None
     """What its attempts need of their transactions, if it is transactional."""
     hooks: Hooks = field(default_factory=Hooks, compare=False)

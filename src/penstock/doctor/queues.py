@@ -8,6 +8,7 @@ from typing import Final
 
 from penstock.core.finding import Finding, Level
 from penstock.core.job import FINAL, Hold, Job, State
+from penstock.core.lifecycle import forget_at
 from penstock.doctor.snapshot import SAMPLE, StoreSnapshot
 from penstock.explain.reasons import argument, listed, moment, near, number, span
 
@@ -185,8 +186,7 @@ def _failed(snapshot: StoreSnapshot) -> Iterator[Finding]:
 
 def _history(snapshot: StoreSnapshot) -> Finding:
     keep, ended = snapshot.expected.keep_finished, snapshot.total(*FINAL).total()
-    limit = snapshot.now - keep - LATE_PRUNING
-    late = [job for job in snapshot.old if job.finished_at is not None and job.finished_at < limit]
+    late = [job for job in snapshot.old if forget_at(job) < snapshot.now - LATE_PRUNING]
     kept = f"{number(ended, 'finished job is', 'finished jobs are')} kept"
     facts = {"finished": ended, "keep_finished": keep, "late": len(late)}
     if late:
@@ -194,8 +194,8 @@ def _history(snapshot: StoreSnapshot) -> Finding:
         return Finding(
             check="history",
             level=Level.WARNING,
-            text=f"{kept}, {some}{len(late):,} of them past keep_finished ({span(keep)})",
-            next_step="see that somebody leads, and that workers have this keep_finished",
+            text=f"{kept}, {some}{len(late):,} of them for longer than they are to be kept",
+            next_step="see that a worker leads: it deletes them",
             facts=facts,
         )
     if ended > MUCH_HISTORY:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.core.job import FINAL, WAITING, Hold, Job, State
+from penstock.core.job import WAITING, Hold, Job, State
 from penstock.engines import changes, reads
 from penstock.engines.engine import Engine
 from penstock.engines.records import (
@@ -135,7 +135,10 @@ async def take(
         waiting=await some(Filter(states=tuple(WAITING))),
         scheduled=await some(Filter(states=(State.SCHEDULED,))),
         unknown=await some(Filter(holds=(Hold.UNKNOWN_TASK,))),
-        old=await some(Filter(states=tuple(FINAL), until=kept_since)),
+        old=(
+            *await some(Filter(states=(State.SUCCEEDED, State.CANCELLED), until=kept_since)),
+            *await some(Filter(states=(State.FAILED,), until=kept_since)),
+        ),
         newest=newest.jobs[0] if newest.jobs else None,
         lost_holds=(await changes.repair_holds(engine, SAMPLE, rehearse=not repair))[0],
         lost=await engine.repair(SAMPLE, rehearse=not repair),

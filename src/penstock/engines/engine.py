@@ -21,7 +21,8 @@ The laws, each from a failure that was reproduced:
     so does the outcome ``CRASHED``, of a worker that outlived the attempt's process. A job that was
     in a crash starts when its worker says so (``begun``): it runs in a child, and what else its
     worker dies of is not its doing.
-6.  "Same id" is decided by the ledger, in the same atomic step as the job.
+6.  "Same id" is decided by the ledger, in the same atomic step as the job. An id belongs to a task:
+    the receipt says to which, also when its job is gone, and ``handle.handles`` tells the caller.
 7.  Only what could start now is in the claim index; everything else has a hold with a cause
     (``core.holds``) or an instant. The process that removes the cause lifts the hold, in batches.
 8.  Every entry into ready takes a new ticket, also when a hold ends; only release, crash and rescue
@@ -35,8 +36,9 @@ The laws, each from a failure that was reproduced:
 11. A wake-up is decided after commit, by a reader that looks once more before it sleeps.
 12. Time is read in one place per engine, which tests can shift; durations are slept on the
     monotonic clock. Ids are never used for order.
-13. A unique key belongs to one job: until it is done or until it starts, and through its window.
-    A job that would wait again while another has its key is superseded.
+13. A unique key belongs to one job, of its task or of all (``unique_scope``): until it is done or
+    until it starts, and through its window. A job that would wait again while another has its key
+    is superseded.
 14. At most once: never handed out beyond ``slots``, never run again after a crash or a rescue.
 15. Results: one call asks for all awaited ids, waiting and finished alike (see ``waiting``).
 
@@ -146,8 +148,9 @@ class Engine(ABC):
 
         Atomic: all drafts, their ledger entries and unique keys are stored, or none. A draft whose
         id is in the store or (given by a person) in the ledger, or whose unique key is taken,
-        stores nothing and its receipt names the job that is there; this holds inside one batch too
-        (the first one wins). An id counts before a unique key.
+        stores nothing and its receipt names the job that is there, and for an id its task, as the
+        ledger or else the job has it; this holds inside one batch too (the first one wins), and the
+        others are stored. An id counts before a unique key.
         Idempotent by id. Order: tickets are given in the order of the drafts. A due job is ready,
         any other scheduled.
         On failure: ``ItemRefused`` if something in the batch cannot be stored (times that are not
@@ -274,9 +277,10 @@ class Engine(ABC):
 
     @abstractmethod
     async def prune(self, limit: int) -> Pruned:
-        """Delete up to ``limit`` jobs that ended longer ago than they are kept, and likewise ids
-        and unique keys and cells whose time is over; clear away what jobs that moved on have left,
-        where the store would do so too late by itself. Idempotent.
+        """Delete up to ``limit`` jobs that ended longer ago than they are kept (``keep``, or
+        ``keep_failed`` if they have failed), and likewise ids and unique keys and cells whose time
+        is over; clear away what jobs that moved on have left, where the store would do so too late
+        by itself. Idempotent.
 
         An engine that keeps what ended by the day may let a day with many jobs go as a whole: when
         all of it is old, so up to a day later, and then beyond ``limit`` and counted roughly.

@@ -57,6 +57,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     """What was known already: the id, or the unique key."""
     ticket: int = 0
     """Its place in line, if it was created; 0: it was not."""
+    task: str | None = None
+    """Of the job that has the id, if that was known already."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,14 +12,11 @@ from typing import Final
 
 import msgspec
 
-from penstock.core.job import Draft, Job, Outcome
+from penstock.core.job import LONGEST_KEEP, Draft, Job, Outcome
 from penstock.engines.records import Report
 from penstock.errors import ItemRefused
 
 INTEGERS: Final = range(-(1 << 63), 1 << 63)
-LONGEST: Final = 1e10
-"""Seconds for which a job can be kept, 300 years: a store may have a table for the day on which it
-goes, and not every day has a name."""
 
 LONGEST_NAME: Final = 1000
 """Bytes of a queue's name or of a key: a store has both in one entry of an index."""
@@ -32,12 +29,20 @@ def check_drafts(name: str, drafts: Iterable[Draft]) -> None:
         expires_in = 0.0 if draft.expires_in is None else draft.expires_in
         # A sum is finite only if all of it is; huge values that are finite may still overflow it.
         if not isfinite(
-            draft.delay + run_at + expires_in + draft.remember + draft.unique_for + draft.keep
+            draft.delay
+            + run_at
+            + expires_in
+            + draft.remember
+            + draft.unique_for
+            + draft.keep
+            + draft.keep_failed
         ):
             raise ItemRefused(name, f"job {draft.id!r} has a time that is not a finite number")
-        if not 0.0 <= draft.keep <= LONGEST:
-            why = f"job {draft.id!r} would be kept for {draft.keep} seconds, not 0 to {LONGEST:.0f}"
-            raise ItemRefused(name, why)
+        for keep in (draft.keep, draft.keep_failed):
+            if not 0.0 <= keep <= LONGEST_KEEP:
+                most = f"{LONGEST_KEEP:.0f}"
+                why = f"job {draft.id!r} would be kept for {keep} seconds, not 0 to {most}"
+                raise ItemRefused(name, why)
         if draft.priority not in INTEGERS:
             raise ItemRefused(name, f"priority {draft.priority} has more than 64 bits")
         if "\0" in _text(draft):

@@ -70,12 +70,14 @@ class Entry:
         unusual = [
             f"{name}={text(value) if name in _DURATIONS else repr(value)}"
             for name, default in DEFAULTS.items()
-            if name != "id" and (value := getattr(self.draft, name)) != default
+            if name not in _OF_ALL and (value := getattr(self.draft, name)) != default
         ]
         return f"{self.task}({call}){''.join(f' {each}' for each in unusual)}"
 
 
-_DURATIONS: Final = frozenset({"delay", "expires_in", "unique_for"})
+_OF_ALL: Final = frozenset({"id", "keep", "keep_failed"})
+"""Every job has these, asked for or not."""
+_DURATIONS: Final = frozenset({"delay", "expires_in", "unique_for", "keep", "keep_failed"})
 
 
 def arguments_of(spec: Spec | None, payload: bytes) -> dict[str, Any]:

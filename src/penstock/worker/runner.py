@@ -36,7 +36,7 @@ from msgspec.structs import replace
 
 from penstock.context import CURRENT, Cancel, Retry, Signal, Snooze
 from penstock.core.job import SUCCEEDED, ErrorRecord, Outcome, OutcomeKind
-from penstock.core.lifecycle import MAY_HAVE_RUN
+from penstock.core.lifecycle import MAY_HAVE_RUN, failing_since
 from penstock.core.units import text
 from penstock.errors import NotAnObject, TransactionEnded
 from penstock.worker.error_record import error_record, message_of, summary_of
@@ -184,7 +184,9 @@ class Runner:
             return self._ended(attempt, ending)
         spec, job = attempt.spec, attempt.job
         try:
-            result = spec.signature.encode_result(value, spec.max_result)
+            result = None
+            if spec.keep_result:
+                result = spec.signature.encode_result(value, spec.max_result)
         except BaseException as error:
             return self._failed(attempt, error)
         return Outcome(job=job.id, claim=job.claim, kind=SUCCEEDED, result=result)
@@ -238,11 +240,14 @@ class Runner:
                 assert_never(never)
 
     def _failure(self, attempt: Attempt, error: BaseException) -> Outcome:
-        """It counts against the retries: the policy says whether there is another."""
+        """It counts against the retries: the policy says whether there is another, and the task
+        how long there may be one.
+        """
         if attempt.runs_once:
             return self._failed(attempt, error)
+        spec, now = attempt.spec, self._now()
         try:
-            delay = attempt.spec.policy.next(attempt.job.failures + 1, error, self._chance())
+            delay = spec.policy.next(attempt.job.failures + 1, error, self._chance())
         except BaseException as trouble:
             outcome = self._failed(attempt, error)
             return replace(outcome, reason=f"{outcome.reason}; then {summary_of(trouble)}")
@@ -250,6 +255,10 @@ class Runner:
             return self._failed(attempt, error)
         if isinstance(error, Retry) and error.delay is not None:
             delay = error.delay
+        if spec.retry_for is not None:
+            until = failing_since(attempt.job, now) + spec.retry_for
+            if now + delay > until:
+                return self._failed(attempt, error)
         return self._bad(attempt, error, OutcomeKind.RETRY, delay)
 
     def _failed(self, attempt: Attempt, error: BaseException) -> Outcome:

@@ -127,17 +127,22 @@ class MemoryStore:
         return [self._enqueue(draft, now) for draft in drafts]
 
     def _enqueue(self, draft: Draft, now: float) -> Receipt:
-        is_in_ledger = draft.remember > 0 and self._is_remembered(draft.id, now)
-        if draft.id in self.jobs or is_in_ledger:
-            return Receipt(draft.id, False, "id")
-        if draft.unique is not None:
-            owner = self.keys.taken(draft.unique, draft.id, now)
+        if (task := self._owner(draft, now)) is not None:
+            return Receipt(draft.id, False, "id", task=task)
+        if (key := draft.unique_key) is not None:
+            owner = self.keys.taken(key, draft.id, now)
             if owner is not None:
                 return Receipt(owner, False, "unique")
-            self.keys.take(draft.unique, draft.id, now + draft.unique_for)
+            self.keys.take(key, draft.id, now + draft.unique_for)
         self._enter(draft.id, draft.task, draft.remember, now)
         job = self.put(self.ticketed(lifecycle.born(draft, now)))
         return Receipt(draft.id, True, ticket=job.seq)
+
+    def _owner(self, draft: Draft, now: float) -> str | None:
+        """The task whose job has this id; None: the id is free."""
+        if draft.remember > 0 and self._is_remembered(draft.id, now):
+            return self.ledger[draft.id][1]
+        return self.jobs[draft.id].task if draft.id in self.jobs else None
 
     def _enter(self, id: str, task: str, remember: float, now: float) -> None:
         if remember > 0:
@@ -242,8 +247,8 @@ class MemoryStore:
             after = lifecycle.claimed(job, ask.worker, now, starts=position < ask.slots)
             if (shares := self.queues.shares(job.queue)) is not None:
                 self.queues.key_lines[job.queue].move_on(job, shares)
-            if job.unique is not None and job.unique_until == "start":
-                self.keys.give_back(job.unique, job.id, now)
+            if job.unique_until == "start":
+                self.keys.give_back(job.unique_key, job.id, now)
             yield self.put(after)
         self._read_notes(queues)
 
@@ -285,14 +290,15 @@ class MemoryStore:
 
     def _take_or_give_back(self, after: Job, now: float) -> str | None:
         """See to the unique key of a job's next state; the job that has it instead, if one does."""
-        if after.unique is None:
+        key = after.unique_key
+        if key is None:
             return None
         if not lifecycle.needs_key(after):
-            self.keys.give_back(after.unique, after.id, now)
+            self.keys.give_back(key, after.id, now)
             return None
-        owner = self.keys.taken(after.unique, after.id, now)
+        owner = self.keys.taken(key, after.id, now)
         if owner is None:
-            self.keys.hold(after.unique, after.id, now)
+            self.keys.hold(key, after.id, now)
         return owner
 
     def purge(self, which: Filter, limit: int, cursor: str | None, now: float) -> Purged:
@@ -304,7 +310,7 @@ class MemoryStore:
         doomed = left[::-1][:limit]
         rest = str(self.entered[doomed[-1].id]) if len(left) > limit else None
         for job in doomed:
-            self.keys.give_back(job.unique, job.id, now)
+            self.keys.give_back(job.unique_key, job.id, now)
             self._drop(job)
         return Purged(jobs=len(doomed), cursor=rest)
 
@@ -329,7 +335,7 @@ class MemoryStore:
         while expired < limit and (job := self.queues.expiring.first()) is not None:
             if job.expires_at is None or job.expires_at > now:
                 break
-            self.keys.give_back(job.unique, job.id, now)
+            self.keys.give_back(job.unique_key, job.id, now)
             self.put(lifecycle.expired(job, now))
             expired += 1
         due: list[Job] = []
@@ -456,7 +462,7 @@ class MemoryStore:
 
     def _needs_key(self, id: str, key: str) -> bool:
         job = self.jobs.get(id)
-        return job is not None and job.unique == key and lifecycle.needs_key(job)
+        return job is not None and job.unique_key == key and lifecycle.needs_key(job)
 
 
 def _reported(job: Job, report: Report) -> Job:

@@ -25,6 +25,7 @@ from penstock.core.job import (
     State,
     Verdict,
 )
+from penstock.core.unique_keys import given_key
 from penstock.engines.postgres import settle
 from penstock.engines.postgres.bounds import Bounds, Ranges, Turns
 from penstock.engines.postgres.connection import Statement
@@ -273,7 +274,7 @@ class _Rest(msgspec.Struct, frozen=True, array_like=True):
     crashes: int
     rescues: int
     key: str | None
-    unique: str | None
+    unique_key: str | None
     unique_until: Any
     at_most_once: bool
     name: str | None
@@ -369,10 +370,11 @@ def _quoted(word: str) -> str:
 
 def to_claimed(rows: Sequence[Row], worker: str, ctids: dict[str, str]) -> tuple[Header, list[Job]]:
     """Read what ``penstock.exchange`` returns; where the rows are is added to ``ctids``."""
-    header = _header.decode(rows[-1][14])
+    header = _header.decode(rows[-1][15])
     now, jobs = header.now, []
     for row in rows[:-1]:
-        _, ctid, id, task, payload, queue, priority, at, by, seq, *nth, started, keep, rest = row
+        _, ctid, id, task, payload, queue, priority, at, by, seq, *facts, rest = row
+        claim, attempt, started, keep, keep_failed = facts
         ctids[id] = ctid
         job = Job(
             id=id,
@@ -384,10 +386,11 @@ def to_claimed(rows: Sequence[Row], worker: str, ctids: dict[str, str]) -> tuple
             enqueued_at=at,
             enqueued_by=by,
             seq=seq,
-            claim=nth[0],
-            attempt=nth[1],
+            claim=claim,
+            attempt=attempt,
             started=started,
             keep=keep,
+            keep_failed=keep_failed,
             worker=worker,
             claimed_at=now,
             revision=1,
@@ -398,5 +401,6 @@ def to_claimed(rows: Sequence[Row], worker: str, ctids: dict[str, str]) -> tuple
 
 def _completed(job: Job, rest: _Rest) -> Job:
     given = {name: getattr(rest, name) for name in _Rest.__struct_fields__}
+    given["unique"], given["unique_scope"] = given_key(job.task, given.pop("unique_key"))
     given["meta"] = None if rest.meta is None else rest.meta.encode()
     return replace(job, **given)

@@ -119,7 +119,7 @@ async def _rewrite(tx: Transaction, rewrite: Rewrite, stored: dict[str, Changed]
         values = (json_text([to_record(job, signed)]), [lifecycle.forget_at(before)])
         if not await tx.ask("revive_all", values):
             # Its day has left the history since it was locked.
-            await give_back(tx, [] if job.unique is None else [(job.unique, job.id)])
+            await give_back(tx, [] if job.unique_key is None else [(job.unique_key, job.id)])
             return Rewritten(Verdict.STALE)
     job = replace(job, revision=before.revision + 1)
     stored[job.id] = Changed(job, signed)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from penstock.core.ids import all_made_at, new_id
-from penstock.core.job import KEEP, Draft, DraftBatch, ids_of, payloads_of
+from penstock.core.job import KEEP, KEEP_FAILED, Draft, DraftBatch, ids_of, payloads_of
 from penstock.engines.postgres.errors import NAME, named_errors
 from penstock.engines.postgres.rows import Row, json_text
 from penstock.engines.records import Receipt
@@ -53,10 +53,11 @@ _FIELDS: Final = (
     _Field("correlation_ids", "correlation_id", None),
     _Field("at_most_once", "at_most_once", False, _flag),
     _Field("remember", "remember", 0.0, str, is_time=True),
-    _Field("uniques", "unique", None),
+    _Field("uniques", "unique_key", None),
     _Field("unique_until", "unique_until", "done"),
     _Field("unique_for", "unique_for", 0.0, str, is_time=True),
     _Field("keep", "keep", KEEP, str, is_time=True),
+    _Field("keep_failed", "keep_failed", KEEP_FAILED, str, is_time=True),
     _Field("meta", "meta", None, bytes.decode),
 )
 """In the order of ``penstock.put``, after the ids and the payloads."""
@@ -203,22 +204,26 @@ class Part(NamedTuple):
     def receipts(self, rows: Sequence[Row]) -> list[Receipt]:
         """A receipt for each draft, in order; ``rows`` are those that were refused."""
         ids = ids_of(self.drafts)
-        refused = {int(number) - 1: (owner, because) for number, owner, because in rows}
+        refused = {int(row[0]) - 1: row[1:] for row in rows}
         tickets = map(int, (refused.pop(-1)[0] or "").split(","))
         if not refused:
             receipts = [Receipt(*each) for each in zip(ids, _TRUE, _NONE, tickets, strict=False)]
         else:
             receipts = [
-                Receipt(refused[n][0], False, refused[n][1])
-                if n in refused
-                else Receipt(id, True, None, next(tickets))
+                _refused(*refused[n]) if n in refused else Receipt(id, True, None, next(tickets))
                 for n, id in enumerate(ids)
             ]
         firsts = [receipts[first] for _, first in self.repeats]
-        for (index, _), first in zip(self.repeats, firsts, strict=True):
-            is_refused = first.because == "unique"
-            receipts.insert(index, first if is_refused else Receipt(first.id, False, "id"))
+        for (index, place), first in zip(self.repeats, firsts, strict=True):
+            if first.created:
+                first = Receipt(first.id, False, "id", task=self.drafts[place].task)
+            receipts.insert(index, first)
         return receipts
+
+
+def _refused(owner: str, because: Literal["id", "unique"], task: str | None) -> Receipt:
+    # A blocking caller's connection reads a null as an empty text.
+    return Receipt(owner, False, because, task=task if because == "id" else None)
 
 
 def parts(drafts: Sequence[Draft]) -> list[Part]:
@@ -246,4 +251,4 @@ def parts(drafts: Sequence[Draft]) -> list[Part]:
 def _follows(draft: Draft, first: Draft) -> bool:
     """What becomes of the second draft with an id follows from what became of the first one."""
     is_looked_up = draft.remember > 0 or first.remember <= 0
-    return is_looked_up and first.unique in (None, draft.unique)
+    return is_looked_up and first.unique_key in (None, draft.unique_key)

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.core.job import ErrorRecord, Hold, Job, State
+from penstock.core.unique_keys import given_key
 from penstock.engines.records import Report
 
 Row = tuple[Any, ...]
@@ -57,6 +58,7 @@ def free_text(value: str | None) -> str | None:
 
 def to_job(row: Row) -> Job:
     """Read ``SELECT *``, in the order of the columns of both tables."""
+    unique, scope = given_key(row[21], row[29])
     return Job(
         seq=row[1],
         priority=row[2],
@@ -84,7 +86,8 @@ def to_job(row: Row) -> Job:
         hold=None if row[26] is None else _HOLDS[row[26]],
         hold_cause=row[27],
         key=row[28],
-        unique=row[29],
+        unique=unique,
+        unique_scope=scope,
         unique_until=row[30] or "done",
         name=row[31],
         correlation_id=row[32],
@@ -98,6 +101,7 @@ def to_job(row: Row) -> Job:
         keep=row[10],
         meta=None if row[38] is None else row[38].encode(),
         checkpoint=row[42],
+        keep_failed=row[44],
     )
 
 
@@ -154,12 +158,13 @@ def to_adopted(job: Job, entry: int, line: str | None) -> dict[str, Any]:
         "task": job.task,
         "enqueued_by": job.enqueued_by,
         "key": job.key,
-        "unique_key": job.unique,
+        "unique_key": job.unique_key,
         "unique_until": None if job.unique_until == "done" else job.unique_until,
         "name": job.name,
         "correlation_id": job.correlation_id,
         "tags": json_text(job.tags) if job.tags else None,
         "keep": job.keep,
+        "keep_failed": job.keep_failed,
         "meta": None if job.meta is None else job.meta.decode(),
         "payload": _bytea(job.payload),
     }

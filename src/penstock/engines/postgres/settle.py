@@ -197,11 +197,12 @@ async def take_or_give_back(tx: Transaction, after: Job) -> str | None:
 
     On failure: ``KeyContested``; the transaction is as it was before.
     """
-    if after.unique is None:
+    key = after.unique_key
+    if key is None:
         return None
     if lifecycle.needs_key(after):
-        return await take_key(tx, after.unique, after.id)
-    await give_back(tx, [(after.unique, after.id)])
+        return await take_key(tx, key, after.id)
+    await give_back(tx, [(key, after.id)])
     return None
 
 

@@ -184,14 +184,15 @@ def _settle(
 
 def take_or_give_back(tx: SqliteTransaction, after: Job) -> str | None:
     """See to the unique key of a job's next state; the job that has it instead, if one does."""
-    if after.unique is None:
+    key = after.unique_key
+    if key is None:
         return None
     if not lifecycle.needs_key(after):
-        give_key_back(tx, after.unique, after.id)
+        give_key_back(tx, key, after.id)
         return None
-    owner = key_owner(tx, after.unique, after.id)
+    owner = key_owner(tx, key, after.id)
     if owner is None:
-        hold_key(tx, after.unique, after.id)
+        hold_key(tx, key, after.id)
     return owner
 
 
@@ -228,8 +229,8 @@ def _take(tx: SqliteTransaction, ask: Ask, entries: dict[str, int]) -> list[Job]
     entries.update((job.id, entry) for entry, job in taken)
     claimed = [job for _, job in taken]
     for job in claimed:
-        if job.unique is not None and job.unique_until == "start":
-            give_key_back(tx, job.unique, job.id)
+        if (key := job.unique_key) is not None and job.unique_until == "start":
+            give_key_back(tx, key, job.id)
     return claimed
 
 

@@ -36,29 +36,31 @@ def enqueue(tx: SqliteTransaction, drafts: Sequence[Draft]) -> list[Receipt]:
 def _enqueue_new(tx: SqliteTransaction, drafts: Sequence[Draft]) -> list[Receipt]:
     """Store those whose ids and unique keys are not taken, by the store or by one before them."""
     ids = json_names([draft.id for draft in drafts])
-    stored = {id for (id,) in tx.all("stored", (ids,))}
-    remembered = {id for (id,) in tx.all("remembered", (ids, tx.now))}
-    keys = json_names([draft.unique for draft in drafts if draft.unique is not None])
+    stored: dict[str, str] = dict(tx.all("stored", (ids,)))
+    remembered: dict[str, str] = dict(tx.all("remembered", (ids, tx.now)))
+    wanted = [draft.unique_key for draft in drafts]
+    keys = json_names([key for key in wanted if key is not None])
     owners: dict[str | None, str] = dict(tx.all("keys", (keys, tx.now)))
     first = take_tickets(tx, len(drafts))
     new: list[Draft] = []
     receipts: list[Receipt] = []
-    for draft in drafts:
-        id, owner = draft.id, owners.get(draft.unique, draft.id)
-        if id in stored or (draft.remember > 0 and id in remembered):
-            receipts.append(Receipt(id, False, "id"))
+    taken: list[tuple[str, str, float]] = []
+    for draft, key in zip(drafts, wanted, strict=True):
+        id, owner = draft.id, owners.get(key, draft.id)
+        task = remembered.get(id) if draft.remember > 0 else None
+        task = stored.get(id) if task is None else task
+        if task is not None:
+            receipts.append(Receipt(id, False, "id", task=task))
         elif owner != id:
             receipts.append(Receipt(owner, False, "unique"))
         else:
             receipts.append(Receipt(id, True, None, first + len(new)))
             new.append(draft)
-            stored.add(id)
-            if draft.unique is not None:
-                owners[draft.unique] = id
+            stored[id] = draft.task
+            if key is not None:
+                owners[key] = id
+                taken.append((key, id, tx.now + draft.unique_for))
     _insert(tx, new, first)
-    taken = [
-        (each.unique, each.id, tx.now + each.unique_for) for each in new if each.unique is not None
-    ]
     chosen = [(each.id, tx.now + each.remember, each.task) for each in new if each.remember > 0]
     tx.run_many("take_key", taken)
     tx.run_many("remember", chosen)

@@ -76,8 +76,8 @@ def promote_due(tx: SqliteTransaction, limit: int) -> Promoted:
     limit = max(0, limit)
     old = to_jobs(tx.all("expired", (tx.now, limit)))
     for job in old:
-        if job.unique is not None:
-            give_key_back(tx, job.unique, job.id)
+        if (key := job.unique_key) is not None:
+            give_key_back(tx, key, job.id)
         save(tx, job, lifecycle.expired(job, tx.now))
     window = {"now": tx.now, "limit": limit}
     due = tx.all("due", window) + tx.all("hold_over", window)

@@ -7,8 +7,19 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.core.job import KEEP, Draft, ErrorRecord, Hold, Job, Outcome, OutcomeKind, State
+from penstock.core.job import (
+    KEEP,
+    KEEP_FAILED,
+    Draft,
+    ErrorRecord,
+    Hold,
+    Job,
+    Outcome,
+    OutcomeKind,
+    State,
+)
 from penstock.core.lifecycle import entering
+from penstock.core.unique_keys import given_key
 
 Row = tuple[Any, ...]
 QueueHead = Mapping[str, Any]
@@ -39,10 +50,11 @@ def json_names(values: Sequence[str]) -> str:
 
 def to_job(row: Row) -> Job:
     """Read ``SELECT * FROM job``, in the order of the table's columns."""
+    unique, scope = given_key(row[2], row[24])
     return Job(
         id=row[1],
         task=row[2],
-        payload=row[40],
+        payload=row[41],
         queue=row[3],
         priority=row[4],
         state=_STATES[row[5]],
@@ -63,7 +75,8 @@ def to_job(row: Row) -> Job:
         started=row[21] == 1,
         cancel_reason=row[22],
         key=row[23],
-        unique=row[24],
+        unique=unique,
+        unique_scope=scope,
         unique_until=row[25],
         at_most_once=row[26] == 1,
         name=row[27],
@@ -71,20 +84,22 @@ def to_job(row: Row) -> Job:
         correlation_id=row[29],
         claimed_at=row[30],
         finished_at=row[31],
-        result=row[41],
+        result=row[42],
         reason=row[32],
         progress=row[33],
         note=row[34],
-        errors=() if row[42] is None else _errors.decode(row[42]),
+        errors=() if row[43] is None else _errors.decode(row[43]),
         revision=row[37],
-        meta=_bytes(row[39]),
-        checkpoint=row[43],
+        meta=_bytes(row[40]),
+        checkpoint=row[44],
         keep=row[38],
+        keep_failed=row[39],
     )
 
 
 def to_ready(row: Row) -> Job:
     """Read a row of ``head`` or ``chosen``: a job in line, which has neither a hold nor an end."""
+    unique, scope = given_key(row[2], row[17])
     return Job(
         id=row[1],
         task=row[2],
@@ -103,7 +118,8 @@ def to_ready(row: Row) -> Job:
         crashes=row[14],
         rescues=row[15],
         key=row[16],
-        unique=row[17],
+        unique=unique,
+        unique_scope=scope,
         unique_until=row[18],
         at_most_once=row[19] == 1,
         name=row[20],
@@ -113,8 +129,9 @@ def to_ready(row: Row) -> Job:
         errors=() if row[24] is None else _errors.decode(row[24]),
         revision=row[25],
         keep=row[26],
-        meta=_bytes(row[27]),
-        checkpoint=row[28],
+        keep_failed=row[27],
+        meta=_bytes(row[28]),
+        checkpoint=row[29],
     )
 
 
@@ -168,6 +185,7 @@ _NEW: Final[Sequence[tuple[str, object]]] = (
     ("tags", None),
     ("correlation_id", None),
     ("keep", KEEP),
+    ("keep_failed", KEEP_FAILED),
     ("meta", None),
 )
 """The columns that a new job can have, each with its default in the table."""
@@ -191,13 +209,14 @@ def to_new(draft: Draft, seq: int, now: float, line: str | None) -> Row:
         run_at,
         expires_at,
         draft.key,
-        draft.unique,
+        draft.unique_key,
         draft.unique_until,
         draft.at_most_once,
         draft.name,
         json_text(draft.tags) if draft.tags else None,
         draft.correlation_id,
         draft.keep,
+        draft.keep_failed,
         None if draft.meta is None else draft.meta.decode(),
     )
 
@@ -224,13 +243,14 @@ def to_adopt(job: Job) -> Row:
         job.run_at,
         job.expires_at,
         job.key,
-        job.unique,
+        job.unique_key,
         job.unique_until,
         job.at_most_once,
         job.name,
         json_text(job.tags) if job.tags else None,
         job.correlation_id,
         job.keep,
+        job.keep_failed,
         None if job.meta is None else job.meta.decode(),
     )
 

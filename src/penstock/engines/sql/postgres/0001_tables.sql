@@ -55,6 +55,7 @@ CREATE TABLE penstock.live (
   result         bytea,
   checkpoint     bytea,
   line           text COLLATE "C",                          -- the key in a queue whose keys take turns, else null
+  keep_failed    double precision NOT NULL DEFAULT 2592000, -- instead of `keep`, if it has failed
   CONSTRAINT live_id PRIMARY KEY (id),
   -- What is in no index that fits its state would never be found. The view of all jobs leaves out the
   -- table where a state cannot be.
@@ -96,11 +97,13 @@ CREATE INDEX live_cancels   ON penstock.live (worker, id)          WHERE cancel_
 -- Finished jobs by the day (UTC) on which they may be forgotten, so that whole days go however long each job is
 -- kept. There is no default partition: a missing day is made when it is missed, and a row in a default one
 -- would have to be moved out first.
-CREATE TABLE penstock.history (LIKE penstock.live INCLUDING DEFAULTS) PARTITION BY RANGE ((finished_at + keep));
+CREATE TABLE penstock.history (LIKE penstock.live INCLUDING DEFAULTS)
+       PARTITION BY RANGE ((finished_at + CASE state WHEN 'failed' THEN keep_failed ELSE keep END));
 ALTER TABLE penstock.history ALTER COLUMN finished_at SET NOT NULL;
 CREATE INDEX history_id       ON penstock.history (id);
 CREATE INDEX history_entry    ON penstock.history (entry);
-CREATE INDEX history_forget   ON penstock.history USING brin ((finished_at + keep)) WITH (pages_per_range = 32);
+CREATE INDEX history_forget   ON penstock.history
+ USING brin ((finished_at + CASE state WHEN 'failed' THEN keep_failed ELSE keep END)) WITH (pages_per_range = 32);
 -- What ended lately may lie in any day, and a screen asks for it each second: BRIN would have to read what is not
 -- summarized yet, of all days.
 CREATE INDEX history_finished ON penstock.history (finished_at);

@@ -54,7 +54,7 @@ CREATE FUNCTION penstock.common(column_ text, mark_ text) RETURNS text LANGUAGE 
 $$;
 
 -- Store jobs; returns a row for each that is not stored: its number, from 1 on, the job that is there
--- instead, and whether its id or its unique key was taken. Row 0 has the tickets of the others, in order. No id
+-- instead, whether its id or its unique key was taken, and whose task has the id. Row 0 has the tickets of the others, in order. No id
 -- is in a batch twice.
 --
 -- Ids are looked for in the ledger, then keys are taken, then ids: what is refused takes nothing. If an id
@@ -66,9 +66,9 @@ $$;
 CREATE FUNCTION penstock.put(
   ids_ text, payloads_ text, is_binary_ boolean, tasks_ text, queues_ text, priorities_ text, by_ text,
   delays_ text, run_at_ text, expires_in_ text, keys_ text, names_ text, tags_ text, correlation_ids_ text,
-  at_most_once_ text, remember_ text, uniques_ text, unique_until_ text, unique_for_ text, keep_ text, meta_ text,
-  mark_ text, since_ double precision, is_careful_ boolean, is_ours_ boolean)
-RETURNS TABLE (number bigint, owner text, because text) LANGUAGE plpgsql
+  at_most_once_ text, remember_ text, uniques_ text, unique_until_ text, unique_for_ text, keep_ text,
+  keep_failed_ text, meta_ text, mark_ text, since_ double precision, is_careful_ boolean, is_ours_ boolean)
+RETURNS TABLE (number bigint, owner text, because text, task text) LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
@@ -80,6 +80,7 @@ DECLARE
   now_     double precision := penstock.now();
   list_    text[] := CASE ids_ WHEN '' THEN ARRAY[''] ELSE penstock.items(ids_, mark_) END;
   refused_ bigint[] := '{}';
+  whose_   text[];
   losers_  bigint[];
   owners_  text[];
   tickets_ text;
@@ -99,22 +100,26 @@ DECLARE
   all_unique_      text := penstock.common(uniques_, mark_);
   all_until_       text := penstock.common(unique_until_, mark_);
   all_keep_        double precision := coalesce(penstock.common(keep_, mark_), '604800');
+  all_keep_failed_ double precision := coalesce(penstock.common(keep_failed_, mark_), '2592000');
   all_meta_        text := penstock.common(meta_, mark_);
 BEGIN
   IF is_ours_ THEN
     PERFORM set_config('lock_timeout', '100ms', true);
   END IF;
-  IF num_nonnulls(delays_, run_at_, expires_in_, tags_, remember_, unique_until_, unique_for_, keep_, meta_) > 0 THEN
+  IF num_nonnulls(delays_, run_at_, expires_in_, tags_, remember_, unique_until_, unique_for_, keep_,
+                  keep_failed_, meta_) > 0 THEN
     PERFORM penstock.check_columns(
       list_, penstock.items(delays_, mark_), penstock.items(run_at_, mark_),
       penstock.items(expires_in_, mark_), penstock.items(remember_, mark_),
       penstock.items(unique_for_, mark_), penstock.items(unique_until_, mark_), penstock.items(tags_, mark_),
-      penstock.items(keep_, mark_), penstock.items(meta_, mark_));
+      penstock.items(keep_, mark_), penstock.items(keep_failed_, mark_), penstock.items(meta_, mark_));
   END IF;
   IF is_careful_ OR remember_ IS NOT NULL THEN
-    refused_ := penstock.known(list_, penstock.items(remember_, mark_), penstock.common(remember_, mark_),
-                               CASE WHEN is_careful_ THEN since_ END, now_);
-    RETURN QUERY SELECT given.number, list_[given.number], 'id' FROM unnest(refused_) AS given (number);
+    SELECT known.numbers_, known.tasks_ INTO refused_, whose_
+      FROM penstock.known(list_, penstock.items(remember_, mark_), penstock.common(remember_, mark_),
+                          CASE WHEN is_careful_ THEN since_ END, now_) AS known;
+    RETURN QUERY SELECT given.number, list_[given.number], 'id', given.task
+                   FROM unnest(refused_, whose_) AS given (number, task);
   END IF;
   IF uniques_ IS NOT NULL THEN
     SELECT lost.numbers_, lost.owners_ INTO losers_, owners_
@@ -125,7 +130,7 @@ BEGIN
       -- An id counts before a key, and these may be taken.
       RAISE EXCEPTION USING ERRCODE = 'PS001', MESSAGE = 'an id may be taken';
     END IF;
-    RETURN QUERY SELECT lost.number, lost.owner, 'unique'
+    RETURN QUERY SELECT lost.number, lost.owner, 'unique', NULL::text
                    FROM unnest(losers_, owners_) AS lost (number, owner);
     refused_ := refused_ || losers_;
   END IF;
@@ -136,7 +141,7 @@ BEGIN
 
   WITH stored AS (INSERT INTO penstock.live (
     entry, seq, priority, enqueued_at, run_at, expires_at, keep, at_most_once, id, task, queue, state, enqueued_by,
-    key, unique_key, unique_until, name, correlation_id, tags, meta, payload, line)
+    key, unique_key, unique_until, name, correlation_id, tags, meta, payload, line, keep_failed)
   SELECT job.ticket, job.ticket, coalesce(job.priority::bigint, all_priority_), now_,
          CASE WHEN job.run_at IS NOT NULL OR job.due_at > now_ THEN job.due_at END,
          now_ + job.expires_in, coalesce(job.keep::double precision, all_keep_), coalesce(job.once::boolean, all_once_), job.id, coalesce(job.task, all_task_),
@@ -146,10 +151,12 @@ BEGIN
          coalesce(job.correlation_id, all_correlation_), coalesce(job.tags, all_tags_),
          coalesce(job.meta, all_meta_),
          CASE WHEN is_binary_ THEN decode(job.payload, 'hex') ELSE convert_to(job.payload, 'UTF8') END,
-         CASE WHEN decided.keyed OR is_late_ THEN coalesce(job.key, all_key_, '') END
+         CASE WHEN decided.keyed OR is_late_ THEN coalesce(job.key, all_key_, '') END,
+         coalesce(job.keep_failed::double precision, all_keep_failed_)
     FROM (SELECT nextval('penstock.ticket') AS ticket, given.id, given.task, given.priority, given.by,
                  given.key, given.name, given.tags, given.correlation_id, given.once, given.unique_key,
-                 given.unique_until, given.keep, given.meta, coalesce(given.payload, all_payload_, '') AS payload,
+                 given.unique_until, given.keep, given.keep_failed, given.meta,
+                 coalesce(given.payload, all_payload_, '') AS payload,
                  coalesce(given.queue, all_queue_) AS queue,
                  coalesce(given.run_at::double precision, all_run_at_) AS run_at,
                  coalesce(given.expires_in::double precision, all_expires_in_) AS expires_in,
@@ -163,9 +170,9 @@ BEGIN
                         penstock.items(tags_, mark_), penstock.items(correlation_ids_, mark_),
                         penstock.items(at_most_once_, mark_), penstock.items(uniques_, mark_),
                         penstock.items(unique_until_, mark_), penstock.items(keep_, mark_),
-                        penstock.items(meta_, mark_)) WITH ORDINALITY
+                        penstock.items(keep_failed_, mark_), penstock.items(meta_, mark_)) WITH ORDINALITY
                    AS given (id, payload, task, queue, priority, by, delay, run_at, expires_in, key, name,
-                             tags, correlation_id, once, unique_key, unique_until, keep, meta, number)
+                             tags, correlation_id, once, unique_key, unique_until, keep, keep_failed, meta, number)
            WHERE given.number <> ALL (refused_)) AS job
     LEFT JOIN penstock.queue AS decided ON decided.name = job.queue
   RETURNING seq, queue, priority, line, state), noted AS (
@@ -175,7 +182,7 @@ BEGIN
        AND NOT (is_late_ AND NOT EXISTS (SELECT FROM penstock.queue AS mine WHERE mine.name = queue AND mine.keyed))
      GROUP BY queue, priority, line)
   SELECT string_agg(seq::text, ',') INTO tickets_ FROM stored;
-  RETURN QUERY SELECT 0::bigint, tickets_, NULL::text;
+  RETURN QUERY SELECT 0::bigint, tickets_, NULL::text, NULL::text;
   -- Asked after the insert: a step that ends a job of this id at this moment has committed by now, or kept
   -- the insert waiting.
   IF since_ IS NOT NULL THEN
@@ -184,7 +191,8 @@ BEGIN
                       WHERE given.number <> ALL (refused_));
     END IF;
     IF EXISTS (SELECT FROM penstock.history WHERE id = ANY (list_)
-                  AND finished_at + keep >= least(since_, now_) - 86400) THEN
+                  AND finished_at + CASE state WHEN 'failed' THEN keep_failed ELSE keep END
+                      >= least(since_, now_) - 86400) THEN
       RAISE EXCEPTION USING ERRCODE = 'PS001', MESSAGE = 'an id is taken';
     END IF;
   END IF;
@@ -193,7 +201,7 @@ END $$;
 -- A role that may enqueue may send anything. A row that a worker could not read would stop all that meet it.
 CREATE FUNCTION penstock.check_columns(
   ids_ text[], delays_ text[], run_at_ text[], expires_in_ text[], remember_ text[], unique_for_ text[],
-  unique_until_ text[], tags_ text[], keep_ text[], meta_ text[]) RETURNS void LANGUAGE plpgsql
+  unique_until_ text[], tags_ text[], keep_ text[], keep_failed_ text[], meta_ text[]) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   id_ text;
@@ -201,12 +209,13 @@ BEGIN
   SELECT given.id INTO id_
     FROM unnest(ids_, delays_::double precision[], run_at_::double precision[],
                 expires_in_::double precision[], remember_::double precision[],
-                unique_for_::double precision[], unique_until_, tags_, keep_::double precision[], meta_)
-           AS given (id, delay, run_at, expires_in, remember, unique_for, unique_until, tags, keep, meta)
+                unique_for_::double precision[], unique_until_, tags_, keep_::double precision[],
+                keep_failed_::double precision[], meta_)
+           AS given (id, delay, run_at, expires_in, remember, unique_for, unique_until, tags, keep, keep_failed, meta)
    WHERE given.unique_until NOT IN ('done', 'start')
       OR greatest(abs(given.delay), abs(given.run_at), abs(given.expires_in), abs(given.remember),
                   abs(given.unique_for)) > 1e300
-      OR given.keep NOT BETWEEN 0 AND 1e10 OR json_typeof(given.meta::json) <> 'object'
+      OR given.keep NOT BETWEEN 0 AND 1e10 OR given.keep_failed NOT BETWEEN 0 AND 1e10 OR json_typeof(given.meta::json) <> 'object'
       OR json_typeof(given.tags::json) <> 'array'
       OR given.tags::jsonb @? 'strict $[*] ? (@.type() != "string")'
    LIMIT 1;
@@ -216,33 +225,42 @@ BEGIN
   END IF;
 END $$;
 
--- The numbers of jobs whose ids are taken: by the ledger, where a person chose them; by a job that lives or
--- ended after `since_`, if that is given. Only looked at, not locked: what a foreign transaction found taken
--- must not wait for its end. Asked one after the other: a plan for both at once reads all of a table.
+-- The numbers of jobs whose ids are taken, and the tasks that have them: by the ledger, where a person chose
+-- them; by a job that lives or ended after `since_`, if that is given. Only looked at, not locked: what a foreign
+-- transaction found taken must not wait for its end. Asked one after the other: a plan for both at once reads all
+-- of a table.
 CREATE FUNCTION penstock.known(
-  ids_ text[], remember_ text[], all_remember_ text, since_ double precision, now_ double precision)
-RETURNS bigint[] LANGUAGE plpgsql STABLE
+  ids_ text[], remember_ text[], all_remember_ text, since_ double precision, now_ double precision,
+  OUT numbers_ bigint[], OUT tasks_ text[]) LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
-  remembered_ text[] := '{}';
-  stored_     text[] := '{}';
+  remembered_ text[];
+  theirs_     text[];
+  stored_     text[];
+  its_        text[];
 BEGIN
+  numbers_ := '{}';
   IF remember_ IS NOT NULL THEN
-    remembered_ := ARRAY(SELECT id FROM penstock.ledger WHERE id = ANY (ids_) AND until > now_);
+    SELECT array_agg(id), array_agg(task) INTO remembered_, theirs_
+      FROM penstock.ledger WHERE id = ANY (ids_) AND until > now_;
   END IF;
   IF since_ IS NOT NULL THEN
-    stored_ := ARRAY(SELECT id FROM penstock.live    WHERE id = ANY (ids_) UNION ALL
-                     SELECT id FROM penstock.history WHERE id = ANY (ids_)
-                        AND finished_at + keep >= least(since_, now_) - 86400);
+    SELECT array_agg(id), array_agg(task) INTO stored_, its_ FROM (
+      SELECT id, task FROM penstock.live    WHERE id = ANY (ids_) UNION ALL
+      SELECT id, task FROM penstock.history WHERE id = ANY (ids_)
+         AND finished_at + CASE state WHEN 'failed' THEN keep_failed ELSE keep END
+             >= least(since_, now_) - 86400) AS job;
   END IF;
-  IF remembered_ = '{}' AND stored_ = '{}' THEN
-    RETURN '{}';
+  IF remembered_ IS NULL AND stored_ IS NULL THEN
+    RETURN;
   END IF;
-  RETURN ARRAY(
-    SELECT given.number FROM unnest(ids_, remember_) WITH ORDINALITY AS given (id, remember, number)
-     WHERE given.id = ANY (stored_)
-        OR (given.id = ANY (remembered_)
-            AND coalesce(given.remember, all_remember_)::double precision > 0));
+  SELECT coalesce(array_agg(given.number), '{}'), array_agg(coalesce(remembered.task, stored.task))
+    INTO numbers_, tasks_
+    FROM unnest(ids_, remember_) WITH ORDINALITY AS given (id, remember, number)
+    LEFT JOIN unnest(stored_, its_) AS stored (id, task) ON stored.id = given.id
+    LEFT JOIN unnest(remembered_, theirs_) AS remembered (id, task)
+      ON remembered.id = given.id AND coalesce(given.remember, all_remember_)::double precision > 0
+   WHERE stored.id IS NOT NULL OR remembered.id IS NOT NULL;
 END $$;
 
 -- Write ids that a person chose into the ledger. One that is there already was written since we looked.
@@ -345,7 +363,7 @@ END $$;
 -- ours can look for sleepers after the commit, so the wake-up goes with it; and how long to wait for an id or a
 -- key that another open transaction has is the caller's to say.
 CREATE FUNCTION penstock.put_json(columns_ text)
-RETURNS TABLE (number bigint, owner text, because text) LANGUAGE plpgsql
+RETURNS TABLE (number bigint, owner text, because text, task text) LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   given record;
@@ -353,7 +371,7 @@ BEGIN
   SELECT * INTO given FROM json_to_record(columns_::json) AS each (
     ids text, payloads text, is_binary boolean, tasks text, queues text, priorities text, enqueued_by text, delays text,
     run_at text, expires_in text, keys text, names text, tags text, correlation_ids text, at_most_once text,
-    remember text, uniques text, unique_until text, unique_for text, keep text, meta text, mark text,
+    remember text, uniques text, unique_until text, unique_for text, keep text, keep_failed text, meta text, mark text,
     since double precision);
   FOR try_ IN 1..5 LOOP
     BEGIN
@@ -361,7 +379,7 @@ BEGIN
         given.ids, given.payloads, coalesce(given.is_binary, false), given.tasks, given.queues,
         given.priorities, given.enqueued_by, given.delays, given.run_at, given.expires_in, given.keys, given.names,
         given.tags, given.correlation_ids, given.at_most_once, given.remember, given.uniques,
-        given.unique_until, given.unique_for, given.keep, given.meta, coalesce(given.mark, ''),
+        given.unique_until, given.unique_for, given.keep, given.keep_failed, given.meta, coalesce(given.mark, ''),
         coalesce(given.since, 0), true, false);
       EXIT;
     EXCEPTION WHEN unique_violation OR SQLSTATE 'PS001' THEN
@@ -374,6 +392,21 @@ BEGIN
 END $$;
 
 -- --- unique keys (law 13) ---------------------------------------------------------------------------
+
+-- The text under which a key is known: behind the name of its task, or behind none if it is one for all tasks. The
+-- same as core/unique_keys.py.
+CREATE FUNCTION penstock.stored_key(task_ text, key_ text, scope_ text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE scope_ WHEN 'app' THEN '' ELSE length(task_) || ':' || task_ END || ':' || key_
+$$;
+
+-- The key as it was given, and whose it is.
+CREATE FUNCTION penstock.given_key(task_ text, stored_ text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN left(stored_, 1) = ':' THEN substr(stored_, 2)
+              ELSE substr(stored_, length(penstock.stored_key(task_, '', 'task')) + 1) END
+$$;
+CREATE FUNCTION penstock.scope_of(stored_ text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN left(stored_, 1) = ':' THEN 'app' WHEN stored_ IS NOT NULL THEN 'task' END
+$$;
 
 -- Give a free key to a job; returns the other job that keeps it from it, if any. A key that is taken is
 -- only read: a lock on it would keep its owner from ending. An update that finds it taken at the last

@@ -20,7 +20,7 @@ BEGIN
     SELECT entry, seq, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress, keep,
            revision + 1, claim, attempt, failures, crashes, rescues, signed_claim, started, at_most_once, id, task, queue,
            'cancelled', worker, enqueued_by, NULL, NULL, key, unique_key, unique_until, name,
-           correlation_id, signed_by, NULL, 'expired', note, tags, meta, errors, payload, NULL, checkpoint, line
+           correlation_id, signed_by, NULL, 'expired', note, tags, meta, errors, payload, NULL, checkpoint, line, keep_failed
       FROM gone
     RETURNING unique_key, id
   ), noted AS (

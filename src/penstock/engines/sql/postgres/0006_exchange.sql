@@ -7,7 +7,7 @@
 CREATE TYPE penstock.taken AS (
   number bigint, tid text, id text, task text, payload bytea, queue text, priority bigint,
   enqueued_at double precision, enqueued_by text, seq bigint, claim integer, attempt integer,
-  started boolean, keep double precision, rest text);
+  started boolean, keep double precision, keep_failed double precision, rest text);
 
 -- The worker's lease, until the transaction ends: no leader takes it from a worker in its exchange. A lock on
 -- its row would have to be written, and a turn that changes nothing would cost a commit. What can be tried
@@ -71,7 +71,7 @@ BEGIN
     SELECT entry, seq, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress, keep,
            revision + 1, claim, attempt, failures, crashes, rescues, signed_claim, started, at_most_once, id, task,
            queue, 'succeeded', worker, enqueued_by, NULL, NULL, key, unique_key, unique_until, name,
-           correlation_id, signed_by, NULL, NULL, note, tags, meta, errors, payload, outcome, checkpoint, line
+           correlation_id, signed_by, NULL, NULL, note, tags, meta, errors, payload, outcome, checkpoint, line, keep_failed
       FROM gone
   ), noted AS (
     INSERT INTO penstock.note (queue, key)
@@ -241,7 +241,7 @@ BEGIN
     FROM unnest(tids_) WITH ORDINALITY AS mine (tid, number)
    WHERE job.ctid = mine.tid
   RETURNING mine.number, job.ctid::text, job.id, job.task, job.payload, job.queue, job.priority,
-            job.enqueued_at, job.enqueued_by, job.seq, job.claim, job.attempt, job.started, job.keep,
+            job.enqueued_at, job.enqueued_by, job.seq, job.claim, job.attempt, job.started, job.keep, job.keep_failed,
             CASE WHEN job.run_at IS NULL AND job.expires_at IS NULL
                   AND job.failures = 0 AND job.crashes = 0 AND job.rescues = 0 AND job.key IS NULL
                   AND job.unique_key IS NULL AND job.unique_until IS NULL AND NOT job.at_most_once
@@ -350,7 +350,7 @@ BEGIN
       string_to_array(claims_, ',')::integer[], string_to_array(results_, e'\x1f', ''), now_);
     IF unsettled_ <> '{}' THEN
       -- These have to be looked at: the caller does, and asks again for jobs.
-      RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+      RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         json_build_object('now', now_, 'unsettled', unsettled_))::penstock.taken;
       RETURN;
     END IF;
@@ -401,7 +401,7 @@ BEGIN
     SELECT array_agg(job.id ORDER BY job.id) INTO cancels_
       FROM penstock.live AS job WHERE job.worker = worker_ AND job.cancel_reason IS NOT NULL;
   END IF;
-  RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, json_build_object(
+  RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, json_build_object(
     'now', now_, 'claim', claim_, 'cancels', cancels_,
     'due', CASE WHEN due_at_ IS NOT NULL THEN penstock.due_at(queues_) END))::penstock.taken;
 END $$;

@@ -2,10 +2,11 @@
 -- change; this view is kept, and grows at its end only (docs/reference/sql.md is its contract).
 --
 --   INSERT   id, task, payload, queue, priority, key, name, tags, correlation_id, run_at or delay,
---            expires_at or expires_in, unique_key, unique_until, unique_for, at_most_once. Only `task` is
---            needed; what is null has its default. It becomes a job with the transaction it is in, which
---            also wakes a worker. An id or a unique key that is taken inserts nothing and is no error. A
---            payload that is no JSON object is kept as a failed job that says why.
+--            expires_at or expires_in, unique_key, unique_scope, unique_until, unique_for, at_most_once.
+--            Only `task` is needed; what is null has its default. It becomes a job with the transaction it is
+--            in, which also wakes a worker. An id that a job of the same task has, or a unique key that is
+--            taken, inserts nothing and is no error; the id of another task's job is one. A payload that is no
+--            JSON object is kept as a failed job that says why.
 --   SELECT   every job, live or finished, with what became of it. Cheap: by `id`, by `state = 'failed'`.
 --            What waits or runs is read from among the live jobs alone. `delay`, `expires_in` and
 --            `unique_for` are only for INSERT.
@@ -44,7 +45,8 @@ SELECT id, task, penstock.shown(payload) AS payload, queue, priority, key, name,
        penstock.words(tags) AS tags, correlation_id,
        penstock.instant(run_at) AS run_at, NULL::interval AS delay,
        penstock.instant(expires_at) AS expires_at, NULL::interval AS expires_in,
-       unique_key, CASE WHEN unique_key IS NOT NULL THEN coalesce(unique_until, 'done') END AS unique_until,
+       penstock.given_key(task, unique_key) AS unique_key, penstock.scope_of(unique_key) AS unique_scope,
+       CASE WHEN unique_key IS NOT NULL THEN coalesce(unique_until, 'done') END AS unique_until,
        NULL::interval AS unique_for, at_most_once,
        state, hold, hold_cause, attempt, failures, crashes, worker, started, progress, note, reason,
        penstock.shown(result) AS result, coalesce(errors, '[]')::json AS errors,
@@ -54,7 +56,8 @@ SELECT id, task, penstock.shown(payload) AS payload, queue, priority, key, name,
 UNION ALL
 SELECT id, task, penstock.shown(payload), queue, priority, key, name, penstock.words(tags), correlation_id,
        penstock.instant(run_at), NULL, penstock.instant(expires_at), NULL,
-       unique_key, CASE WHEN unique_key IS NOT NULL THEN coalesce(unique_until, 'done') END, NULL,
+       penstock.given_key(task, unique_key), penstock.scope_of(unique_key),
+       CASE WHEN unique_key IS NOT NULL THEN coalesce(unique_until, 'done') END, NULL,
        at_most_once,
        state, hold, hold_cause, attempt, failures, crashes, worker, started, progress, note, reason,
        penstock.shown(result), coalesce(errors, '[]')::json, penstock.instant(enqueued_at), enqueued_by,
@@ -108,7 +111,7 @@ BEGIN
                   length(job.correlation_id), length(job.unique_key)) <= 255
      AND ('' IN (job.id, job.queue, job.key, job.name, job.correlation_id, job.unique_key)) IS NOT TRUE
      AND num_nonnulls(job.tags, job.priority, job.run_at, job.delay, job.expires_at, job.expires_in,
-                      job.unique_until, job.unique_for) = 0 THEN
+                      job.unique_until, job.unique_for, job.unique_scope) = 0 THEN
     RETURN NULL;
   END IF;
   FOR name_, value_ IN
@@ -172,8 +175,12 @@ BEGIN
     RETURN ARRAY[format('unique_until %L is neither ''done'' nor ''start''', job.unique_until),
                  'Give one of the two, or leave it out: the key is kept until the job is done.'];
   END IF;
-  IF job.unique_key IS NULL AND num_nonnulls(job.unique_until, job.unique_for) > 0 THEN
-    RETURN ARRAY['unique_until and unique_for say nothing without unique_key',
+  IF job.unique_scope NOT IN ('task', 'app') THEN
+    RETURN ARRAY[format('unique_scope %L is neither ''task'' nor ''app''', job.unique_scope),
+                 'Give one of the two, or leave it out: the key belongs to the task.'];
+  END IF;
+  IF job.unique_key IS NULL AND num_nonnulls(job.unique_until, job.unique_for, job.unique_scope) > 0 THEN
+    RETURN ARRAY['unique_until, unique_for and unique_scope say nothing without unique_key',
                  'Give unique_key too, or leave them out.'];
   END IF;
   RETURN NULL;
@@ -188,7 +195,10 @@ DECLARE
   now_     double precision := penstock.now();
   refusal_ text[] := penstock.refusal(NEW, now_);
   is_given boolean := NEW.id IS NOT NULL;
+  key_     text    := penstock.stored_key(NEW.task, NEW.unique_key, coalesce(NEW.unique_scope, 'task'));
   why_     text;
+  because_ text;
+  whose_   text;
 BEGIN
   IF refusal_ IS NOT NULL THEN
     RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = refusal_[1], HINT = refusal_[2];
@@ -203,18 +213,23 @@ BEGIN
   why_ := penstock.not_an_object(NEW.payload);
 
   -- A given id is remembered for 7 days, and may have been used at any time before. No text has the mark.
-  PERFORM FROM penstock.put_json(json_build_object(
+  SELECT refused.because, refused.task INTO because_, whose_ FROM penstock.put_json(json_build_object(
     'ids', NEW.id, 'tasks', NEW.task, 'payloads', NEW.payload, 'queues', NEW.queue, 'priorities', NEW.priority,
     'keys', NEW.key, 'names', NEW.name, 'tags', CASE WHEN NEW.tags <> '{}' THEN to_json(NEW.tags)::text END,
     'correlation_ids', NEW.correlation_id, 'run_at', extract(epoch FROM NEW.run_at),
     'delays', extract(epoch FROM NEW.delay),
     'expires_in', coalesce(extract(epoch FROM NEW.expires_in)::double precision,
                            extract(epoch FROM NEW.expires_at)::double precision - now_),
-    'uniques', NEW.unique_key, 'unique_until', NEW.unique_until,
+    'uniques', key_, 'unique_until', NEW.unique_until,
     'unique_for', extract(epoch FROM NEW.unique_for), 'at_most_once', NEW.at_most_once,
     'enqueued_by', NEW.enqueued_by, 'remember', CASE WHEN is_given THEN 604800 END,
     'since', CASE WHEN is_given THEN 0 ELSE now_ END, 'mark', gen_random_uuid())::text) AS refused WHERE refused.number > 0;
   IF FOUND THEN
+    IF because_ = 'id' AND whose_ <> NEW.task THEN
+      RAISE EXCEPTION USING ERRCODE = 'unique_violation',
+        MESSAGE = format('id %L of a job of task %L is taken by a job of task %L', NEW.id, NEW.task, whose_),
+        HINT = 'Begin ids with a word for their task: the same event may lead to jobs of several tasks.';
+    END IF;
     RETURN NULL;
   END IF;
   IF NEW.expires_at IS NOT NULL THEN
@@ -228,11 +243,12 @@ BEGIN
   -- What RETURNING shows.
   NEW.delay := NULL; NEW.expires_in := NULL; NEW.unique_for := NULL;
   IF why_ IS NULL THEN
-    SELECT penstock.instant(run_at), penstock.instant(expires_at), unique_key, state, hold, hold_cause,
+    SELECT penstock.instant(run_at), penstock.instant(expires_at), state, hold, hold_cause,
            penstock.instant(enqueued_at)
-      INTO NEW.run_at, NEW.expires_at, NEW.unique_key, NEW.state, NEW.hold, NEW.hold_cause, NEW.enqueued_at
+      INTO NEW.run_at, NEW.expires_at, NEW.state, NEW.hold, NEW.hold_cause, NEW.enqueued_at
       FROM penstock.live WHERE id = NEW.id;
-    NEW.unique_until := CASE WHEN NEW.unique_key IS NOT NULL THEN coalesce(NEW.unique_until, 'done') END;
+    NEW.unique_until := CASE WHEN key_ IS NOT NULL THEN coalesce(NEW.unique_until, 'done') END;
+    NEW.unique_scope := penstock.scope_of(key_);
     NEW.attempt := 0; NEW.failures := 0; NEW.crashes := 0; NEW.started := false; NEW.errors := '[]';
   ELSE
     SELECT * INTO NEW FROM penstock.job WHERE id = NEW.id;
@@ -248,12 +264,12 @@ DECLARE
   key_ text;
 BEGIN
   -- Usually it is there.
-  PERFORM penstock.make_day(now_ + (SELECT keep FROM penstock.live WHERE id = id_));
+  PERFORM penstock.make_day(now_ + (SELECT keep_failed FROM penstock.live WHERE id = id_));
   WITH gone AS (DELETE FROM penstock.live WHERE id = id_ RETURNING *)
   INSERT INTO penstock.history
   SELECT entry, seq, priority, enqueued_at, run_at, expires_at, NULL, NULL, now_, NULL, keep, revision + 1,
          0, 0, 0, 0, 0, NULL, false, at_most_once, id, task, queue, 'failed', NULL, enqueued_by, NULL, NULL, key,
-         unique_key, unique_until, name, correlation_id, NULL, NULL, reason_, NULL, tags, meta, NULL, payload, NULL, NULL, line
+         unique_key, unique_until, name, correlation_id, NULL, NULL, reason_, NULL, tags, meta, NULL, payload, NULL, NULL, line, keep_failed
     FROM gone
   RETURNING unique_key INTO key_;
   PERFORM penstock.give_back(ARRAY[key_], ARRAY[id_], now_);
@@ -371,4 +387,6 @@ BEGIN
 END $$;
 
 -- Roles that may read the view need these, and they tell nothing.
-GRANT EXECUTE ON FUNCTION penstock.shown, penstock.words, penstock.instant TO PUBLIC;
+GRANT EXECUTE ON FUNCTION
+  penstock.shown, penstock.words, penstock.instant, penstock.stored_key, penstock.given_key, penstock.scope_of
+TO PUBLIC;

@@ -29,7 +29,7 @@ BEGIN
     SELECT entry, seq, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress, keep,
            revision + 1, claim, attempt, failures, crashes, rescues, signed_claim, true, at_most_once, id, task, queue,
            'succeeded', worker, enqueued_by, NULL, NULL, key, unique_key, unique_until, name,
-           correlation_id, signed_by, NULL, NULL, note, tags, meta, errors, payload, result_, checkpoint, line
+           correlation_id, signed_by, NULL, NULL, note, tags, meta, errors, payload, result_, checkpoint, line, keep_failed
       FROM gone)
   SELECT coalesce(unique_key, '') INTO key_ FROM gone;
   IF key_ IS NULL THEN

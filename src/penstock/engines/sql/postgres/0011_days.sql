@@ -97,11 +97,14 @@ DECLARE
   rows_ bigint;
 BEGIN
   SELECT array_agg(old.tid) INTO tids_ FROM (
-    SELECT ctid AS tid FROM penstock.history WHERE finished_at + keep >= from_ AND finished_at + keep < to_
+    SELECT ctid AS tid FROM penstock.history
+     WHERE finished_at + CASE state WHEN 'failed' THEN keep_failed ELSE keep END >= from_
+       AND finished_at + CASE state WHEN 'failed' THEN keep_failed ELSE keep END < to_
      LIMIT limit_ FOR UPDATE SKIP LOCKED) AS old;
   SET LOCAL enable_bitmapscan = off;
   DELETE FROM penstock.history
-   WHERE finished_at + keep >= from_ AND finished_at + keep < to_ AND ctid = ANY (tids_);
+   WHERE finished_at + CASE state WHEN 'failed' THEN keep_failed ELSE keep END >= from_
+     AND finished_at + CASE state WHEN 'failed' THEN keep_failed ELSE keep END < to_ AND ctid = ANY (tids_);
   GET DIAGNOSTICS rows_ = ROW_COUNT;
   RETURN rows_;
 END $$;

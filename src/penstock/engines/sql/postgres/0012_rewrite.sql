@@ -69,7 +69,7 @@ BEGIN
       new.rescues, new.signed_claim, new.started, job.at_most_once, job.id, job.task, new.queue, new.state,
       new.worker, job.enqueued_by, new.hold, new.hold_cause, job.key, job.unique_key, job.unique_until, job.name,
       job.correlation_id, new.signed_by, new.cancel_reason, new.reason, new.note, job.tags, job.meta, new.errors,
-      job.payload, new.result, new.checkpoint, job.line
+      job.payload, new.result, new.checkpoint, job.line, job.keep_failed
   )
   INSERT INTO penstock.history SELECT * FROM gone;
 END $$;
@@ -87,14 +87,16 @@ BEGIN
     number_ := number_ + 1;
     RETURN QUERY
     WITH gone AS (
-      DELETE FROM penstock.history AS job WHERE job.finished_at + job.keep = ends_[number_] AND job.id = new.id
+      DELETE FROM penstock.history AS job 
+       WHERE job.finished_at + CASE job.state WHEN 'failed' THEN job.keep_failed ELSE job.keep END = ends_[number_]
+         AND job.id = new.id
       RETURNING
         job.entry, new.seq, new.priority, job.enqueued_at, new.run_at, new.expires_at, new.hold_until,
         new.claimed_at, new.finished_at, new.progress, job.keep, job.revision + 1, new.claim, new.attempt, new.failures, new.crashes,
         new.rescues, new.signed_claim, new.started, job.at_most_once, job.id, job.task, new.queue, new.state,
         new.worker, job.enqueued_by, new.hold, new.hold_cause, job.key, job.unique_key, job.unique_until, job.name,
         job.correlation_id, new.signed_by, new.cancel_reason, new.reason, new.note, job.tags, job.meta, new.errors,
-        job.payload, new.result, new.checkpoint, penstock.line_of(new.queue, job.key)
+        job.payload, new.result, new.checkpoint, penstock.line_of(new.queue, job.key), job.keep_failed
     ), revived AS (INSERT INTO penstock.live AS job SELECT * FROM gone RETURNING job.*), noted AS (
       INSERT INTO penstock.note (queue, priority, key, seq)
       SELECT queue, priority, line, seq FROM revived WHERE line IS NOT NULL)

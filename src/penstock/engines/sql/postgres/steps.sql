@@ -161,7 +161,8 @@ SELECT penstock.prune_day(%s::double precision, %s::double precision, %s::bigint
 -- name: ended_within
 -- Whether anything is left in a day: one that is locked was not pruned.
 SELECT 1 FROM penstock.history
- WHERE finished_at + keep >= %s::double precision AND finished_at + keep < %s::double precision LIMIT 1
+ WHERE finished_at + CASE state WHEN 'failed' THEN keep_failed ELSE keep END >= %s::double precision
+   AND finished_at + CASE state WHEN 'failed' THEN keep_failed ELSE keep END < %s::double precision LIMIT 1
 
 -- name: prune_ledger
 DELETE FROM penstock.ledger WHERE id = ANY (ARRAY(

@@ -43,7 +43,8 @@ CREATE TABLE job (
   signed_claim   INTEGER,                            -- the last claim that was settled but not
   signed_by      TEXT,                               -- final, and by which worker (law 2)
   revision       INTEGER NOT NULL DEFAULT 0,         -- grows with every change but a start and progress
-  keep           REAL    NOT NULL DEFAULT 604800,    -- seconds after its end
+  keep           REAL    NOT NULL DEFAULT 604800,    -- seconds after its end,
+  keep_failed    REAL    NOT NULL DEFAULT 2592000,   -- or if it has failed
   meta           TEXT,                               -- JSON object
   -- What can be large comes last: reading a column that stands behind it would read all of it.
   payload        BLOB    NOT NULL,
@@ -71,7 +72,8 @@ CREATE INDEX job_open     ON job (queue, state, priority, seq)
        WHERE state IN ('scheduled', 'ready') AND claimed_at IS NOT NULL;
 CREATE INDEX job_running  ON job (worker, queue)               WHERE state = 'running';
 CREATE INDEX job_finished ON job (finished_at)                 WHERE finished_at IS NOT NULL;
-CREATE INDEX job_forget   ON job (finished_at + keep, entry)   WHERE finished_at IS NOT NULL;
+CREATE INDEX job_forget   ON job (finished_at + iif(state = 'failed', keep_failed, keep), entry)
+       WHERE finished_at IS NOT NULL;
 
 -- Ids that must not be used twice (law 6).
 CREATE TABLE ledger (id TEXT PRIMARY KEY, until REAL NOT NULL, task TEXT NOT NULL) WITHOUT ROWID;

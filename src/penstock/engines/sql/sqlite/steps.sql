@@ -12,10 +12,10 @@ INSERT INTO job ({columns}) VALUES {rows} ON CONFLICT (id) DO NOTHING
 UPDATE ticket SET last = last + ? WHERE one = 1 RETURNING last
 
 -- name: stored
-SELECT id FROM job WHERE id IN (SELECT value FROM json_each(?))
+SELECT id, task FROM job WHERE id IN (SELECT value FROM json_each(?))
 
 -- name: remembered
-SELECT id FROM ledger WHERE id IN (SELECT value FROM json_each(?)) AND until > ?
+SELECT id, task FROM ledger WHERE id IN (SELECT value FROM json_each(?)) AND until > ?
 
 -- name: remember
 INSERT INTO ledger (id, until, task) VALUES (?, ?, ?)
@@ -91,7 +91,7 @@ SELECT signed_claim, signed_by FROM job WHERE id = ?
 -- claim does not write, and the revision that it gives.
 SELECT entry, id, task, payload, queue, priority, enqueued_at, enqueued_by, seq, run_at,
        expires_at, claim, attempt, failures, crashes, rescues, key, unique_key, unique_until, at_most_once,
-       name, tags, correlation_id, reason, errors, revision + 1, keep, meta, checkpoint
+       name, tags, correlation_id, reason, errors, revision + 1, keep, keep_failed, meta, checkpoint
   FROM job
  WHERE queue = :queue AND state = 'ready' AND hold IS NULL AND priority <= :least_urgent
    AND (:avoid = '[]' OR task NOT IN (SELECT value FROM json_each(:avoid)))
@@ -103,7 +103,7 @@ SELECT entry, id, task, payload, queue, priority, enqueued_at, enqueued_by, seq,
 -- The same of jobs that were chosen already.
 SELECT entry, id, task, payload, queue, priority, enqueued_at, enqueued_by, seq, run_at,
        expires_at, claim, attempt, failures, crashes, rescues, key, unique_key, unique_until, at_most_once,
-       name, tags, correlation_id, reason, errors, revision + 1, keep, meta, checkpoint
+       name, tags, correlation_id, reason, errors, revision + 1, keep, keep_failed, meta, checkpoint
   FROM job WHERE entry IN (SELECT value FROM json_each(?))
 
 -- name: head_of_many
@@ -204,8 +204,9 @@ UPDATE job SET state = 'ready', seq = ?, line = ?, hold = NULL, hold_cause = NUL
  WHERE entry = ?
 
 -- name: old
-SELECT id FROM job WHERE finished_at IS NOT NULL AND finished_at + keep < ?
- ORDER BY finished_at + keep, entry LIMIT ?
+SELECT id FROM job
+ WHERE finished_at IS NOT NULL AND finished_at + iif(state = 'failed', keep_failed, keep) < ?
+ ORDER BY finished_at + iif(state = 'failed', keep_failed, keep), entry LIMIT ?
 
 -- name: delete
 DELETE FROM job WHERE id = ?
