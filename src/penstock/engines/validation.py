@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from penstock.core.job import Draft, Outcome
-from penstock.engines.records import Report
+from penstock.engines.records import Report, Rewrite
 from penstock.errors import ItemRefused
 
 INTEGERS: Final = range(-(1 << 63), 1 << 63)
@@ -47,6 +47,15 @@ def check_outcomes(name: str, outcomes: Iterable[Outcome]) -> None:
         if not isfinite(outcome.delay):
             why = f"job {outcome.job!r} would wait for {outcome.delay} seconds"
             raise ItemRefused(name, why)
+        if outcome.then:
+            check_drafts(name, outcome.then)
+
+
+def check_rewrites(name: str, rewrites: Iterable[Rewrite]) -> None:
+    """Raise ``ItemRefused`` if one of the rewrites cannot be written on any engine."""
+    for rewrite in rewrites:
+        check_given(name, rewrite.job)
+        check_drafts(name, rewrite.then)
 
 
 def check_reports(name: str, reports: Iterable[Report]) -> None:

@@ -28,6 +28,7 @@ from penstock.engines.postgres.schema import DAYS_AHEAD
 from penstock.engines.postgres.settle import (
     Changed,
     KeyContested,
+    follow,
     give_back,
     lower,
     signed_for,
@@ -96,6 +97,9 @@ async def _rewrite(tx: Transaction, rewrite: Rewrite, stored: dict[str, Changed]
         is_known = before is None or before.revision != rewrite.revision
     if is_known:
         return Rewritten(Verdict.STALE, before)
+    followers = await follow(tx, rewrite.then)
+    if followers is None:
+        return Rewritten(Verdict.LATER, before)
     try:
         owner = await take_or_give_back(tx, job)
     except KeyContested:
@@ -123,7 +127,7 @@ async def _rewrite(tx: Transaction, rewrite: Rewrite, stored: dict[str, Changed]
             return Rewritten(Verdict.STALE)
     job = replace(job, revision=before.revision + 1)
     stored[job.id] = Changed(job, signed)
-    return Rewritten(Verdict.DONE, job)
+    return Rewritten(Verdict.DONE, job, followers=tuple(followers))
 
 
 async def purge(tx: Transaction, which: Filter, limit: int, cursor: str | None) -> Purged:
