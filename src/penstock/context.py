@@ -210,7 +210,7 @@ class Context:
         return self._has_noticed
 
     @property
-    def latest(self) -> tuple[float | None, str | None]:
+    def progress_so_far(self) -> tuple[float | None, str | None]:
         """How far it has come, and its note; (None, None): it has not said so."""
         return self._latest or (None, None)
 

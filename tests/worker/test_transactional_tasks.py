@@ -47,7 +47,8 @@ class Pages(Effect):
     def session(self) -> Any:
         return None
 
-    async def settle(self, result: bytes) -> bool:
+    async def settle(self, result: bytes, **with_it: Any) -> bool:
+        self._book.settled_with.append(with_it)
         self._book.said.append(f"settled {result.decode()}")
         if self._book.error is not None:
             raise self._book.error
@@ -62,6 +63,7 @@ class Book(Effects):
 
     def __init__(self, said: list[Any]) -> None:
         self.said = said
+        self.settled_with: list[dict[str, Any]] = []
         self.error: Exception | None = None
         self.refusal: Exception | None = None
         self.is_ours = True

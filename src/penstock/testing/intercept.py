@@ -50,7 +50,6 @@ class StoreLog:
     is_interleaving: bool = False
     """Jobs run while a caller waits for a result."""
 
-
     def add(self, drafts: Sequence[Draft], receipts: Sequence[Receipt], at: float) -> None:
         """Some of these became jobs."""
         created = {each.id for each in receipts if each.created}

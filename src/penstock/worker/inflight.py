@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice
 
+from msgspec.structs import replace
+
 from penstock.context import REAL, Context
 from penstock.core.job import Job, Outcome, OutcomeKind, Verdict
 from penstock.core.spec import Spec
@@ -278,6 +280,9 @@ class Inflight:
 
     def _collect(self, attempt: Attempt, *, is_last: bool = False) -> None:
         if (report := attempt.context.take_report(is_last=is_last)) is not None:
+            unsent = self._reports.get(attempt.key)
+            if unsent is not None and report.checkpoint is None:
+                report = replace(report, checkpoint=unsent.checkpoint)
             self._reports[attempt.key] = report
 
     def reports(self, limit: int, outcomes: Sequence[Outcome] = ()) -> tuple[Report, ...]:

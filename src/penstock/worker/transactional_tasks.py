@@ -53,7 +53,7 @@ async def transacted(
         await effect.undo(at_once=outcome is None or attempt.ending is Ending.SHUTDOWN)
         return outcome
     try:
-        progress, note = attempt.context.latest
+        progress, note = attempt.context.progress_so_far
         is_ours = await effect.settle(
             outcome.result or b"null", progress=progress, note=note, then=outcome.then
         )

@@ -153,11 +153,13 @@ async def _settle(
     after = lifecycle.settled(job, outcome, tx.now)
     if after.hold is Hold.UNKNOWN_TASK and await _is_known(tx, after.task):
         after = replace(after, hold=None, hold_cause=None, hold_until=None)
-    if _may_be_contested(outcome):
-        receipts = await follow(tx, lifecycle.followers(outcome, after))
+    then = lifecycle.followers(outcome, after)
+    if then and _may_be_contested(outcome):
+        receipts = await end_and_follow(tx, after, then)
         if receipts is None:
             return Verdict.LATER, None
         followers += receipts
+        return Verdict.DONE, Changed(after, stored.signed)
     try:
         owner = await take_or_give_back(tx, after)
     except KeyContested:
@@ -174,14 +176,15 @@ def _may_be_contested(outcome: Outcome) -> bool:
     return any(each.remember > 0 or each.unique is not None for each in outcome.then)
 
 
-async def follow(tx: Transaction, drafts: Sequence[Draft]) -> list[Receipt] | None:
-    """Store the jobs that follow the end of one; None: another transaction has what they need just
-    now, and nothing was stored.
+async def end_and_follow(
+    tx: Transaction, after: Job, drafts: Sequence[Draft]
+) -> list[Receipt] | None:
+    """Let a job that ends give its unique key back, and store the jobs that follow it; None:
+    another transaction has what they need just now, and nothing was done.
     """
-    if not drafts:
-        return []
     await tx.change("savepoint")
     try:
+        await take_or_give_back(tx, after)
         return await enqueue_within(tx, drafts)
     except psycopg.Error as error:
         if error.sqlstate not in CONTESTED:
