@@ -220,12 +220,12 @@ class Context:
         Only the worker's loop takes; a report that comes meanwhile is never lost. The last one
         repeats the checkpoint: a store may have passed over one that it had no time for.
         """
-        said = latest, checkpoint = self._latest, self._checkpoint
+        latest, checkpoint = self._latest, self._checkpoint
         is_new = latest is not self._sent[0] or checkpoint is not self._sent[1]
         if not is_new and not (is_last and checkpoint is not None):
             return None
         new = checkpoint if is_last or checkpoint is not self._sent[1] else None
-        self._sent = said
+        self._sent = (latest, checkpoint)
         fraction, note = latest or (None, None)
         return Report(
             job=self.job.id, claim=self.job.claim, fraction=fraction, note=note, checkpoint=new

@@ -134,6 +134,16 @@ async def test_what_does_not_succeed_is_undone_before_it_is_told(way: Told, end:
     assert way.said == ["begun", "paid", "undone"]
 
 
+async def test_progress_is_settled_with_the_transaction(way: Told) -> None:
+    def work() -> int:
+        current().progress(1.0, "all")
+        return pay()
+
+    await way.go(work)
+
+    assert way.book.settled_with == [{"progress": 1.0, "note": "all", "then": ()}]
+
+
 async def test_a_result_that_cannot_be_stored_is_undone(way: Told) -> None:
     outcome = await way.go(object)
     assert outcome.kind is OutcomeKind.FAILED
@@ -185,6 +195,7 @@ async def test_a_store_that_is_away_counts_against_nobody(way: Told) -> None:
     outcome = await way.go(pay, retries=0)
 
     assert (outcome.kind, outcome.delay, outcome.error) == (OutcomeKind.SNOOZE, 1.0, None)
+    assert outcome.has_begun is False
     assert outcome.reason == (
         "its transaction could not begin: postgresql cannot be reached: it restarts; "
         "nothing is lost, try again"
