@@ -94,6 +94,8 @@ async def _settle_all(
     verdicts: list[Verdict] = []
     changes: list[Changed] = []
     then: list[Draft] = []
+    # One after the other: what one job gives back, the follower of the next may take.
+    at_once = any(map(_may_be_contested, ask.outcomes))
     enough = SystemClock.monotonic() + BUDGET
     for outcome in ask.outcomes:
         if SystemClock.monotonic() > enough:
@@ -103,10 +105,11 @@ async def _settle_all(
         if not isinstance(known, Changed):
             verdicts.append(known or Verdict.STALE)
             continue
-        verdict, change = await _settle(tx, outcome, ask.worker, known, followers)
+        follows = followers if at_once else None
+        verdict, change = await _settle(tx, outcome, ask.worker, known, follows)
         verdicts.append(verdict)
         if change is not None:
-            if not _may_be_contested(outcome):
+            if not at_once:
                 then += lifecycle.followers(outcome, change.after)
             # A second outcome of the same attempt meets what the first one left.
             stored[outcome.job] = change
@@ -143,8 +146,15 @@ async def _stored(tx: Transaction, ask: Ask, lock: str) -> dict[str, Changed | V
 
 
 async def _settle(
-    tx: Transaction, outcome: Outcome, worker: str, stored: Changed, followers: list[Receipt]
+    tx: Transaction,
+    outcome: Outcome,
+    worker: str,
+    stored: Changed,
+    followers: list[Receipt] | None,
 ) -> tuple[Verdict, Changed | None]:
+    """Judge one outcome. What follows is stored now, and told to ``followers``; None: later, with
+    all others.
+    """
     job = stored.after
     fence = (outcome.claim, worker)
     if job.state is not State.RUNNING or (job.claim, job.worker) != fence:
@@ -154,7 +164,7 @@ async def _settle(
     if after.hold is Hold.UNKNOWN_TASK and await _is_known(tx, after.task):
         after = replace(after, hold=None, hold_cause=None, hold_until=None)
     then = lifecycle.followers(outcome, after)
-    if then and _may_be_contested(outcome):
+    if then and followers is not None:
         receipts = await end_and_follow(tx, after, then)
         if receipts is None:
             return Verdict.LATER, None
