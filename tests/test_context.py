@@ -12,11 +12,11 @@ from penstock.context import CURRENT, Cancel, Context, NoContext, Retry, Signal,
 from penstock.core.job import Job, State
 from penstock.core.transactions import Effect
 from penstock.errors import (
+    BadCheckpoint,
     BadDuration,
     CheckpointTooLarge,
     NoCheckpoint,
     PenstockError,
-    Unencodable,
 )
 
 
@@ -181,12 +181,32 @@ def test_a_checkpoint_of_64_kib_is_saved_and_a_larger_one_says_what_to_do():
     assert context.saved[0] == "x"
 
 
-def test_what_json_would_not_give_back_is_no_checkpoint():
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ({"rows": [1, (2, 3)]}, "checkpoint['rows'][1]: tuple is none of JSON's own types"),
+        (datetime(2026, 1, 1), "checkpoint: datetime is none of JSON's own types"),
+        (object(), "checkpoint: a value of type object has no JSON form"),
+        ({"at": float("nan")}, "checkpoint['at']: JSON has no nan"),
+        ({"bad": "\ud800"}, "checkpoint['bad']: '\\ud800' is no valid Unicode text"),
+    ],
+)
+def test_what_json_would_not_give_back_is_no_checkpoint(value: object, why: str):
     context = Context(job())
-    for value in (object(), {1, 2}, {"at": float("nan")}, datetime(2026, 1, 1)):
-        with pytest.raises(Unencodable, match="checkpoint"):
-            context.checkpoint(value)
-    assert context.saved is None
+    context.checkpoint("before")
+    with pytest.raises(BadCheckpoint) as caught:
+        context.checkpoint(value)
+    said = str(caught.value)
+    assert said.startswith(f"send: {why}")
+    assert said.endswith("; save None, bool, int, float, str, list or dict")
+    assert context.saved == "before"
+
+
+def test_a_checkpoint_that_holds_itself_is_refused():
+    value: list[object] = []
+    value.append(value)
+    with pytest.raises(BadCheckpoint, match="nested too deeply"):
+        Context(job()).checkpoint(value)
 
 
 def test_a_transactional_task_has_no_checkpoint_and_is_told_why():

@@ -25,17 +25,19 @@ from typing import Any, Final
 import msgspec
 
 from penstock.clock import SystemClock
-from penstock.core.codec import Codec
+from penstock.core.codec import Codec, foreign
 from penstock.core.job import Job
 from penstock.core.transactions import Effect
 from penstock.core.units import Duration, seconds
 from penstock.engines.records import Report
 from penstock.errors import (
+    BadCheckpoint,
     CheckpointTooLarge,
     NoCheckpoint,
     NoTransaction,
     PayloadTooLarge,
     PenstockError,
+    Unencodable,
 )
 
 REAL: Final = SystemClock()
@@ -179,15 +181,20 @@ class Context:
         this one. Cheap: the latest one is stored within about half a second, and the last one with
         the attempt's outcome.
 
-        On failure: ``Unencodable`` for what JSON would not give back, ``CheckpointTooLarge`` above
-        64 KiB, ``NoCheckpoint`` in a transactional task.
+        On failure: ``BadCheckpoint`` for what JSON would not give back, ``CheckpointTooLarge``
+        above 64 KiB, ``NoCheckpoint`` in a transactional task.
         """
         if self.effect is not None:
             raise NoCheckpoint(self.task)
         try:
-            self._checkpoint = _CHECKPOINT.write(value, self.task, LARGEST_CHECKPOINT)
+            saved = _CHECKPOINT.write(value, self.task, LARGEST_CHECKPOINT)
         except PayloadTooLarge as error:
             raise CheckpointTooLarge(self.task, error.size, error.limit) from None
+        except Unencodable as error:
+            raise BadCheckpoint(self.task, f"{error.where}: {error.why}") from None
+        if (flaw := foreign(value, "checkpoint")) is not None:
+            raise BadCheckpoint(self.task, f"{flaw.path}: {flaw.why}")
+        self._checkpoint = saved
         self.alive()
 
     def alive(self) -> None:

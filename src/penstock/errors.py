@@ -13,6 +13,7 @@
     │   ├── DuplicateTask           (ValueError)
     │   ├── Unencodable             (TypeError)
     │   ├── PayloadTooLarge         (ValueError)
+    │   ├── BadCheckpoint           (TypeError)
     │   ├── CheckpointTooLarge      (ValueError)
     │   ├── NoCheckpoint            (RuntimeError)
     │   ├── UnknownScheme           (ValueError)
@@ -245,6 +246,14 @@ class PayloadTooLarge(UsageError, ValueError):
         "{task}: {size} bytes are over the limit of {limit}; "
         "store the data elsewhere and pass a reference, or raise {setting}"
     )
+
+
+class BadCheckpoint(UsageError, TypeError):
+    """A checkpoint that the next attempt would not get back as it is."""
+
+    task: str
+    why: str
+    _sentence = "{task}: {why}; save None, bool, int, float, str, list or dict"
 
 
 class CheckpointTooLarge(UsageError, ValueError):

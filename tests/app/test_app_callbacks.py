@@ -124,9 +124,9 @@ def test_a_callback_has_the_options_of_its_task_and_what_the_job_belongs_to(
     book: Book,
 ) -> None:
     @book.app.task(
-        name="bill", queue="money", priority="high", tags=["b"], key=lambda job_id, **_: job_id[:3]
+        name="bill", queue="money", priority="high", tags=["b"], key=lambda job_id, *_: job_id[:3]
     )
-    def bill(job_id: str, **rest: Any) -> None: ...
+    def bill(job_id: str, result: str, tries: int = 3) -> None: ...
 
     @book.app.task(name="order", on_success=bill.using(delay="5m"))
     def order() -> str:
@@ -135,16 +135,11 @@ def test_a_callback_has_the_options_of_its_task_and_what_the_job_belongs_to(
     with Sandbox(book.app) as t:
         order.using(correlation_id="c1", id="abcdef").enqueue()
         t.step()
-        (entry,) = t.enqueued(bill)
+        (entry,) = t.enqueued("bill")
         assert (entry.draft.queue, entry.draft.priority, entry.draft.tags) == ("money", 0, ("b",))
         assert (entry.draft.key, entry.draft.delay) == ("abc", 300.0)
         assert entry.draft.correlation_id == "c1"
-        assert entry.arguments["rest"] == {
-            "task": "order",
-            "arguments": {},
-            "meta": None,
-            "result": "ordered",
-        }
+        assert entry.arguments == {"job_id": "abcdef", "result": "ordered", "tries": 3}
 
 
 def test_a_callback_may_take_the_whole_payload(book: Book) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Literal
 
 import pytest
 
@@ -29,13 +28,12 @@ async def awork(ctx: Context = INJECTED) -> int:
 
 
 @pytest.mark.every_engine
-@pytest.mark.parametrize("kind", ["thread", "coroutine", "child"])
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
 def test_a_task_goes_on_where_it_stopped_and_its_last_progress_is_kept(
     app: Penstock, kind: str
 ) -> None:
     function = awork if kind == "coroutine" else work
-    isolation: Literal["process"] | None = "process" if kind == "child" else None
-    task = app.task(name="work", isolation=isolation)(function)
+    task = app.task(name="work")(function)
     with app.worker_thread():
         handle = task.enqueue()
         assert handle.result(timeout=60) == 4  # of the third attempt: rows 6 to 9

@@ -185,7 +185,7 @@ def test_a_checkpoint_beside_effects_that_may_be_undone_is_refused(
 
     assert job.state is State.FAILED
     assert job.reason is not None
-    assert job.reason.startswith("NoCheckpoint: ")
+    assert job.reason.startswith("penstock.errors.NoCheckpoint: ")
     assert job.checkpoint is None
 
 

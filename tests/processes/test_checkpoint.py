@@ -29,7 +29,7 @@ def test_after_a_kill_a_task_goes_on_from_its_checkpoint(shop: Shop, kind: str) 
 def test_after_a_kill_the_leader_enqueues_the_callback_of_a_job_that_may_have_run(
     shop: Shop,
 ) -> None:
-    handle = shop.app.enqueue("processes.shop.transfer")
+    handle = shop.app.enqueue("processes.shop.transfer", at_most_once=True)
     first = shop.worker()
     shop.until(lambda: shop.trace("transfer"), "the attempt")
     first.kill()

@@ -111,21 +111,18 @@ class Signature:
         return (self._resolved or self._prepare()).binding.given
 
     def taken(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Those of these arguments that the function takes: all, if it takes any or the whole
+        """Those of these arguments that the function takes by name: all, if it takes the whole
         payload. On failure: TypeError if it wants another one.
         """
         hints = self._hints()
         filled = self._filled(hints)
         given = [each for each in self._parameters if each.name not in filled]
-        takes_all = any(
-            each.kind is Parameter.VAR_KEYWORD or _payload_class(hints[each.name]) for each in given
-        )
-        if takes_all:
+        if any(_payload_class(hints[each.name]) for each in given):
             return tuple(names)
+        given = [each for each in given if each.kind not in _VARIADIC]
         named = {each.name for each in given}
         for each in given:
-            is_wanted = each.default is Parameter.empty and each.kind not in _VARIADIC
-            if is_wanted and each.name not in names:
+            if each.default is Parameter.empty and each.name not in names:
                 raise TypeError(f"its parameter {each.name!r} has no default")
         return tuple(name for name in names if name in named)
 

@@ -195,12 +195,14 @@ async def end_and_follow(
     await tx.change("savepoint")
     try:
         await take_or_give_back(tx, after)
-        return await enqueue_within(tx, drafts)
+        receipts = await enqueue_within(tx, drafts)
     except psycopg.Error as error:
         if error.sqlstate not in CONTESTED:
             raise
         await tx.change("undo")
         return None
+    await tx.change("keep")
+    return receipts
 
 
 async def _is_known(tx: Transaction, task: str) -> bool:
