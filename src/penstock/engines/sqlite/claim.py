@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from penstock.core import lifecycle
 from penstock.core.job import Hold, Job, Outcome, OutcomeKind, State, Verdict, choose
-from penstock.engines.records import PROMOTE_BATCH, Ask, Exchange, Receipt, WorkerInfo, reasons
+from penstock.engines.records import Ask, Exchange, Receipt, WorkerInfo, reasons
 from penstock.engines.sqlite.connection import SqliteTransaction
 from penstock.engines.sqlite.enqueue import enqueue
 from penstock.engines.sqlite.key_line_batches import go_on, is_moving
@@ -70,7 +70,7 @@ def exchange(tx: SqliteTransaction, ask: Ask, entries: dict[str, int]) -> Exchan
     overruled: dict[str, Job] = {}
     followers: list[Receipt] = []
     verdicts = tuple(_settle_all(tx, ask, overruled, followers, entries))
-    promote_due(tx, PROMOTE_BATCH)
+    promote_due(tx, ask.promote)
     jobs = _claim(tx, ask, entries) if ask.want > 0 else []
     return Exchange(
         jobs=tuple(jobs),

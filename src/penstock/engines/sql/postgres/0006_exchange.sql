@@ -287,7 +287,8 @@ CREATE FUNCTION penstock.exchange(
   worker_ text, tids_ text, ids_ text, claims_ text, results_ text, begun_ text, begun_claims_ text,
   queues_ text[], want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, range_queue_ bigint[],
   from_priority_ bigint[], from_place_ bigint[], from_seq_ bigint[], to_priority_ bigint[],
-  lowered_ bigint[], sweeps_ boolean, reports_ text, notes_ bigint[])
+  lowered_ bigint[], sweeps_ boolean, reports_ text, notes_ bigint[],
+  promote_ bigint)
 RETURNS SETOF penstock.taken LANGUAGE plpgsql
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_bitmapscan = off SET enable_material = off SET enable_indexscan = on
@@ -342,13 +343,13 @@ BEGIN
   END IF;
 
   IF is_old_ THEN
-    PERFORM penstock.expire(now_, 500);
+    PERFORM penstock.expire(now_, promote_);
   END IF;
   -- One promoter at a time, so that tickets are in the order of the instants. Two conditions: of `null AND
   -- ...` the rest is evaluated, and where nothing is due all claimers would try the lock.
   IF due_at_ <= now_ THEN
     IF penstock.try_queue('') THEN
-      is_lowered_ := penstock.promote(now_, 500) > 0 OR is_lowered_;
+      is_lowered_ := penstock.promote(now_, promote_) > 0 OR is_lowered_;
     ELSE
       is_skipped_ := true;
     END IF;
