@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpac
 import msgspec
 
 from penstock import config
+from penstock.callbacks import check_callbacks, with_callbacks
 from penstock.clock import Clock, SystemClock
 from penstock.context import Context
 from penstock.core.hooks import Hooks
@@ -136,6 +137,7 @@ class Penstock(Operations):
         if options.get("transactional") and self.hooks.effects is None:
             self.hooks.effects = effects(self.url)
         spec, chosen = declared(function, options, self.settings, self.hooks)
+        spec = with_callbacks(spec, options, self._tasks, self.settings)
         if spec.name in self._specs:
             refuse_duplicate(self._specs[spec.name], spec)
         kind = AsyncTask if spec.is_async else Task
@@ -354,6 +356,7 @@ class Penstock(Operations):
         from penstock.hosting import upkeep, worker_settings
         from penstock.worker.worker import Worker
 
+        check_callbacks(self._specs)
         queues = ("default", *(task.options.queue for task in self._tasks.values()))
         settings = worker_settings(options, self.settings, queues)
         opener = self._source.opener

@@ -9,6 +9,9 @@
                 return Retry("1m", reason="disk is full")
             ctx.progress(done / len(photos), photo.name)
 
+What ``ctx.checkpoint(value)`` saves is ``ctx.saved`` in the next attempt: a long task goes on where
+it stopped.
+
 ``Retry``, ``Snooze`` and ``Cancel`` may be raised or returned. Anywhere below the handler, without
 passing it along, ``penstock.current()`` is the same context.
 """
@@ -19,17 +22,33 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final
 
+import msgspec
+
 from penstock.clock import SystemClock
+from penstock.core.codec import Codec, foreign
 from penstock.core.job import Job
 from penstock.core.transactions import Effect
 from penstock.core.units import Duration, seconds
 from penstock.engines.records import Report
-from penstock.errors import NoTransaction, PenstockError
+from penstock.errors import (
+    BadCheckpoint,
+    CheckpointTooLarge,
+    NoCheckpoint,
+    NoTransaction,
+    PayloadTooLarge,
+    PenstockError,
+    Unencodable,
+)
 
 REAL: Final = SystemClock()
 
 LONGEST_NOTE: Final = 1000
 """Characters of a progress note that are kept."""
+
+LARGEST_CHECKPOINT: Final = 64 << 10
+"""Bytes of JSON that a checkpoint may have: it is written again and again."""
+
+_CHECKPOINT: Final = Codec(Any, lambda path: f"checkpoint{path}")
 
 
 class NoContext(PenstockError, LookupError):
@@ -57,6 +76,7 @@ class Context:
     """One attempt, as its handler sees it. Safe to use from any thread."""
 
     __slots__ = (
+        "_checkpoint",
         "_has_noticed",
         "_is_stopping",
         "_latest",
@@ -77,7 +97,8 @@ class Context:
         self._is_stopping = False
         self._has_noticed = False
         self._latest: tuple[float, str] | None = None
-        self._sent: tuple[float, str] | None = None
+        self._checkpoint: bytes | None = None
+        self._sent: tuple[tuple[float, str] | None, bytes | None] = (None, None)
 
     @property
     def id(self) -> str:
@@ -140,13 +161,40 @@ class Context:
             self._has_noticed = True
         return self._is_stopping
 
+    @property
+    def saved(self) -> Any:
+        """What the last checkpoint saved, of this attempt or of one before; None: nothing yet."""
+        found = self.job.checkpoint if self._checkpoint is None else self._checkpoint
+        return None if found is None else msgspec.json.decode(found)
+
     def progress(self, fraction: float, note: str = "") -> None:
-        """Say how far the attempt has come, from 0 to 1. Costs nothing: the latest one is sent
-        with the worker's next flush.
+        """Say how far the attempt has come, from 0 to 1. Costs nothing: the latest one is stored
+        with the worker's next flush, and the last one with the attempt's outcome.
         """
         # Lone surrogates and NUL are what some stores cannot keep.
         plain = note[:LONGEST_NOTE].encode("utf-8", "backslashreplace").decode()
         self._latest = (min(1.0, max(0.0, float(fraction))), plain.replace("\x00", "\\x00"))
+        self.alive()
+
+    def checkpoint(self, value: Any) -> None:
+        """Save where the work stands, as JSON: it is ``saved`` in the next attempt, whatever ends
+        this one. Cheap: the latest one is stored within about half a second, and the last one with
+        the attempt's outcome.
+
+        On failure: ``BadCheckpoint`` for what JSON would not give back, ``CheckpointTooLarge``
+        above 64 KiB, ``NoCheckpoint`` in a transactional task.
+        """
+        if self.effect is not None:
+            raise NoCheckpoint(self.task)
+        try:
+            saved = _CHECKPOINT.write(value, self.task, LARGEST_CHECKPOINT)
+        except PayloadTooLarge as error:
+            raise CheckpointTooLarge(self.task, error.size, error.limit) from None
+        except Unencodable as error:
+            raise BadCheckpoint(self.task, f"{error.where}: {error.why}") from None
+        if (flaw := foreign(value, "checkpoint")) is not None:
+            raise BadCheckpoint(self.task, f"{flaw.path}: {flaw.why}")
+        self._checkpoint = saved
         self.alive()
 
     def alive(self) -> None:
@@ -168,17 +216,35 @@ class Context:
         """The handler has read that it should stop."""
         return self._has_noticed
 
-    def take_report(self) -> Report | None:
+    @property
+    def progress_so_far(self) -> tuple[float | None, str | None]:
+        """How far it has come, and its note; (None, None): it has not said so."""
+        return self._latest or (None, None)
+
+    def take_report(self, *, is_last: bool = False) -> Report | None:
         """Return what has not been sent yet and mark it as sent; None: nothing.
 
-        Only the worker's loop takes; a report that comes meanwhile is never lost.
+        Only the worker's loop takes; a report that comes meanwhile is never lost. The last one
+        repeats the checkpoint: a store may have passed over one that it had no time for.
         """
-        latest = self._latest
-        if latest is None or latest is self._sent:
+        latest, checkpoint = self._latest, self._checkpoint
+        is_new = latest is not self._sent[0] or checkpoint is not self._sent[1]
+        if not is_new and not (is_last and checkpoint is not None):
             return None
-        self._sent = latest
-        fraction, note = latest
-        return Report(job=self.job.id, claim=self.job.claim, fraction=fraction, note=note)
+        new = checkpoint if is_last or checkpoint is not self._sent[1] else None
+        self._sent = (latest, checkpoint)
+        fraction, note = latest or (None, None)
+        return Report(
+            job=self.job.id, claim=self.job.claim, fraction=fraction, note=note, checkpoint=new
+        )
+
+    def relay(self, report: Report) -> None:
+        """Say what the context of the same attempt in another process has said."""
+        if report.fraction is not None:
+            self._latest = (report.fraction, report.note or "")
+        if report.checkpoint is not None:
+            self._checkpoint = report.checkpoint
+        self.alive()
 
 
 CURRENT: Final[ContextVar[Context]] = ContextVar("penstock_context")

@@ -13,6 +13,9 @@
     │   ├── DuplicateTask           (ValueError)
     │   ├── Unencodable             (TypeError)
     │   ├── PayloadTooLarge         (ValueError)
+    │   ├── BadCheckpoint           (TypeError)
+    │   ├── CheckpointTooLarge      (ValueError)
+    │   ├── NoCheckpoint            (RuntimeError)
     │   ├── UnknownScheme           (ValueError)
     │   ├── MissingDriver           (ImportError)
     │   ├── MissingEngine           (ImportError)
@@ -243,6 +246,36 @@ class PayloadTooLarge(UsageError, ValueError):
     _sentence = (
         "{task}: {size} bytes are over the limit of {limit}; "
         "store the data elsewhere and pass a reference, or raise {setting}"
+    )
+
+
+class BadCheckpoint(UsageError, TypeError):
+    """A checkpoint that the next attempt would not get back as it is."""
+
+    task: str
+    why: str
+    _sentence = "{task}: {why}; save None, bool, int, float, str, list or dict"
+
+
+class CheckpointTooLarge(UsageError, ValueError):
+    """A checkpoint above 64 KiB."""
+
+    task: str
+    size: int
+    limit: int
+    _sentence = (
+        "{task}: a checkpoint of {size} bytes is over the limit of {limit}; "
+        "save where the work stands, such as an index or an id, and keep the data elsewhere"
+    )
+
+
+class NoCheckpoint(UsageError, RuntimeError):
+    """A checkpoint in a task whose failed attempts leave nothing behind."""
+
+    task: str
+    _sentence = (
+        "{task} is transactional: what a failed attempt wrote is undone, so the next one has to "
+        "begin anew; leave ctx.checkpoint() out, or declare the task without transactional=True"
     )
 
 

@@ -71,6 +71,8 @@ _OF_THE_TASK: Final = frozenset(
         "max_memory",
         "keep_result",
         "transactional",
+        "on_success",
+        "on_failure",
     }
 )
 
@@ -119,6 +121,10 @@ class TaskOptions(TypedDict, total=False):
     """What such a child may use, in bytes or as text: ``"512MB"``, ``"2GiB"``."""
     transactional: bool | None
     """Whether attempts write in a transaction that also ends their job: all of it, or nothing."""
+    on_success: Sender[..., Any] | str | None
+    """A task, or its name, that is enqueued in the very step in which a job succeeds."""
+    on_failure: Sender[..., Any] | str | None
+    """Likewise when one has finally failed."""
 
 
 class _Injected:
@@ -193,7 +199,7 @@ class Sender(Generic[P, R]):
 
     def adopt(self, arguments: Mapping[str, Any]) -> Draft:
         """The draft of a job whose arguments come by name, in the shape they are stored in."""
-        return self._drafted(
+        return self.drafted(
             self.spec.signature.encode_object(arguments, self._settings.max_payload)
         )
 
@@ -203,9 +209,10 @@ class Sender(Generic[P, R]):
         return result
 
     def _draft(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Draft:
-        return self._drafted(self.spec.signature.encode(args, kwargs, self._settings.max_payload))
+        return self.drafted(self.spec.signature.encode(args, kwargs, self._settings.max_payload))
 
-    def _drafted(self, payload: bytes) -> Draft:
+    def drafted(self, payload: bytes) -> Draft:
+        """The draft of a job with this payload, whatever is in it."""
         options = decided(self.options, self.spec, payload, self._settings)
         return draft(self.spec.name, payload, options, self._settings)
 

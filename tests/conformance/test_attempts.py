@@ -21,6 +21,14 @@ async def test_a_claim_given_back_before_its_start_is_no_attempt(engine):
     assert (again.claim, again.attempt) == (2, 1)
 
 
+@pytest.mark.parametrize("kind", ["released", "snooze", "cancelled", "expired"])
+async def test_whatever_ends_it_before_its_start_it_was_no_attempt(engine, kind):
+    job = await running(engine)
+    await settle(engine, job, kind, has_begun=False)
+    after = await stored(engine, job.id)
+    assert (after.claim, after.attempt) == (1, 0)
+
+
 async def test_an_attempt_that_began_and_was_given_back_counts(engine):
     job = await running(engine)
     await settle(engine, job, "released")

@@ -48,6 +48,13 @@ SETTINGS = st.builds(
 )
 HOLDS = st.sampled_from((Hold.RATE, Hold.BREAKER, Hold.UNKNOWN_TASK, Hold.MOVING))
 
+AFTER = (
+    Draft(id="job-17", task="send", queue="mail", unique="report"),
+    Draft(id="job-18", task="resize", queue="fair", key="tenant-1", priority=0),
+    Draft(id="job-19", task="send", remember=100.0, delay=5.0),
+)
+"""What follows the end of a job; others may have these ids and keys, too."""
+
 ENDS = st.sampled_from(
     (
         {"kind": OutcomeKind.SUCCEEDED, "result": b"1"},
@@ -61,6 +68,10 @@ ENDS = st.sampled_from(
         {"kind": OutcomeKind.RELEASED, "hold": Hold.UNKNOWN_TASK, "hold_cause": "unheard-of"},
         {"kind": OutcomeKind.RELEASED, "hold": Hold.RATE, "delay": 15.0},
         {"kind": OutcomeKind.EXPIRED},
+        {"kind": OutcomeKind.SUCCEEDED, "result": b"2", "then": AFTER[:1]},
+        {"kind": OutcomeKind.FAILED, "reason": "broken", "then": AFTER[1:2]},
+        {"kind": OutcomeKind.RETRY, "delay": 10.0, "reason": "again", "then": AFTER},
+        {"kind": OutcomeKind.CRASHED, "reason": "killed", "then": AFTER},
         {"kind": OutcomeKind.CRASHED, "reason": "killed"},
         {"kind": OutcomeKind.CRASHED, "reason": "killed"},
     )

@@ -55,6 +55,7 @@ from penstock.engines.engine import Engine
 from penstock.engines.records import (
     Ask,
     Count,
+    Exchange,
     Filter,
     Pruned,
     QueueSettings,
@@ -452,6 +453,9 @@ def _without_seq(answer: Any) -> Any:
         return replace(answer, seq=0)
     if isinstance(answer, list):
         return [_without_seq(each) for each in answer]
+    if isinstance(answer, Exchange):
+        followers = tuple(replace(each, ticket=0) for each in answer.followers)
+        answer = replace(answer, followers=followers)
     if hasattr(answer, "jobs") and isinstance(answer.jobs, tuple):
         return replace(answer, jobs=tuple(_without_seq(job) for job in answer.jobs))
     return answer

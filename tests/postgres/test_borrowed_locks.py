@@ -261,6 +261,30 @@ async def test_a_retry_that_needs_a_contested_key_keeps_no_other_outcome_waiting
     assert await settle(engine, job, "retry", delay=0.0) is Verdict.DONE
 
 
+async def test_a_callback_that_needs_a_contested_key_keeps_no_other_outcome_waiting(
+    app, engine, connection
+):
+    """Neither it nor the end of its job is stored until the transaction has ended."""
+    job = await running(engine)
+    for each in ("neighbour", "other"):
+        await put(engine, each)
+    first, second = await claim(engine, worker=job.worker, want=2)
+    await app.aenqueue("work", unique="refresh", connection=connection)
+
+    next = draft(task="tell", unique="refresh")
+    contested = outcome(job, "succeeded", then=(next,))
+    plain = outcome(second, "succeeded", then=(draft(id="its own", task="tell"),))
+    turn = await send(engine, job.worker, contested, outcome(first, "succeeded"), plain)
+    assert turn.verdicts == (Verdict.LATER, Verdict.DONE, Verdict.DONE)
+    assert [each.id for each in turn.followers] == ["its own"]
+    assert [each.id for each in await engine.held(job.worker or "")] == [job.id]
+
+    await connection.rollback()
+    turn = await send(engine, job.worker, contested)
+    assert turn.verdicts == (Verdict.DONE,)
+    assert [(each.id, each.created) for each in turn.followers] == [(next.id, True)]
+
+
 async def test_an_orphan_that_needs_a_contested_key_keeps_no_other_from_its_rescue(
     app, engine, connection
 ):

@@ -107,6 +107,88 @@ def test_effects_and_the_end_of_the_job_are_committed_together(bank: Bank) -> No
     assert bank.payments == list(range(8))
 
 
+def test_the_last_progress_and_the_callback_are_committed_with_the_effects(bank: Bank) -> None:
+    told: list[Any] = []
+
+    @bank.app.task(name="told", queue="receipts")
+    def tell(job_id: str, result: int) -> None:
+        told.append((job_id, result))
+
+    @bank.task(name="sync", on_success=tell)
+    def sync(number: int, ctx: Context = INJECTED) -> int:
+        ctx.connection.execute(INSERT, (number,))
+        ctx.progress(1.0, "paid")
+        return number
+
+    @bank.task(name="async", on_success="told", timeout="20s")
+    async def awaited(number: int, ctx: Context = INJECTED) -> int:
+        await ctx.connection.execute(INSERT, (number,))
+        ctx.progress(0.9, "nul \0")
+        return number
+
+    one, two = bank.run_all(sync.enqueue(1), awaited.enqueue(2))
+
+    assert [job.state for job in (one, two)] == [State.SUCCEEDED] * 2
+    assert (one.progress, one.note) == (1.0, "paid")
+    assert (two.progress, two.note) == (0.9, "nul \\x00")
+    assert sorted(told) == sorted([(one.id, 1), (two.id, 2)])
+    assert bank.payments == [1, 2]
+
+
+def test_a_callback_of_what_the_commit_refuses_is_not_stored(bank: Bank) -> None:
+    @bank.app.task(name="told")
+    def tell() -> None: ...
+
+    @bank.task(name="pay", on_success=tell)
+    def pay(number: int, db: psycopg.Connection = INJECTED) -> None:
+        for _ in range(2):
+            db.execute(INSERT, (number,))  # refused at the end
+
+    job = bank.run(pay, 1)
+
+    assert job.state is State.FAILED
+    assert bank.payments == []
+    assert [found.task for found in bank.app.find().jobs] == ["pay"]
+
+
+def test_a_failure_is_followed_by_its_callback_and_nothing_of_it_is_paid(bank: Bank) -> None:
+    told: list[Any] = []
+
+    @bank.app.task(name="told")
+    def tell(error: str) -> None:
+        told.append(error)
+
+    @bank.task(name="pay", on_failure=tell)
+    def pay(number: int, db: psycopg.Connection = INJECTED) -> None:
+        db.execute(INSERT, (number,))
+        fail()
+
+    assert bank.run(pay, 1).state is State.FAILED
+    assert (told, bank.payments) == (["RuntimeError: no"], [])
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_checkpoint_beside_effects_that_may_be_undone_is_refused(
+    bank: Bank, is_async: bool
+) -> None:
+    """What the next attempt went on from would be gone."""
+
+    @bank.task(name="sync")
+    def sync(ctx: Context = INJECTED) -> None:
+        ctx.checkpoint(7)
+
+    @bank.task(name="async")
+    async def awaited(ctx: Context = INJECTED) -> None:
+        ctx.checkpoint(7)
+
+    job = bank.run(awaited if is_async else sync)
+
+    assert job.state is State.FAILED
+    assert job.reason is not None
+    assert job.reason.startswith("penstock.errors.NoCheckpoint: ")
+    assert job.checkpoint is None
+
+
 def fail() -> None:
     raise RuntimeError("no")
 

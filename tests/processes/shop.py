@@ -104,3 +104,42 @@ async def payment() -> None:
 @app.on(Stale)
 def stale(event: Stale) -> None:
     trace("stale", event.job)
+
+
+@app.task
+def told(job_id: str, error: str) -> None:
+    trace("told", job_id, error.replace(" ", "_"))
+
+
+@app.task(at_most_once=True, on_failure=told)
+async def transfer() -> None:
+    trace("transfer")
+    await allowed()
+
+
+def climb() -> int:
+    """Ten steps; the first attempt is stopped at the fifth."""
+    context = current()
+    trace("from", context.saved or 0)
+    for step in range((context.saved or 0) + 1, 11):
+        trace("step", step)
+        context.checkpoint(step)
+        context.progress(step / 10)
+        while step == 5 and not (PLACE / "go").exists():
+            threading.Event().wait(0.01)
+    return 10
+
+
+@app.task
+def climb_on_thread() -> int:
+    return climb()
+
+
+@app.task
+async def climb_on_loop() -> int:
+    return await asyncio.to_thread(climb)
+
+
+@app.task(isolation="process")
+def climb_in_child() -> int:
+    return climb()

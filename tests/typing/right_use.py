@@ -57,7 +57,16 @@ def whole(payload: Payload) -> None: ...
 @app.task
 def resize(album: str, ctx: Context = INJECTED) -> float:
     ctx.progress(0.5)
+    ctx.checkpoint({"row": ctx.saved})
     return 1.0
+
+
+@app.task(on_success=whole.using(delay="5m"), on_failure="tell")
+def followed(number: int) -> int:
+    return number
+
+
+assert_type(followed(1), int)
 
 
 # --- dependencies and hooks ---------------------------------------------------------------------

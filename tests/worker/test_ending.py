@@ -105,6 +105,7 @@ async def test_a_cancelled_job_that_waits_in_the_workers_hands_ends_at_once(rig)
         (job,) = await rig.meanwhile(rig.ended(id))
 
     assert job.state is State.CANCELLED
+    assert (job.claim, job.attempt) == (1, 0)
     assert ran == [1]
 
 

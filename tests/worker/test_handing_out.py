@@ -85,6 +85,7 @@ async def test_a_job_that_expires_in_the_workers_hands_never_starts(rig):
 
     assert ran == [1]
     assert (job.state, job.reason) == (State.CANCELLED, "expired")
+    assert (job.claim, job.attempt) == (1, 0)
 
 
 # --- room ---------------------------------------------------------------------------------------

@@ -117,8 +117,56 @@ def test_the_last_report_goes_with_the_outcome():
     attempt = take(inflight, "a")
     attempt.context.progress(1.0, "all")
     inflight.settle(attempt, attempt.outcome(OutcomeKind.SUCCEEDED))
-    assert [report.note for report in inflight.reports(10)] == ["all"]
-    assert [outcome.job for outcome in inflight.outgoing(10)] == ["a"]
+    (outcome,) = inflight.outgoing(10)
+    for _ in range(2):  # the store may want the outcome later, and then both
+        sent = inflight.reports(10, [outcome])
+        assert [report.note for report in sent] == ["all"]
+        inflight.stored(sent)
+        inflight.answered([outcome], [Verdict.LATER])
+    inflight.answered([outcome], [Verdict.DONE])
+    assert inflight.reports(10, [outcome]) == ()
+
+
+def test_a_report_is_never_sent_after_the_outcome_that_it_belongs_to():
+    """Beside many others it would be, if each had its turn by itself."""
+    inflight = Inflight()
+    others = [take(inflight, f"other {n}") for n in range(5)]
+    for each in others:
+        each.context.progress(0.1)
+    inflight.collect_reports()
+    late, last = take(inflight, "late"), take(inflight, "last")
+    for each in (late, last):
+        each.context.progress(1.0)
+        inflight.settle(each, each.outcome(OutcomeKind.SUCCEEDED))
+    (first,) = inflight.outgoing(1)
+    assert [report.job for report in inflight.reports(3, [first])] == ["late", "other 0", "other 1"]
+
+
+def test_a_checkpoint_that_was_not_sent_yet_goes_with_the_next_report():
+    inflight = Inflight()
+    attempt = take(inflight, "a")
+    attempt.context.checkpoint({"row": 7})
+    inflight.collect_reports()
+    attempt.context.progress(0.5)
+    inflight.collect_reports()
+    (report,) = inflight.reports(10)
+    assert (report.fraction, report.checkpoint) == (0.5, b'{"row":7}')
+
+
+def test_the_last_report_repeats_the_checkpoint():
+    """A store may have passed over it: a report waits for no lock."""
+    inflight = Inflight()
+    attempt = take(inflight, "a")
+    attempt.context.checkpoint(7)
+    inflight.collect_reports()
+    inflight.stored(inflight.reports(10))
+    attempt.context.progress(0.5)
+    inflight.collect_reports()
+    (report,) = inflight.reports(10)
+    assert (report.fraction, report.checkpoint) == (0.5, None)
+    inflight.settle(attempt, attempt.outcome(OutcomeKind.RETRY))
+    (report,) = inflight.reports(10, inflight.outgoing(10))
+    assert (report.fraction, report.checkpoint) == (0.5, b"7")
 
 
 def test_a_cancellation_is_known_as_long_as_the_job_is_here():

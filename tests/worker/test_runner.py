@@ -208,7 +208,7 @@ async def test_a_job_that_has_expired_is_not_called(way):
     called: list[int] = []
     outcome = await way.outcome(lambda ctx: called.append(1), expires_at=1000.0)
 
-    assert outcome.kind is OutcomeKind.EXPIRED
+    assert (outcome.kind, outcome.has_begun) == (OutcomeKind.EXPIRED, False)
     assert called == []
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import ModuleType
 
 import pytest
 
+from penstock import INJECTED
 from penstock.engines.retrying import Backoff
 from penstock.errors import BadOption
+from penstock.worker.child.find_task import find_spec
 from penstock.worker.deadlines import DeadlineKind, Deadlines
 from penstock.worker.inflight import Attempt
 from penstock.worker.log import WorkerLog
@@ -179,3 +182,11 @@ async def test_a_sidecar_that_is_stopped_before_it_began_never_begins():
     task.cancel()
     await soon(asyncio.wait([task]))
     assert began == []
+
+
+def test_a_child_that_looks_for_a_task_passes_over_what_only_stands_for_something() -> None:
+    """Most modules of tasks have such a proxy: the default of a ``Context`` parameter."""
+    module = ModuleType("shop")
+    vars(module).update(INJECTED=INJECTED, ctx=INJECTED)
+    with pytest.raises(LookupError, match="shop has no task 'send'"):
+        find_spec(module, "send", "send")

@@ -47,7 +47,8 @@ class Pages(Effect):
     def session(self) -> Any:
         return None
 
-    async def settle(self, result: bytes) -> bool:
+    async def settle(self, result: bytes, **with_it: Any) -> bool:
+        self._book.settled_with.append(with_it)
         self._book.said.append(f"settled {result.decode()}")
         if self._book.error is not None:
             raise self._book.error
@@ -62,6 +63,7 @@ class Book(Effects):
 
     def __init__(self, said: list[Any]) -> None:
         self.said = said
+        self.settled_with: list[dict[str, Any]] = []
         self.error: Exception | None = None
         self.refusal: Exception | None = None
         self.is_ours = True
@@ -132,6 +134,16 @@ async def test_what_does_not_succeed_is_undone_before_it_is_told(way: Told, end:
     assert way.said == ["begun", "paid", "undone"]
 
 
+async def test_progress_is_settled_with_the_transaction(way: Told) -> None:
+    def work() -> int:
+        current().progress(1.0, "all")
+        return pay()
+
+    await way.go(work)
+
+    assert way.book.settled_with == [{"progress": 1.0, "note": "all", "then": ()}]
+
+
 async def test_a_result_that_cannot_be_stored_is_undone(way: Told) -> None:
     outcome = await way.go(object)
     assert outcome.kind is OutcomeKind.FAILED
@@ -183,6 +195,7 @@ async def test_a_store_that_is_away_counts_against_nobody(way: Told) -> None:
     outcome = await way.go(pay, retries=0)
 
     assert (outcome.kind, outcome.delay, outcome.error) == (OutcomeKind.SNOOZE, 1.0, None)
+    assert outcome.has_begun is False
     assert outcome.reason == (
         "its transaction could not begin: postgresql cannot be reached: it restarts; "
         "nothing is lost, try again"

@@ -242,7 +242,7 @@ def _change(info: Type | None, given: Any, back: Any, path: str, rules: Rules) -
     if type(given) in _ATOMS and type(back) is type(given) and given == back:
         return None
     if extra(info, "untyped"):
-        return _foreign(given, path)
+        return _unread(foreign(given, path))
     lost = None if rules.takes_misfits else extra(info, "lost")
     if lost is not None and lost.takes(given) and not lost.takes(back):
         why = f"{type(given).__name__} would arrive as {type(back).__name__}"
@@ -276,26 +276,32 @@ def _change(info: Type | None, given: Any, back: Any, path: str, rules: Rules) -
     return _scalar_change(info, given, back, path, rules)
 
 
-def _foreign(value: object, path: str) -> Flaw | None:
-    """The first part of a value that is none of JSON's own types."""
+def foreign(value: object, path: str) -> Flaw | None:
+    """The first part of a value that is none of JSON's own types; ``path`` leads to the value."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
                 return _lost_key(key, path)
-            if found := _foreign(item, f"{path}[{key!r}]"):
+            if found := foreign(item, f"{path}[{key!r}]"):
                 return found
     elif isinstance(value, list):
         for place, item in enumerate(value):
-            if found := _foreign(item, f"{path}[{place}]"):
+            if found := foreign(item, f"{path}[{place}]"):
                 return found
     elif not isinstance(value, _PLAIN):
-        why = (
-            f"{type(value).__name__} is none of JSON's own types, and the parameter has no "
-            "annotation to read it back by; annotate it, or convert the value to None, bool, int, "
-            "float, str, list or dict"
-        )
-        return Flaw(path, why, is_misfit=True)
+        return Flaw(path, f"{type(value).__name__} is none of JSON's own types", is_misfit=True)
     return None
+
+
+def _unread(found: Flaw | None) -> Flaw | None:
+    """The same of an argument."""
+    if found is None or not found.is_misfit:
+        return found
+    why = (
+        f"{found.why}, and the parameter has no annotation to read it back by; annotate it, or "
+        "convert the value to None, bool, int, float, str, list or dict"
+    )
+    return dataclasses.replace(found, why=why)
 
 
 def _lost_key(key: object, path: str) -> Flaw:

@@ -339,6 +339,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """False: the job is given back before its handler was called, so this was no attempt."""
     is_settled: bool = False
     """The job has ended already, in the transaction of its effects: this only tells of it."""
+    then: tuple[Draft, ...] = ()
+    """Jobs to store in the same step, if the job has succeeded or failed by this outcome."""
 
 
 # To look a member up in its enum takes longer than most of what is done with it: what every attempt

@@ -10,6 +10,7 @@ from typing import Final, assert_never
 
 from msgspec.structs import replace
 
+from penstock.core.callbacks import has_ended
 from penstock.core.job import (
     CRASH_LIMIT,
     Change,
@@ -198,6 +199,13 @@ def overruled(outcome: Outcome, after: Job) -> bool:
     many ended it.
     """
     return outcome.kind in WAITS_AGAIN and after.state in (State.CANCELLED, State.FAILED)
+
+
+def followers(outcome: Outcome, after: Job) -> tuple[Draft, ...]:
+    """The jobs to store with the end of one that is ``after`` now: none if it was cancelled or
+    waits again.
+    """
+    return outcome.then if has_ended(after) else ()
 
 
 def rescued(job: Job, now: float, crash_limit: int = CRASH_LIMIT) -> Job:

@@ -110,6 +110,22 @@ class Signature:
         """What a caller gives: all but what the worker fills in."""
         return (self._resolved or self._prepare()).binding.given
 
+    def taken(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of these arguments that the function takes by name: all, if it takes the whole
+        payload. On failure: TypeError if it wants another one.
+        """
+        hints = self._hints()
+        filled = self._filled(hints)
+        given = [each for each in self._parameters if each.name not in filled]
+        if any(_payload_class(hints[each.name]) for each in given):
+            return tuple(names)
+        given = [each for each in given if each.kind not in _VARIADIC]
+        named = {each.name for each in given}
+        for each in given:
+            if each.default is Parameter.empty and each.name not in names:
+                raise TypeError(f"its parameter {each.name!r} has no default")
+        return tuple(name for name in names if name in named)
+
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limit: int = LIMIT) -> bytes:
         """The payload for a call.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from penstock.core.callbacks import Callbacks
 from penstock.core.hooks import Hooks
 from penstock.core.retry import Policy
 from penstock.core.signature import Signature
@@ -43,6 +44,8 @@ class Spec:
     """What its attempts need of their transactions, if it is transactional."""
     hooks: Hooks = field(default_factory=Hooks, compare=False)
     """What its app lets run around its attempts."""
+    callbacks: Callbacks | None = field(default=None, compare=False)
+    """What is enqueued when its jobs end, if anything is."""
 
     kind: Kind = field(init=False)
     """Where its attempts run."""

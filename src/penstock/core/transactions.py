@@ -16,10 +16,11 @@ If the process, the server or the way between them dies
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.job import Job
+from penstock.core.job import Draft, Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +57,18 @@ class Effect(ABC):
         """What it wanted around that; None: nothing."""
 
     @abstractmethod
-    async def settle(self, result: bytes) -> bool:
+    async def settle(
+        self,
+        result: bytes,
+        *,
+        progress: float | None = None,
+        note: str | None = None,
+        then: Sequence[Draft] = (),
+    ) -> bool:
         """Settle the job as succeeded and commit; False: it is another's, and nothing was done.
 
-        Atomic with all that the handler wrote.
+        Atomic with all that the handler wrote, with the progress that it has told, unless that is
+        None, and with the jobs that are to follow.
         On failure: ``TransactionEnded``: the handler has ended the transaction by itself;
         ``CommitLost``; or what the driver raises. Whatever it is, nothing of it is in the store,
         except that ``CommitLost`` may not know; then settling the attempt as anything else tells.

@@ -12,7 +12,8 @@ from typing import Final
 
 from penstock.core import lifecycle
 from penstock.core.holds import CAUSES, Facts, has_cause
-from penstock.core.job import CRASH_LIMIT, Change, Hold, Job, State, Verdict
+from penstock.core.ids import new_id
+from penstock.core.job import CRASH_LIMIT, Change, Draft, Hold, Job, State, Verdict
 from penstock.engines.engine import Engine
 from penstock.engines.records import Control, Filter, Rewrite, Rewritten, Sighting
 from penstock.errors import EngineBusy
@@ -166,13 +167,17 @@ async def rescue(
     now, in the order of the line. One that has crashed ``crash_limit`` times by it has failed.
 
     Each worker in ``dead`` whose beat is still the one seen loses its lease first. A job that would
-    wait again needs its unique key again (law 13). Idempotent; call again until it returns nothing.
+    wait again needs its unique key again (law 13). A job that fails by it is followed by its
+    callback, if any of the workers, dead or alive, has told of one.
+    Idempotent; call again until it returns nothing.
     """
+    known = await engine.workers() if dead else []
     if dead:
         await engine.end_leases(dead)
     # In this order: a worker is known before it has anything, and its name is never used again.
     having = {each.worker for each in await engine.running()}
-    gone = having - {each.id for each in await engine.workers()} if having else set()
+    living = await engine.workers() if having else []
+    gone = having - {each.id for each in living}
     if not gone or limit <= 0:
         return []
     page = await engine.find(Filter(workers=tuple(sorted(gone))), None, limit)
@@ -184,7 +189,15 @@ async def rescue(
         rescued = lifecycle.rescued(job, now, crash_limit)
         return rescued if owner is None else lifecycle.superseded(rescued, owner, now)
 
-    answers = await _rewrite(engine, page.jobs, Change.RESCUE, after)
+    callbacks = {
+        task: each for worker in (*known, *living) for task, each in worker.callbacks.items()
+    }
+
+    def then(job: Job) -> tuple[Draft, ...]:
+        callback = callbacks.get(job.task) if job.state is State.FAILED else None
+        return () if callback is None else (callback.after(job, new_id(engine.clock.now())),)
+
+    answers = await _rewrite(engine, page.jobs, Change.RESCUE, after, then)
     rescued = [each.job for each in answers.values() if each.verdict is Verdict.DONE and each.job]
     return sorted(rescued, key=lambda job: job.order)
 
@@ -220,16 +233,25 @@ async def _control(
 
 
 async def _rewrite(
-    engine: Engine, jobs: Iterable[Job], change: Change, after: After
+    engine: Engine,
+    jobs: Iterable[Job],
+    change: Change,
+    after: After,
+    then: Callable[[Job], tuple[Draft, ...]] | None = None,
 ) -> dict[str, Rewritten]:
-    """Change these jobs; return what became of those that were to change, by their ids."""
+    """Change these jobs; return what became of those that were to change, by their ids. ``then``
+    says what follows a job as it is to be.
+    """
     left: list[tuple[Job, str | None]] = [(job, None) for job in jobs]
     answers: dict[str, Rewritten] = {}
     for _ in range(TRIES):
         wanted = [(job, next) for job, owner in left if (next := after(job, owner)) is not None]
         if not wanted:
             return answers
-        rewrites = [Rewrite(job=next, revision=job.revision, change=change) for job, next in wanted]
+        rewrites = [
+            Rewrite(job=next, revision=job.revision, change=change, then=then(next) if then else ())
+            for job, next in wanted
+        ]
         left = []
         for rewrite, answer in zip(rewrites, await _in_batches(engine, rewrites), strict=True):
             answers[rewrite.job.id] = answer

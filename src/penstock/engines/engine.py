@@ -205,7 +205,9 @@ class Engine(ABC):
         person is not open until it is claimed again.
         A settled job that waits again needs its unique key again (law 13); one that has ended gives
         it back. ``RELEASED`` with the hold ``UNKNOWN_TASK`` is not held if a worker that has a
-        lease knows the task. One that ``is_settled`` is *done* and changes nothing.
+        lease knows the task. One that ``is_settled`` is *done* and changes nothing. With a job that
+        has succeeded or failed, the drafts of its outcome are stored (``Outcome.then``), as
+        ``enqueue`` stores them.
         Idempotent: outcomes repeated by their owner are *done* and change nothing; a repeated
         ``want`` claims more jobs, so after a lost reply ask ``held`` first.
         Order: law 9, with ``ask.queues`` taking turns from the first. Jobs beyond the first
@@ -228,10 +230,11 @@ class Engine(ABC):
         """Write jobs back as they are to be, each if the revision it was made from still stands;
         say what became of each, in order. See ``engines.changes``, which makes them.
 
-        Atomic per job: all that can change in a job's life, its queue and priority, its ticket and
-        its unique key. A job that needs its key (``lifecycle.needs_key``) takes it again, or is not
-        written if another job has it; any other gives it back. Without a revision, a waiting job
-        from elsewhere enters the store under its id, with a new ticket.
+        Atomic per job: all that can change in a job's life, its queue and priority, its ticket, its
+        unique key, and the drafts that follow its end (``Rewrite.then``). A job that needs its key
+        (``lifecycle.needs_key``) takes it again, or is not written if another job has it; any other
+        gives it back. Without a revision, a waiting job from elsewhere enters the store under its
+        id, with a new ticket.
         Idempotent: a repeated call finds another revision and changes nothing.
         On failure: ``ItemRefused`` if something in the batch cannot be stored: nothing is written.
         """

@@ -120,6 +120,8 @@ class Publisher:
                     self._settled(ask.worker, outcome, claim, answer)
                 else:
                     self._refused(ask.worker, outcome, claim)
+        if answer.followers:
+            self._followed([each for outcome in ask.outcomes for each in outcome.then], answer)
         for job in answer.jobs:
             self._claimed(job)
 
@@ -137,6 +139,13 @@ class Publisher:
         for rewrite, answer in zip(rewrites, answers, strict=False):
             if answer.verdict is Verdict.DONE and answer.job is not None:
                 self._changed(rewrite.change, answer.job)
+                self._followed(rewrite.then, answer)
+
+    def _followed(self, drafts: Sequence[Draft], answer: Exchange | Rewritten) -> None:
+        """Some of these became jobs with the end of another one."""
+        receipts = {each.id: each for each in answer.followers}
+        known = [each for each in drafts if each.id in receipts]
+        self.enqueued(known, [receipts[each.id] for each in known])
 
     def _changed(self, change: Change, job: Job) -> None:
         about = {

@@ -9,7 +9,8 @@ from typing import Final, Literal
 import msgspec
 
 from penstock.core import fairness
-from penstock.core.job import Change, Hold, Job, Outcome, State, Verdict
+from penstock.core.callbacks import Callback
+from penstock.core.job import Change, Draft, Hold, Job, Outcome, State, Verdict
 from penstock.errors import BadOption
 
 ANY_PRIORITY: Final = (1 << 63) - 1
@@ -110,6 +111,9 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs that were to wait again and have ended cancelled instead, each with the reason."""
     abandoned: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Jobs that have crashed and failed of it, each with the reason."""
+    followers: tuple[Receipt, ...] = ()
+    """What became of the drafts that were to follow (``Outcome.then``), as far as jobs have ended
+    so."""
     due_in: float | None = None
     """Seconds until something of these queues falls due; None: nothing is scheduled."""
     is_keyed: bool = False
@@ -139,6 +143,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The kind of each task."""
     reserve: Mapping[int, int] = msgspec.field(default_factory=dict)
     """Slots of each kind that are kept for jobs at least as urgent as a priority."""
+    callbacks: Mapping[str, Callback] = msgspec.field(default_factory=dict)
+    """What follows a failure, of the tasks that have such a callback."""
     lease: float = 0.0
     """How long it may give no sign of life, as it was told; 0: it does not say."""
     beat: int = 0
@@ -366,6 +372,8 @@ class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
     """What happens to it, for those who are told."""
     remember: float = 0.0
     """How long the ledger keeps the id of a job that enters."""
+    then: tuple[Draft, ...] = ()
+    """Jobs that are stored in the same step, if the job ends by this."""
 
 
 class Rewritten(msgspec.Struct, frozen=True):
@@ -377,6 +385,8 @@ class Rewritten(msgspec.Struct, frozen=True):
     job: Job | None = None
     """As it is in the store now; None: it is not there."""
     owner: str | None = None
+    followers: tuple[Receipt, ...] = ()
+    """What became of the drafts that were to follow it."""
 
 
 class Promoted(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from penstock.core.job import LONGEST_KEEP, Draft, Job, Outcome
-from penstock.engines.records import Report
+from penstock.engines.records import Report, Rewrite
 from penstock.errors import ItemRefused
 
 INTEGERS: Final = range(-(1 << 63), 1 << 63)
@@ -50,13 +50,6 @@ def check_drafts(name: str, drafts: Iterable[Draft]) -> None:
         _check_names(name, draft)
 
 
-def check_jobs(name: str, jobs: Sequence[Job]) -> None:
-    """Raise ``ItemRefused`` if one of the jobs cannot be as it is on any engine."""
-    check_given(name, jobs)
-    for job in jobs:
-        _check_names(name, job)
-
-
 def _check_names(name: str, job: Draft | Job) -> None:
     for kind, text in (("queue", job.queue), ("key", job.key or "")):
         if is_long(text):
@@ -76,6 +69,16 @@ def check_outcomes(name: str, outcomes: Iterable[Outcome]) -> None:
         if not isfinite(outcome.delay):
             why = f"job {outcome.job!r} would wait for {outcome.delay} seconds"
             raise ItemRefused(name, why)
+        if outcome.then:
+            check_drafts(name, outcome.then)
+
+
+def check_rewrites(name: str, rewrites: Iterable[Rewrite]) -> None:
+    """Raise ``ItemRefused`` if one of the rewrites cannot be written on any engine."""
+    for rewrite in rewrites:
+        check_given(name, rewrite.job)
+        _check_names(name, rewrite.job)
+        check_drafts(name, rewrite.then)
 
 
 def check_reports(name: str, reports: Iterable[Report]) -> None:

@@ -30,7 +30,7 @@ from penstock.testing.errors import Runaway, SandboxBusy, SandboxForked
 from penstock.testing.execution import Execution, WorkerSpan, stop
 from penstock.testing.faults import TaskFaults
 from penstock.testing.faulty import Faulty
-from penstock.testing.intercept import SandboxEngine, StoreLog
+from penstock.testing.intercept import SandboxEngine, StoreLog, WorkerEngine
 from penstock.testing.interleaving import Interleaver
 from penstock.testing.runs import Run
 from penstock.testing.stepper import Stepper, WorkerDeath
@@ -98,7 +98,7 @@ class Harness:
         """Done when jobs have run; a new one each time they do. The lock is taken a moment before
         it is renewed: the first one is done, too, so that no caller waits for it for ever."""
         self.idle.set_result(None)
-        self._engine = Observed(MemoryEngine(self._store, clock), bus, tries=1)
+        self._engine = Observed(WorkerEngine(self._store, clock, log), bus, tries=1)
         self._stepper = self._new_stepper()
 
     def connect(self) -> Engine:

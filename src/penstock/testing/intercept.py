@@ -12,9 +12,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.clock import Clock
 from penstock.core.job import Change, Draft, Job, State, Verdict
 from penstock.engines.engine import Engine
-from penstock.engines.records import News, Receipt, Rewrite, Rewritten
+from penstock.engines.memory.engine import MemoryEngine
+from penstock.engines.memory.store import MemoryStore
+from penstock.engines.records import Ask, Exchange, News, Receipt, Rewrite, Rewritten
 from penstock.sync import Facade
 from penstock.testing.errors import NobodyRuns
 from penstock.testing.faulty import Faulty
@@ -47,6 +50,34 @@ class StoreLog:
     is_interleaving: bool = False
     """Jobs run while a caller waits for a result."""
 
+    def add(self, drafts: Sequence[Draft], receipts: Sequence[Receipt], at: float) -> None:
+        """Some of these became jobs."""
+        created = {each.id for each in receipts if each.created}
+        for draft in drafts:
+            if draft.id in created:
+                self.queues[draft.queue] = None
+                self.stored.append(StoredDraft(draft, at))
+
+
+class WorkerEngine(MemoryEngine):
+    """The handle of the sandbox's workers, which notes what follows the end of jobs."""
+
+    def __init__(self, store: MemoryStore, clock: Clock, log: StoreLog) -> None:
+        super().__init__(store, clock)
+        self._log = log
+
+    async def exchange(self, ask: Ask) -> Exchange:
+        reply = await super().exchange(ask)
+        drafts = [each for outcome in ask.outcomes for each in outcome.then]
+        self._log.add(drafts, reply.followers, self.clock.now())
+        return reply
+
+    async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
+        answers = await super().rewrite(rewrites)
+        for rewrite, answer in zip(rewrites, answers, strict=True):
+            self._log.add(rewrite.then, answer.followers, self.clock.now())
+        return answers
+
 
 class SandboxEngine(Faulty):
     """One handle of the app; all share the faults of ``like``."""
@@ -59,11 +90,7 @@ class SandboxEngine(Faulty):
 
     async def _enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
         receipts = await super()._enqueue(drafts)
-        now = self.clock.now()
-        for draft, receipt in zip(drafts, receipts, strict=True):
-            if receipt.created:
-                self._log.queues[draft.queue] = None
-                self._log.stored.append(StoredDraft(draft, now))
+        self._log.add(drafts, receipts, self.clock.now())
         return receipts
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:

@@ -33,6 +33,7 @@ from penstock.testing.execution import Execution
 from penstock.testing.faults import Crash, InjectedFault, TaskFaults
 from penstock.testing.runs import Failure, Run
 from penstock.worker.child.process import crashed
+from penstock.worker.exchange import failure_callbacks
 from penstock.worker.inflight import Attempt
 from penstock.worker.runner import Runner
 
@@ -98,7 +99,13 @@ class Stepper:
     async def join(self) -> None:
         """Have a lease, and say anew what is known here: tasks may be declared at any time."""
         await self._engine.join(
-            WorkerInfo(id=self.worker, tasks=tuple(self._specs), pid=os.getpid(), slots=1)
+            WorkerInfo(
+                id=self.worker,
+                tasks=tuple(self._specs),
+                pid=os.getpid(),
+                slots=1,
+                callbacks=failure_callbacks(self._specs),
+            )
         )
         await changes.lift_known(self._engine, tuple(self._specs))
 
@@ -151,6 +158,7 @@ class Stepper:
             failure = Failure(job, error, kind is OutcomeKind.FAILED, at)
         if outcome is None or isinstance(error, KeyboardInterrupt):
             outcome = attempt.outcome(OutcomeKind.RELEASED)
+        outcome = self._runner.followed(attempt, outcome)
         await self._settle(outcome)
         if error is not None and not isinstance(error, _OF_ATTEMPTS):
             raise error
@@ -172,7 +180,8 @@ class Stepper:
     async def _die(self, attempt: Attempt, at: float) -> Run:
         if attempt.job.crashes > 0 or attempt.spec.isolation is not None:
             how = "was killed, because the test says so"
-            await self._settle(crashed(attempt, how, at, self.worker))
+            outcome = crashed(attempt, how, at, self.worker)
+            await self._settle(self._runner.followed(attempt, outcome))
         else:
             self._deaths.append(WorkerDeath(self.worker, at + self._lease))
             self.worker = _new_name()
@@ -180,7 +189,7 @@ class Stepper:
         return Run(await self._now_of(attempt.job), OutcomeKind.CRASHED, at, None, True)
 
     async def _report(self, attempt: Attempt) -> None:
-        report = attempt.context.take_report()
+        report = attempt.context.take_report(is_last=True)
         if report is not None:
             await self._engine.exchange(Ask(worker=self.worker, reports=(report,)))
 

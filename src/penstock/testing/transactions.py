@@ -85,7 +85,7 @@ class _OnConnection(Effect):
             await _awaited(self._connection.execute("SELECT 1"))
         await self._do("enter")
 
-    async def settle(self, result: bytes) -> bool:
+    async def settle(self, result: bytes, **_: object) -> bool:
         await self._do("exit", None, None, None)
         return True
 
@@ -119,7 +119,7 @@ class _InSession(Effect):
     async def begin(self) -> None:
         self._nested = await _awaited(self._session.begin_nested())
 
-    async def settle(self, result: bytes) -> bool:
+    async def settle(self, result: bytes, **_: object) -> bool:
         if not self._nested.is_active:
             raise TransactionEnded(self._job.task)
         await _awaited(self._nested.commit())

@@ -183,14 +183,15 @@ class ClaimLoop:
 
     def _ask(self, demand: Demand) -> Ask:
         most = self._engine.traits.max_batch
+        outcomes = self._inflight.outgoing(most)
         return Ask(
             worker=self._lease.worker,
             queues=tuple(self._queues),
             want=min(demand.want, most),
             slots=min(demand.slots, most),
-            outcomes=self._inflight.outgoing(most),
+            outcomes=outcomes,
             begun=self._inflight.begun(),
-            reports=self._inflight.reports(most),
+            reports=self._inflight.reports(most, outcomes),
             avoid=self._dispatcher.planner.avoid(demand),
             told=self._inflight.told,
             least_urgent=demand.least_urgent,

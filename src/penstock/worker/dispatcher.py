@@ -38,6 +38,11 @@ WEDGED: Final = "the loop of its worker did not come round"
 
 NOT_ALONE: Final = "after a crash a job runs apart from all others, and another one does"
 
+NO_ATTEMPT: Final = frozenset(
+    {OutcomeKind.CANCELLED, OutcomeKind.EXPIRED, OutcomeKind.RELEASED, OutcomeKind.SNOOZE}
+)
+"""Outcomes that are no attempt if the handler was never called."""
+
 SUSPECT_HOLD: Final = 1.0
 """Seconds before a suspect that found no room is offered again."""
 
@@ -242,6 +247,10 @@ class Dispatcher:
             self._deadlines.forget(attempt)
         self.planner.prefetch.finished(attempt.spec.kind)
         self._over(attempt)
+        if outcome is not None and attempt.started_at is None and outcome.kind in NO_ATTEMPT:
+            outcome = replace(outcome, has_begun=False)
+        if outcome is not None and attempt.spec.callbacks is not None:
+            outcome = self._runner.followed(attempt, outcome)
         if outcome is not None and (self._is_verbose or outcome.kind is not SUCCEEDED):
             self._log.attempt_ended(attempt.job, outcome)
         self._settle(attempt, outcome)
@@ -272,7 +281,8 @@ class Dispatcher:
         """These jobs are to be cancelled."""
         for attempt in self.inflight.find(ids) if ids else ():
             if self._withdraw(attempt):
-                self._settle(attempt, attempt.outcome(OutcomeKind.CANCELLED))
+                cancelled = attempt.outcome(OutcomeKind.CANCELLED)
+                self._settle(attempt, replace(cancelled, has_begun=False))
             else:
                 self.inflight.tell(attempt.job.id)
                 self._deadlines.interrupt(attempt, Ending.CANCEL)
@@ -334,6 +344,7 @@ class Dispatcher:
         for attempt in self.inflight:
             outcome = self._runner.ended(attempt)
             if outcome is not None:
+                outcome = self._runner.followed(attempt, outcome)
                 self._log.attempt_ended(attempt.job, outcome)
             if self._parent.settles and outcome is not None:
                 outcomes.append(outcome)

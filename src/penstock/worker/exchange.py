@@ -28,6 +28,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.clock import Clock
+from penstock.core.callbacks import Callback
 from penstock.core.job import Outcome, OutcomeKind, Verdict
 from penstock.core.spec import Spec
 from penstock.engines import changes
@@ -151,12 +152,13 @@ class Exchanger:
         await changes.lift_known(self._engine, info.tasks)
 
     async def _recover(self) -> None:
-        worker = self._lease.worker
+        worker, most = self._lease.worker, self._engine.traits.max_batch
+        outcomes = self._inflight.outgoing(most)
         ask = Ask(
             worker=worker,
-            outcomes=self._inflight.outgoing(self._engine.traits.max_batch),
+            outcomes=outcomes,
             begun=self._inflight.begun(),
-            reports=self._inflight.reports(self._engine.traits.max_batch),
+            reports=self._inflight.reports(most, outcomes),
             told=self._inflight.told,
         )
         if ask.outcomes:
@@ -192,7 +194,7 @@ class Exchanger:
             return [None] * len(reports)
 
         await halved(report, ask.reports)
-        self._inflight.stored(ask.reports)  # one that cannot be is dropped
+        self._inflight.drop_reports(ask.reports)  # what is not stored now cannot be
         answers = await halved(settle, ask.outcomes)
         for outcome, answer in zip(ask.outcomes, answers, strict=True):
             if isinstance(answer, ItemRefused):
@@ -217,8 +219,18 @@ def worker_info(id: str, specs: Mapping[str, Spec], settings: WorkerSettings) ->
         rooms=rooms,
         kinds={name: spec.kind for name, spec in specs.items()},
         reserve=settings.reserve,
+        callbacks=failure_callbacks(specs),
         lease=settings.lease,
     )
+
+
+def failure_callbacks(specs: Mapping[str, Spec]) -> dict[str, Callback]:
+    """What a process that does not know these tasks needs for the callbacks of their failures."""
+    return {
+        name: found
+        for name, spec in specs.items()
+        if spec.callbacks is not None and (found := spec.callbacks.on_failure) is not None
+    }
 
 
 def _plainer(outcome: Outcome, refusal: ItemRefused) -> Outcome | None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice
 
+from msgspec.structs import replace
+
 from penstock.context import REAL, Context
 from penstock.core.job import Job, Outcome, OutcomeKind, Verdict
 from penstock.core.spec import Spec
@@ -203,7 +205,7 @@ class Inflight:
             return False
         if self._told:
             self._told.discard(key[0])
-        self._collect(attempt)
+        self._collect(attempt, is_last=True)
         if outcome is not None:
             self._outcomes[key] = outcome
         return True
@@ -222,7 +224,10 @@ class Inflight:
         return any((outcome.job, outcome.claim) in self._outcomes for outcome in outcomes)
 
     def _forget(self, outcome: Outcome) -> bool:
-        return self._outcomes.pop((outcome.job, outcome.claim), None) is not None
+        key = (outcome.job, outcome.claim)
+        if self._reports:
+            self._reports.pop(key, None)
+        return self._outcomes.pop(key, None) is not None
 
     def find(self, ids: Iterable[str]) -> list[Attempt]:
         """The attempts of these jobs."""
@@ -273,19 +278,37 @@ class Inflight:
         for attempt in self._attempts.values():
             self._collect(attempt)
 
-    def _collect(self, attempt: Attempt) -> None:
-        if (report := attempt.context.take_report()) is not None:
+    def _collect(self, attempt: Attempt, *, is_last: bool = False) -> None:
+        if (report := attempt.context.take_report(is_last=is_last)) is not None:
+            unsent = self._reports.get(attempt.key)
+            if unsent is not None and report.checkpoint is None:
+                report = replace(report, checkpoint=unsent.checkpoint)
             self._reports[attempt.key] = report
 
-    def reports(self, limit: int) -> tuple[Report, ...]:
-        """The reports to send."""
-        return tuple(islice(self._reports.values(), limit)) if self._reports else ()
+    def reports(self, limit: int, outcomes: Sequence[Outcome] = ()) -> tuple[Report, ...]:
+        """The reports to send: the last ones of the attempts with these outcomes, then others.
+
+        After its outcome a report would change nothing: one that has an outcome goes with it, as
+        often as that is sent.
+        """
+        if not self._reports:
+            return ()
+        keys = ((outcome.job, outcome.claim) for outcome in outcomes)
+        last = [report for key in keys if (report := self._reports.get(key)) is not None]
+        others = (each for key, each in self._reports.items() if key not in self._outcomes)
+        return (*last, *islice(others, limit - len(last)))
 
     def stored(self, reports: Iterable[Report]) -> None:
         """The store has these reports; one that came meanwhile stays to be sent."""
         for report in reports:
-            if self._reports.get((report.job, report.claim)) is report:
-                del self._reports[report.job, report.claim]
+            key = (report.job, report.claim)
+            if key not in self._outcomes and self._reports.get(key) is report:
+                del self._reports[key]
+
+    def drop_reports(self, reports: Iterable[Report]) -> None:
+        """Send these no more."""
+        for report in reports:
+            self._reports.pop((report.job, report.claim), None)
 
     def begun(self) -> tuple[Key, ...]:
         """The attempts that have started, or are about to, and of which the store does not know."""

@@ -35,14 +35,18 @@ from weakref import WeakSet
 from msgspec.structs import replace
 
 from penstock.context import CURRENT, Cancel, Retry, Signal, Snooze
+from penstock.core.callbacks import has_ended
 from penstock.core.job import SUCCEEDED, ErrorRecord, Outcome, OutcomeKind
-from penstock.core.lifecycle import MAY_HAVE_RUN, failing_since
+from penstock.core.lifecycle import MAY_HAVE_RUN, failing_since, settled
 from penstock.core.units import text
 from penstock.errors import NotAnObject, TransactionEnded
 from penstock.worker.error_record import error_record, message_of, summary_of
 from penstock.worker.inflight import Attempt, Ending
 from penstock.worker.middleware import WrappedCall
 from penstock.worker.transactional_tasks import stepped, transacted
+
+ENDS: Final = frozenset({OutcomeKind.SUCCEEDED, OutcomeKind.FAILED, OutcomeKind.CRASHED})
+"""Outcomes that may lead to a callback."""
 
 SHUT_DOWN: Final = "the worker shut down"
 
@@ -143,7 +147,7 @@ class Runner:
         """The outcome of an attempt that must not start any more; None: it may."""
         expires_at = attempt.job.expires_at
         if expires_at is not None and self._now() >= expires_at:
-            return attempt.outcome(OutcomeKind.EXPIRED)
+            return replace(attempt.outcome(OutcomeKind.EXPIRED), has_begun=False)
         return None
 
     def ended(self, attempt: Attempt) -> Outcome | None:
@@ -153,6 +157,27 @@ class Runner:
     def broke(self, attempt: Attempt, error: BaseException) -> Outcome | None:
         """What the handler runs in broke, under it or on the way to it."""
         return self._raised(attempt, error, attempt.ending)
+
+    def followed(self, attempt: Attempt, outcome: Outcome) -> Outcome:
+        """The outcome with the callbacks that it leads to.
+
+        One that cannot be made for a success lets the job fail, as a result does that cannot be
+        stored: it must not look as if all had been done.
+        """
+        callbacks = attempt.spec.callbacks
+        if callbacks is None or outcome.is_settled or outcome.then or outcome.kind not in ENDS:
+            return outcome
+        token = CURRENT.set(attempt.context)
+        try:
+            after = settled(attempt.job, outcome, self._now())
+            then = callbacks.after(after) if has_ended(after) else ()
+        except BaseException as error:
+            if outcome.kind is SUCCEEDED:
+                return self.followed(attempt, self._failed(attempt, error))
+            return replace(outcome, reason=f"{outcome.reason}; then {summary_of(error)}")
+        finally:
+            CURRENT.reset(token)
+        return replace(outcome, then=then) if then else outcome
 
     def undid(self, attempt: Attempt, error: Exception) -> Outcome | None:
         """Its transaction could not be committed. That the handler has ended it by itself would

@@ -47,11 +47,16 @@ async def transacted(
     attempt.is_cleaning = True
     if attempt.spec.is_async and not attempt.is_abandoned:
         await absorb_cancellation()
+    if outcome is not None:
+        outcome = runner.followed(attempt, outcome)
     if outcome is None or outcome.kind is not OutcomeKind.SUCCEEDED:
         await effect.undo(at_once=outcome is None or attempt.ending is Ending.SHUTDOWN)
         return outcome
     try:
-        is_ours = await effect.settle(outcome.result or b"null")
+        progress, note = attempt.context.progress_so_far
+        is_ours = await effect.settle(
+            outcome.result or b"null", progress=progress, note=note, then=outcome.then
+        )
     except Exception as error:
         return runner.undid(attempt, error)
     except BaseException as error:  # its slot was abandoned
@@ -73,7 +78,7 @@ async def _begin(attempt: Attempt, runner: Runner) -> Outcome | None:
         if attempt.ending is not None:
             return runner.ended(attempt)
         waits = attempt.outcome(OutcomeKind.SNOOZE, f"its transaction could not begin: {error}")
-        return replace(waits, delay=PAUSE)
+        return replace(waits, delay=PAUSE, has_begun=False)
     except BaseException as error:
         return runner.broke(attempt, error)
     finally:

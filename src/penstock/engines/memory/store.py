@@ -47,9 +47,9 @@ from penstock.engines.records import (
 from penstock.engines.validation import (
     check_drafts,
     check_given,
-    check_jobs,
     check_outcomes,
     check_reports,
+    check_rewrites,
 )
 from penstock.errors import LeaseLost
 
@@ -187,8 +187,9 @@ class MemoryStore:
             if job and _inside_fence(job, report.claim, ask.worker):
                 self.put_quietly(_reported(job, report))
         overruled: dict[str, Job] = {}
+        followers: list[Receipt] = []
         verdicts = tuple(
-            self._settle(outcome, ask.worker, now, overruled) for outcome in ask.outcomes
+            self._settle(outcome, ask.worker, now, overruled, followers) for outcome in ask.outcomes
         )
         self._promote(ask.promote, now)
         return Exchange(
@@ -197,13 +198,19 @@ class MemoryStore:
             cancels=tuple(self.cancels(ask)),
             overruled=reasons(overruled, State.CANCELLED),
             abandoned=reasons(overruled, State.FAILED),
+            followers=tuple(followers),
             due_in=self._due_in(ask, now),
             is_keyed=ask.want > 0 and any(map(self.queues.shares, ask.queues)),
             now=now,
         )
 
     def _settle(
-        self, outcome: Outcome, worker: str, now: float, overruled: dict[str, Job]
+        self,
+        outcome: Outcome,
+        worker: str,
+        now: float,
+        overruled: dict[str, Job],
+        followers: list[Receipt],
     ) -> Verdict:
         job = self.jobs.get(outcome.job)
         if job is None:
@@ -220,6 +227,7 @@ class MemoryStore:
         if after.hold is Hold.UNKNOWN_TASK and self._is_known(after.task):
             after = replace(after, hold=None, hold_cause=None, hold_until=None)
         after = self._wait_or_end(after, now)
+        followers += [self._enqueue(each, now) for each in lifecycle.followers(outcome, after)]
         if lifecycle.overruled(outcome, after):
             overruled[job.id] = after
         if not after.state.is_final:
@@ -268,7 +276,7 @@ class MemoryStore:
     # --- control -------------------------------------------------------------------------------
 
     def rewrite(self, rewrites: Sequence[Rewrite], now: float) -> list[Rewritten]:
-        check_jobs(NAME, [each.job for each in rewrites])
+        check_rewrites(NAME, rewrites)
         return [self._rewrite(each, now) for each in rewrites]
 
     def _rewrite(self, rewrite: Rewrite, now: float) -> Rewritten:
@@ -286,7 +294,9 @@ class MemoryStore:
         if rewrite.revision is None:
             self._enter(job.id, job.task, rewrite.remember, now)
         takes_ticket = rewrite.revision is None or job.seq == lifecycle.NEW_TICKET
-        return Rewritten(Verdict.DONE, self.put(self.ticketed(job) if takes_ticket else job))
+        after = self.put(self.ticketed(job) if takes_ticket else job)
+        followers = tuple(self._enqueue(each, now) for each in rewrite.then)
+        return Rewritten(Verdict.DONE, after, followers=followers)
 
     def _take_or_give_back(self, after: Job, now: float) -> str | None:
         """See to the unique key of a job's next state; the job that has it instead, if one does."""

@@ -35,7 +35,7 @@ from penstock.engines.postgres.rows import Row, can_be, texts, to_reports
 from penstock.engines.postgres.schema import placed
 from penstock.engines.postgres.transaction import SQL, Transactions
 from penstock.engines.postgres.wakeup import CHANGED, DONE, OTHER
-from penstock.engines.records import ANY_PRIORITY, Ask, Exchange, reasons
+from penstock.engines.records import ANY_PRIORITY, Ask, Exchange, Receipt, reasons
 from penstock.engines.validation import check_outcomes, check_reports
 from penstock.errors import EngineBusy, EngineUnavailable, LeaseLost
 
@@ -125,7 +125,7 @@ class Claimer:
         """Plain successes in one call, the other outcomes one by one; None: all of them have to be
         settled so, nothing was claimed.
         """
-        plain = [each for each in ask.outcomes if each.kind is OutcomeKind.SUCCEEDED]
+        plain = [each for each in ask.outcomes if _is_plain(each)]
         done = to_done(plain, self.ctids)
         # Of two outcomes of one job the first counts.
         if (
@@ -134,15 +134,12 @@ class Claimer:
             or len({each.job for each in ask.outcomes}) < len(ask.outcomes)
         ):
             return None
-        others = [each for each in ask.outcomes if each.kind is not OutcomeKind.SUCCEEDED]
+        others = [each for each in ask.outcomes if not _is_plain(each)]
         given = await self._slowly(ask, others, done, is_patient=True)
         if given is None:
             return None
         left = iter(given.verdicts)
-        verdicts = (
-            Verdict.DONE if each.kind is OutcomeKind.SUCCEEDED else next(left)
-            for each in ask.outcomes
-        )
+        verdicts = (Verdict.DONE if _is_plain(each) else next(left) for each in ask.outcomes)
         return replace(given, verdicts=tuple(verdicts))
 
     async def _slowly(
@@ -152,6 +149,7 @@ class Claimer:
         something that was taken for done has to be settled by itself, nothing was claimed.
         """
         overruled: dict[str, Job] = {}
+        followers: list[Receipt] = []
         ranges = self._ranges(ask)
         with named_errors():
             values = to_exchange(replace(ask, begun=(), reports=()), done, ranges)
@@ -161,6 +159,7 @@ class Claimer:
             replace(ask, outcomes=tuple(outcomes)),
             (self._statement, values),
             overruled,
+            followers,
             is_patient=is_patient,
         )
         given = self._given(ask, rows, ranges)
@@ -169,6 +168,7 @@ class Claimer:
             verdicts=tuple(verdicts),
             overruled=reasons(overruled, State.CANCELLED),
             abandoned=reasons(overruled, State.FAILED),
+            followers=tuple(followers),
         )
 
     def _ranges(self, ask: Ask) -> Ranges | None:
@@ -211,6 +211,11 @@ class Claimer:
         if rests_for <= 0 or claim is None or ranges is None or claim.wide or ranges.is_whole:
             return due_in
         return min(rests_for, inf if due_in is None else due_in)
+
+
+def _is_plain(outcome: Outcome) -> bool:
+    """A success that nothing follows."""
+    return outcome.kind is OutcomeKind.SUCCEEDED and not outcome.then
 
 
 # --- what penstock.exchange takes and returns -----------------------------------------------------
@@ -304,7 +309,7 @@ def to_done(outcomes: Sequence[Outcome], ctids: dict[str, str]) -> Done | None:
     """
     if not outcomes:
         return NOTHING
-    if any(each.kind is not SUCCEEDED for each in outcomes):
+    if any(each.kind is not SUCCEEDED or each.then for each in outcomes):
         return None
     jobs = [each.job for each in outcomes]
     ids = BETWEEN.join(jobs)

@@ -28,6 +28,7 @@ from penstock.engines.postgres.schema import DAYS_AHEAD
 from penstock.engines.postgres.settle import (
     Changed,
     KeyContested,
+    end_and_follow,
     give_back,
     lower,
     signed_for,
@@ -41,6 +42,7 @@ from penstock.engines.records import (
     Pruned,
     Purged,
     QueueSettings,
+    Receipt,
     Repaired,
     Rewrite,
     Rewritten,
@@ -96,9 +98,16 @@ async def _rewrite(tx: Transaction, rewrite: Rewrite, stored: dict[str, Changed]
         is_known = before is None or before.revision != rewrite.revision
     if is_known:
         return Rewritten(Verdict.STALE, before)
+    owner: str | None = None
+    followers: list[Receipt] | None = []
     try:
-        owner = await take_or_give_back(tx, job)
+        if rewrite.then:
+            followers = await end_and_follow(tx, job, rewrite.then)
+        else:
+            owner = await take_or_give_back(tx, job)
     except KeyContested:
+        return Rewritten(Verdict.LATER, before)
+    if followers is None:
         return Rewritten(Verdict.LATER, before)
     if owner is not None:
         return Rewritten(Verdict.STALE, before, owner)
@@ -123,7 +132,7 @@ async def _rewrite(tx: Transaction, rewrite: Rewrite, stored: dict[str, Changed]
             return Rewritten(Verdict.STALE)
     job = replace(job, revision=before.revision + 1)
     stored[job.id] = Changed(job, signed)
-    return Rewritten(Verdict.DONE, job)
+    return Rewritten(Verdict.DONE, job, followers=tuple(followers))
 
 
 async def purge(tx: Transaction, which: Filter, limit: int, cursor: str | None) -> Purged:

@@ -63,7 +63,7 @@ from penstock.engines.records import (
     WorkerInfo,
     cell_at,
 )
-from penstock.engines.validation import check_jobs
+from penstock.engines.validation import check_rewrites
 from penstock.errors import EngineClosed, LeaseLost
 
 
@@ -225,7 +225,7 @@ class PostgresEngine(Engine):
     # --- control -------------------------------------------------------------------------------
 
     async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
-        check_jobs(NAME, [each.job for each in rewrites])
+        check_rewrites(NAME, rewrites)
         return await self._store().write(CHANGED, control.rewrite, rewrites)
 
     async def purge(self, which: Filter, limit: int, cursor: str | None = None) -> Purged:

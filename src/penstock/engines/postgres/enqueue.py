@@ -40,6 +40,10 @@ def prepared(name: str, schema: str) -> Statement:
     return Statement(name.encode(), placed(SQL[name], schema))
 
 
+CONTESTED: Final = frozenset({LOCKED, KNOWN_ID, SAME_ID})
+"""States that say that another transaction has an id or a unique key just now."""
+
+
 class Doubt:
     """Since when every id that this engine sent is known to be stored or not. Any thread may add.
 
@@ -122,6 +126,19 @@ async def _put_parts(transactions: Transactions, divided: Sequence[Part]) -> lis
                 for receipt in part.receipts(rows)
             ]
     raise _refusal(None)
+
+
+async def enqueue_within(tx: Transaction, drafts: Sequence[Draft]) -> list[Receipt]:
+    """Store jobs in a transaction that has begun.
+
+    On failure: what the driver raises; ``CONTESTED`` says when that is no fault of the jobs.
+    """
+    statement = prepared("put", tx.schema)
+    receipts: list[Receipt] = []
+    for part in parts(drafts) if drafts else ():
+        values = to_columns(part.drafts).texts(0.0, is_careful=True)
+        receipts += part.receipts(await tx.run(statement, values))
+    return receipts
 
 
 async def _contested(transactions: Transactions, columns: Columns) -> ItemContested:

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+import psycopg
 from msgspec.structs import replace
 from psycopg import errors
 
 from penstock.clock import SystemClock
 from penstock.core import lifecycle
-from penstock.core.job import Hold, Job, Outcome, State, Verdict
+from penstock.core.job import Draft, Hold, Job, Outcome, State, Verdict
 from penstock.engines.postgres import reads
 from penstock.engines.postgres.connection import Statement, Texts
+from penstock.engines.postgres.enqueue import CONTESTED, enqueue_within
 from penstock.engines.postgres.errors import NAME
 from penstock.engines.postgres.rows import (
     ID,
@@ -31,7 +33,7 @@ from penstock.engines.postgres.rows import (
     to_reports,
 )
 from penstock.engines.postgres.transaction import Transaction
-from penstock.engines.records import Ask
+from penstock.engines.records import Ask, Receipt
 from penstock.errors import EngineBusy, LeaseLost
 
 BUDGET: Final = 2.0
@@ -51,17 +53,21 @@ async def settle_and_exchange(
     ask: Ask,
     rest: tuple[Statement, Texts],
     overruled: dict[str, Job],
+    followers: list[Receipt],
     *,
     is_patient: bool,
 ) -> tuple[list[Verdict], list[Row]]:
     """Settle every outcome; then the ``rest`` of the exchange, which is one call.
 
-    Jobs that ended otherwise than their outcome says are put into ``overruled``.
+    Jobs that ended otherwise than their outcome says are put into ``overruled``, and what became of
+    the drafts that were to follow into ``followers``.
     On failure: if ``is_patient``, ``EngineBusy`` when a row was locked for too long; otherwise such
     a row is skipped. ``LeaseLost``.
     """
     overruled.clear()
-    verdicts = await _settle_all(tx, ask, overruled, "lock_patiently" if is_patient else "lock")
+    followers.clear()
+    lock = "lock_patiently" if is_patient else "lock"
+    verdicts = await _settle_all(tx, ask, overruled, followers, lock)
     try:
         return verdicts, await tx.run(*rest)
     except errors.LockNotAvailable as error:
@@ -69,7 +75,11 @@ async def settle_and_exchange(
 
 
 async def _settle_all(
-    tx: Transaction, ask: Ask, overruled: dict[str, Job], lock: str
+    tx: Transaction,
+    ask: Ask,
+    overruled: dict[str, Job],
+    followers: list[Receipt],
+    lock: str,
 ) -> list[Verdict]:
     """Judge the outcomes one by one, then write all that changes at once."""
     if not await tx.ask("lock_lease", (ask.worker,)):
@@ -83,6 +93,9 @@ async def _settle_all(
     stored = await _stored(tx, ask, lock)
     verdicts: list[Verdict] = []
     changes: list[Changed] = []
+    then: list[Draft] = []
+    # One after the other: what one job gives back, the follower of the next may take.
+    at_once = any(map(_may_be_contested, ask.outcomes))
     enough = SystemClock.monotonic() + BUDGET
     for outcome in ask.outcomes:
         if SystemClock.monotonic() > enough:
@@ -92,9 +105,12 @@ async def _settle_all(
         if not isinstance(known, Changed):
             verdicts.append(known or Verdict.STALE)
             continue
-        verdict, change = await _settle(tx, outcome, ask.worker, known)
+        follows = followers if at_once else None
+        verdict, change = await _settle(tx, outcome, ask.worker, known, follows)
         verdicts.append(verdict)
         if change is not None:
+            if not at_once:
+                then += lifecycle.followers(outcome, change.after)
             # A second outcome of the same attempt meets what the first one left.
             stored[outcome.job] = change
             changes.append(change)
@@ -103,6 +119,7 @@ async def _settle_all(
         if verdict is Verdict.DONE and is_ours and lifecycle.overruled(outcome, after):
             overruled[outcome.job] = after
     await write_back(tx, changes)
+    followers += await enqueue_within(tx, then)
     return verdicts
 
 
@@ -129,8 +146,15 @@ async def _stored(tx: Transaction, ask: Ask, lock: str) -> dict[str, Changed | V
 
 
 async def _settle(
-    tx: Transaction, outcome: Outcome, worker: str, stored: Changed
+    tx: Transaction,
+    outcome: Outcome,
+    worker: str,
+    stored: Changed,
+    followers: list[Receipt] | None,
 ) -> tuple[Verdict, Changed | None]:
+    """Judge one outcome. What follows is stored now, and told to ``followers``; None: later, with
+    all others.
+    """
     job = stored.after
     fence = (outcome.claim, worker)
     if job.state is not State.RUNNING or (job.claim, job.worker) != fence:
@@ -139,6 +163,13 @@ async def _settle(
     after = lifecycle.settled(job, outcome, tx.now)
     if after.hold is Hold.UNKNOWN_TASK and await _is_known(tx, after.task):
         after = replace(after, hold=None, hold_cause=None, hold_until=None)
+    then = lifecycle.followers(outcome, after)
+    if then and followers is not None:
+        receipts = await end_and_follow(tx, after, then)
+        if receipts is None:
+            return Verdict.LATER, None
+        followers += receipts
+        return Verdict.DONE, Changed(after, stored.signed)
     try:
         owner = await take_or_give_back(tx, after)
     except KeyContested:
@@ -146,6 +177,32 @@ async def _settle(
     if owner is not None:
         after = lifecycle.superseded(after, owner, tx.now)
     return Verdict.DONE, Changed(after, stored.signed if after.state.is_final else fence)
+
+
+def _may_be_contested(outcome: Outcome) -> bool:
+    """Another open transaction may have what its followers need: an id that a person chose, or a
+    unique key.
+    """
+    return any(each.remember > 0 or each.unique is not None for each in outcome.then)
+
+
+async def end_and_follow(
+    tx: Transaction, after: Job, drafts: Sequence[Draft]
+) -> list[Receipt] | None:
+    """Let a job that ends give its unique key back, and store the jobs that follow it; None:
+    another transaction has what they need just now, and nothing was done.
+    """
+    await tx.change("savepoint")
+    try:
+        await take_or_give_back(tx, after)
+        receipts = await enqueue_within(tx, drafts)
+    except psycopg.Error as error:
+        if error.sqlstate not in CONTESTED:
+            raise
+        await tx.change("undo")
+        return None
+    await tx.change("keep")
+    return receipts
 
 
 async def _is_known(tx: Transaction, task: str) -> bool:

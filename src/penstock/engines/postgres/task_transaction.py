@@ -10,16 +10,19 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
-from penstock.core.job import Job
+from penstock.core.job import Draft, Job
 from penstock.core.transactions import Effect, Effects, Need, Supply
 from penstock.engines.postgres import schema as schemas
+from penstock.engines.postgres.draft_columns import parts, to_columns
 from penstock.engines.postgres.errors import named_errors
+from penstock.engines.postgres.rows import free_text
 from penstock.engines.postgres.schema import placed
 from penstock.engines.postgres.task_connections import (
     AsyncTaskConnection,
@@ -42,6 +45,7 @@ ENDED: Final = "PS004"
 """``succeed`` found itself in another transaction."""
 
 SQL: Final = statements("postgres/task_transaction.sql")
+FOLLOW: Final = statements("postgres/enqueue.sql")["put_for_caller"].replace(":drafts", "%s")
 
 _KEEPALIVE: Final = {
     "keepalives_idle": 10,
@@ -191,14 +195,23 @@ class PostgresEffect(Effect):
     def session(self) -> Any:
         return self._lent.session
 
-    async def settle(self, result: bytes) -> bool:
+    async def settle(
+        self,
+        result: bytes,
+        *,
+        progress: float | None = None,
+        note: str | None = None,
+        then: Sequence[Draft] = (),
+    ) -> bool:
         try:
             self._check()
             if not await self._lent.flush():
                 raise TransactionEnded(self._job.task)
-            if not await self._succeed(result):
+            if not await self._succeed(result, progress, note):
                 await self._lent.connection.rollback()
                 return False
+            if then:
+                await self._follow(then)
             try:
                 await self._lent.connection.commit()
                 return True
@@ -225,8 +238,8 @@ class PostgresEffect(Effect):
             case TransactionStatus.INERROR:
                 raise TransactionAborted(self._job.task)
 
-    async def _succeed(self, result: bytes) -> bool:
-        values = (*self._fence, result, self._mark)
+    async def _succeed(self, result: bytes, progress: float | None, note: str | None) -> bool:
+        values = (*self._fence, result, self._mark, progress, free_text(note))
         try:
             ((is_settled,),) = await self._lent.connection.rows(
                 self._effects.placed(SQL["succeed"]), values
@@ -236,6 +249,11 @@ class PostgresEffect(Effect):
                 raise TransactionEnded(self._job.task) from None
             raise
         return bool(is_settled)
+
+    async def _follow(self, drafts: Sequence[Draft]) -> None:
+        put = self._effects.placed(FOLLOW)
+        for part in parts(drafts):
+            await self._lent.connection.rows(put, (to_columns(part.drafts).json(),))
 
     async def _look(self, error: psycopg.Error) -> bool:
         """What became of a COMMIT whose answer was lost, however long the server is away."""

@@ -53,8 +53,8 @@ class Transaction:
     def __init__(self, connection: Connection, schema: str, now: float) -> None:
         self.now = now
         """The store's instant, the same for all of it."""
+        self.schema = schema
         self._connection = connection
-        self._schema = schema
 
     async def ask(self, name: str, values: Values = ()) -> list[Row]:
         """Run one statement of ``reads.sql`` or ``steps.sql``; return what it returns."""
@@ -62,11 +62,11 @@ class Transaction:
 
     async def rows(self, sql: str, values: Values = ()) -> list[Row]:
         """The same for a statement that was put together."""
-        return await self._connection.rows(placed(sql, self._schema), values)
+        return await self._connection.rows(placed(sql, self.schema), values)
 
     async def change(self, name: str, values: Values = ()) -> int:
         """Run one statement; return how many rows it has changed."""
-        return await self._connection.change(placed(SQL[name], self._schema), values)
+        return await self._connection.change(placed(SQL[name], self.schema), values)
 
     async def run(self, statement: Statement, values: Texts) -> list[Row]:
         """Run a prepared statement, which is for the store's schema already."""

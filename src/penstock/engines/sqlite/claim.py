@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from penstock.core import lifecycle
 from penstock.core.job import Hold, Job, Outcome, OutcomeKind, State, Verdict, choose
-from penstock.engines.records import Ask, Exchange, WorkerInfo, reasons
+from penstock.engines.records import Ask, Exchange, Receipt, WorkerInfo, reasons
 from penstock.engines.sqlite.connection import SqliteTransaction
+from penstock.engines.sqlite.enqueue import enqueue
 from penstock.engines.sqlite.key_line_batches import go_on, is_moving
 from penstock.engines.sqlite.key_lines import has_notes, move_on, note_ends, read_notes, shares
 from penstock.engines.sqlite.queues import (
@@ -67,7 +68,8 @@ def exchange(tx: SqliteTransaction, ask: Ask, entries: dict[str, int]) -> Exchan
         said = (each.fraction, each.note, each.checkpoint)
         tx.run("report", (*said, each.job, each.claim, ask.worker))
     overruled: dict[str, Job] = {}
-    verdicts = tuple(_settle_all(tx, ask, overruled, entries))
+    followers: list[Receipt] = []
+    verdicts = tuple(_settle_all(tx, ask, overruled, followers, entries))
     promote_due(tx, ask.promote)
     jobs = _claim(tx, ask, entries) if ask.want > 0 else []
     return Exchange(
@@ -76,6 +78,7 @@ def exchange(tx: SqliteTransaction, ask: Ask, entries: dict[str, int]) -> Exchan
         cancels=tuple(cancels_for(tx, ask)),
         overruled=reasons(overruled, State.CANCELLED),
         abandoned=reasons(overruled, State.FAILED),
+        followers=tuple(followers),
         due_in=_due_in(tx, ask),
         is_keyed=_is_keyed(tx, ask),
         now=tx.now,
@@ -125,7 +128,11 @@ def _has_lines_to_see(tx: SqliteTransaction, queue: str) -> bool:
 
 
 def _settle_all(
-    tx: SqliteTransaction, ask: Ask, overruled: dict[str, Job], entries: dict[str, int]
+    tx: SqliteTransaction,
+    ask: Ask,
+    overruled: dict[str, Job],
+    followers: list[Receipt],
+    entries: dict[str, int],
 ) -> list[Verdict]:
     """In the order they were given; successes that follow one another in one statement."""
     verdicts: list[Verdict] = []
@@ -135,7 +142,7 @@ def _settle_all(
         if is_quick and len(outcomes) > 1 and _succeed(tx, outcomes, ask.worker, entries):
             verdicts += [Verdict.DONE] * len(outcomes)
         else:
-            verdicts += [_settle(tx, each, ask.worker, overruled) for each in outcomes]
+            verdicts += [_settle(tx, each, ask.worker, overruled, followers) for each in outcomes]
     return verdicts
 
 
@@ -150,12 +157,17 @@ def _succeed(
 
 
 def _settle(
-    tx: SqliteTransaction, outcome: Outcome, worker: str, overruled: dict[str, Job]
+    tx: SqliteTransaction,
+    outcome: Outcome,
+    worker: str,
+    overruled: dict[str, Job],
+    followers: list[Receipt],
 ) -> Verdict:
     fence = (outcome.job, outcome.claim, worker)
     if outcome.kind is OutcomeKind.SUCCEEDED:
         quick = tx.run("succeed", (outcome.result, tx.now, *fence))
         if quick.rowcount == 1:
+            followers += enqueue(tx, outcome.then)
             return Verdict.DONE
     job = find_job(tx, outcome.job)
     if job is None:
@@ -175,6 +187,7 @@ def _settle(
     if owner is not None:
         after = lifecycle.superseded(after, owner, tx.now)
     save(tx, job, after)
+    followers += enqueue(tx, lifecycle.followers(outcome, after))
     if lifecycle.overruled(outcome, after):
         overruled[job.id] = after
     if not after.state.is_final:

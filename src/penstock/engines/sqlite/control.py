@@ -27,6 +27,7 @@ from penstock.engines.records import (
 )
 from penstock.engines.sqlite.claim import take_or_give_back
 from penstock.engines.sqlite.connection import SqliteTransaction
+from penstock.engines.sqlite.enqueue import enqueue
 from penstock.engines.sqlite.key_line_batches import prune_lines
 from penstock.engines.sqlite.key_lines import note
 from penstock.engines.sqlite.queues import give_key_back, promote_due, save, take_tickets
@@ -58,7 +59,8 @@ def _rewrite(tx: SqliteTransaction, rewrite: Rewrite) -> Rewritten:
         if rewrite.remember > 0:
             tx.run("remember", (job.id, tx.now + rewrite.remember, job.task))
     save(tx, found, job)
-    return Rewritten(Verdict.DONE, find_job(tx, job.id))
+    followers = tuple(enqueue(tx, rewrite.then))
+    return Rewritten(Verdict.DONE, find_job(tx, job.id), followers=followers)
 
 
 def purge(tx: SqliteTransaction, which: Filter, limit: int, cursor: str | None) -> Purged:

@@ -58,7 +58,7 @@ from penstock.engines.sqlite.errors import named_errors
 from penstock.engines.sqlite.repair import repair
 from penstock.engines.sqlite.wakeup import CommitWatch
 from penstock.engines.sqlite.write_lock import WriteLock
-from penstock.engines.validation import check_drafts, check_jobs, check_outcomes, check_reports
+from penstock.engines.validation import check_drafts, check_outcomes, check_reports, check_rewrites
 from penstock.errors import EngineClosed, EngineReplaced
 
 Rest = ParamSpec("Rest")
@@ -286,7 +286,7 @@ class SqliteEngine(Engine):
     # --- control -------------------------------------------------------------------------------
 
     async def rewrite(self, rewrites: Sequence[Rewrite]) -> list[Rewritten]:
-        check_jobs(self.traits.name, [each.job for each in rewrites])
+        check_rewrites(self.traits.name, rewrites)
         return await self._write(control.rewrite, rewrites)
 
     async def purge(self, which: Filter, limit: int, cursor: str | None = None) -> Purged:

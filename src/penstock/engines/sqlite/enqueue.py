@@ -25,6 +25,8 @@ _TEN: Final = 10
 
 
 def enqueue(tx: SqliteTransaction, drafts: Sequence[Draft]) -> list[Receipt]:
+    if not drafts:
+        return []
     if any(draft.remember > 0 or draft.unique is not None for draft in drafts):
         return _enqueue_new(tx, drafts)
     first = take_tickets(tx, len(drafts))

@@ -295,7 +295,7 @@ def to_jobs(rows: Sequence[Row]) -> list[Job]:
 
 def is_quick_success(outcome: Outcome) -> bool:
     """It can be one of ``to_successes``: JSON carries its texts unchanged."""
-    if outcome.kind is not OutcomeKind.SUCCEEDED or "\0" in outcome.job:
+    if outcome.kind is not OutcomeKind.SUCCEEDED or outcome.then or "\0" in outcome.job:
         return False
     result = outcome.result
     return result is None or (

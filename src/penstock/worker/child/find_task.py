@@ -125,7 +125,10 @@ def find_spec(module: ModuleType, qualname: str, task: str) -> Spec:
     for name in qualname.split("."):
         named = getattr(named, name, None)
     for candidate in (named, *vars(module).values()):
-        spec = getattr(candidate, "spec", None)
+        try:
+            spec = getattr(candidate, "spec", None)
+        except Exception:  # a proxy that stands for something else, such as INJECTED
+            continue
         if isinstance(spec, Spec) and spec.name == task:
             return spec
     raise LookupError(f"{module.__name__} has no task {task!r}")

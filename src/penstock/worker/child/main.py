@@ -130,7 +130,7 @@ class ChildService:
         with self._lock:
             self._current = None
             self._answered = request.number
-            self._say(AttemptDone(outcome, attempt.context.take_report()))
+            self._say(AttemptDone(outcome, attempt.context.take_report(is_last=True)))
 
     def _perform(self, attempt: Attempt) -> Outcome | None:
         if not attempt.spec.is_async:

@@ -272,10 +272,10 @@ def converse(
 
 def relay(attempt: Attempt, report: Report | None) -> None:
     """Let the worker's own context say what the child's has said."""
-    if report is None or report.fraction is None:
+    if report is None:
         attempt.context.alive()
     else:
-        attempt.context.progress(report.fraction, report.note or "")
+        attempt.context.relay(report)
 
 
 def crashed(attempt: Attempt, how: str, at: float, worker: str) -> Outcome:

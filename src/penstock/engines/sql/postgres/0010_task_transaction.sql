@@ -2,9 +2,10 @@
 
 -- Settle a success inside the fence; false: it is another attempt's by now, and the caller rolls back.
 -- `mark_` is what the transaction was given when it began: one that is another transaction, because the
--- handler has ended the first, does not have it.
+-- handler has ended the first, does not have it. `progress_` is null if the handler has told none.
 CREATE FUNCTION penstock.succeed(
-  id_ text, claim_ integer, worker_ text, result_ bytea, mark_ text) RETURNS boolean LANGUAGE plpgsql
+  id_ text, claim_ integer, worker_ text, result_ bytea, mark_ text, progress_ double precision DEFAULT NULL,
+  note_ text DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -26,10 +27,12 @@ BEGIN
      WHERE job.id = id_ AND job.claim = claim_ AND job.worker = worker_ AND job.state = 'running'
     RETURNING job.*), ended AS (
     INSERT INTO penstock.history
-    SELECT entry, seq, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_, progress, keep,
+    SELECT entry, seq, priority, enqueued_at, run_at, expires_at, NULL, claimed_at, now_,
+           coalesce(progress_, progress), keep,
            revision + 1, claim, attempt, failures, crashes, rescues, signed_claim, true, at_most_once, id, task, queue,
            'succeeded', worker, enqueued_by, NULL, NULL, key, unique_key, unique_until, name,
-           correlation_id, signed_by, NULL, NULL, note, tags, meta, errors, payload, result_, checkpoint, line, keep_failed
+           correlation_id, signed_by, NULL, NULL, CASE WHEN progress_ IS NULL THEN note ELSE note_ END, tags, meta, errors,
+           payload, result_, checkpoint, line, keep_failed
       FROM gone)
   SELECT coalesce(unique_key, '') INTO key_ FROM gone;
   IF key_ IS NULL THEN

@@ -190,6 +190,9 @@ SAVEPOINT rehearsal
 -- name: undo
 ROLLBACK TO SAVEPOINT rehearsal
 
+-- name: keep
+RELEASE SAVEPOINT rehearsal
+
 -- name: lost_lines
 SELECT * FROM penstock.note_lost_lines(%s::bigint, %s::text, %s::bigint, %s::text)
 

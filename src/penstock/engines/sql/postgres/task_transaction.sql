@@ -18,7 +18,7 @@ SET LOCAL penstock_effect.mark = '{mark}'
 
 -- name: succeed
 -- The handler may have taken a role that must not settle anything.
-RESET ROLE; SELECT penstock.succeed(%s, %s, %s, %s, %s)
+RESET ROLE; SELECT penstock.succeed(%s, %s, %s, %s, %s, %s, %s)
 
 -- name: has_succeeded
 SELECT penstock.has_succeeded(%s, %s, %s)
