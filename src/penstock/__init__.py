@@ -38,11 +38,13 @@ if TYPE_CHECKING:
     )
     from penstock.handle import Handle
     from penstock.options import Call
+    from penstock.router import Router
     from penstock.task import INJECTED, AsyncTask, Sender, Task
 
 __all__ = [
     # an application
     "Penstock",
+    "Router",
     "Task",
     "AsyncTask",
     "Sender",
@@ -92,6 +94,7 @@ _HOMES: Final = {
     "ResultTimeout UniqueConflict UsageError",
     "handle": "Handle",
     "options": "Call",
+    "router": "Router",
     "task": "INJECTED AsyncTask Sender Task",
 }
 

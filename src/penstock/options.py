@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
@@ -124,6 +125,14 @@ def merged(options: Options, given: EnqueueOptions, labels: Mapping[str, int]) -
             if name in values:
                 raise BadOption(name, values[name], "it says nothing without unique=...")
     return result
+
+
+def route(task: str, routes: Mapping[str, str]) -> str:
+    """The queue of a task that names none: of the first pattern that fits its name."""
+    for pattern, queue in routes.items():
+        if fnmatchcase(task, pattern):
+            return queue
+    return "default"
 
 
 def _is_hook(name: str, value: object) -> bool:

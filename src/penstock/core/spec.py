@@ -37,6 +37,8 @@ class Spec:
     max_result: int = 1 << 20
     need: Need | None = None
     """What its attempts need of their transactions, if it is transactional."""
+    owner: str | None = None
+    """The module that includes its router in an app; None: it was declared by the app itself."""
     hooks: Hooks = field(default_factory=Hooks, compare=False)
     """What its app lets run around its attempts."""
 

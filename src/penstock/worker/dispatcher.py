@@ -199,7 +199,7 @@ class Dispatcher:
             self._settle(attempt, _held(attempt.job, Hold.LIMIT, NOT_ALONE, SUSPECT_HOLD))
             return
         if attempt.spec.kind != "process":
-            location = locate(attempt.spec.function)
+            location = locate(attempt.spec.function, attempt.spec.owner)
             if isinstance(location, NotImportable):
                 self._run_alone(attempt, location.why)
                 return
@@ -241,7 +241,8 @@ class Dispatcher:
         self.planner.prefetch.finished(attempt.spec.kind)
         self._over(attempt)
         if outcome is not None and (self._is_verbose or outcome.kind is not SUCCEEDED):
-            self._log.attempt_ended(attempt.job, outcome)
+            self._log.attempt_ended(attempt.job, outcome, attempt.error)
+        attempt.error = None
         self._settle(attempt, outcome)
 
     def _over(self, attempt: Attempt) -> None:
@@ -333,6 +334,7 @@ class Dispatcher:
             outcome = self._runner.ended(attempt)
             if outcome is not None:
                 self._log.attempt_ended(attempt.job, outcome)
+                attempt.error = None
             if self._parent.settles and outcome is not None:
                 outcomes.append(outcome)
                 outcome = None

@@ -259,6 +259,7 @@ class Runner:
         self, attempt: Attempt, error: BaseException, kind: OutcomeKind, delay: float = 0.0
     ) -> Outcome:
         job = attempt.job
+        attempt.error = error
         record = error_record(error, job, self._now(), self._worker())
         return Outcome(
             job=job.id,
