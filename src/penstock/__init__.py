@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.context import Cancel, Context, Interrupted, Retry, Snooze, current
     from penstock.core.injection import Depends
     from penstock.core.job import Job, State
+    from penstock.core.metadata import NewJob
     from penstock.core.retry import Delays, Exponential, Fixed, Never, PerException
     from penstock.core.signature import Payload
     from penstock.errors import (
@@ -50,6 +51,7 @@ __all__ = [
     "Sender",
     "Handle",
     "Call",
+    "NewJob",
     "Job",
     "State",
     # inside a task
@@ -88,6 +90,7 @@ _HOMES: Final = {
     "context": "Cancel Context Interrupted Retry Snooze current",
     "core.job": "Job State",
     "core.injection": "Depends",
+    "core.metadata": "NewJob",
     "core.signature": "Payload",
     "core.retry": "Delays Exponential Fixed Never PerException",
     "errors": "EngineError EngineUnavailable JobCancelled JobFailed JobGone PenstockError "

@@ -29,6 +29,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.context import Context
 from penstock.core.hooks import Hooks
 from penstock.core.job import PRIORITIES, Draft, Job
+from penstock.core.metadata import NewJob
 from penstock.core.signature import encode_plain
 from penstock.core.spec import Spec
 from penstock.core.units import seconds
@@ -65,6 +66,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 E = TypeVar("E", bound=Event)
 S = TypeVar("S", bound=Callable[[], object])
+B = TypeVar("B", bound=Callable[[NewJob], object])
 M = TypeVar("M", bound=Callable[[Context], Iterator[None] | AsyncIterator[None]])
 
 
@@ -220,7 +222,7 @@ class Penstock(Declaring, Operations):
         if chosen.hooks:
             why = f"a function needs a task that is declared here, and {task!r} is not"
             raise BadOption(*next(iter(chosen.hooks.items())), why)
-        return draft(task, payload, chosen, self.settings)
+        return draft(task, payload, chosen, self.settings, self.hooks.before_enqueue)
 
     def _called(self, calls: Iterable[Call | tuple[Any, ...]]) -> list[Draft]:
         jobs = []
@@ -289,6 +291,16 @@ class Penstock(Declaring, Operations):
         The latest declared is the first to run. If one raises, that is logged.
         """
         self.hooks.add_shutdown(function)
+        return function
+
+    def before_enqueue(self, function: B, /) -> B:
+        """Let a function see each job before it is enqueued: ``@app.before_enqueue``.
+
+        It gets the ``NewJob`` on the caller's thread, in the order of declaration: it may add to
+        ``job.meta``, set ``job.correlation_id``, or refuse the job by raising, which the caller
+        gets; of many jobs, none is then stored.
+        """
+        self.hooks.add_before_enqueue(function)
         return function
 
     def middleware(self, function: M, /) -> M:

@@ -27,6 +27,7 @@ import msgspec
 
 from penstock.context import CURRENT, Context
 from penstock.core.job import Job, State
+from penstock.core.redaction import redacted
 from penstock.errors import BadOption
 
 FORMATS: Final = ("text", "json")
@@ -262,7 +263,7 @@ class JsonFormatter(logging.Formatter):
         fields = getattr(record, "fields", None)
         is_event = isinstance(fields, dict) and _is_ours(record)
         extra = {name: value for name, value in record.__dict__.items() if name not in _USUAL}
-        more = {**extra, **(fields if is_event and fields else {})}
+        more = {**redacted(extra), **(fields if is_event and fields else {})}
         if is_event:
             more.pop("fields", None)
         for name, value in more.items():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import update_wrapper
 from pathlib import PurePath
 from typing import Any, Final, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast
@@ -44,6 +45,7 @@ from penstock.options import (
     drafts,
     merged,
     route,
+    several,
     word,
 )
 from penstock.sync import Facade
@@ -62,7 +64,7 @@ LEAST_MEMORY: Final = 32 << 20
 
 _NO_FUNCTION: Final = "is no function; decorate a def or an async def"
 _OF_THE_TASK: Final = frozenset(
-    {"name", "retries", "timeout", "stall", "isolation", "max_memory", "transactional"}
+    {"name", "retries", "timeout", "stall", "isolation", "max_memory", "transactional", "redact"}
 )
 
 TRANSACTION: Final = 30.0
@@ -99,6 +101,9 @@ class TaskOptions(TypedDict, total=False):
     """What such a child may use, in bytes or as text: ``"512MB"``, ``"2GiB"``."""
     transactional: bool | None
     """Whether attempts write in a transaction that also ends their job: all of it, or nothing."""
+    redact: Iterable[str] | None
+    """Arguments that are hidden where jobs are shown, at any depth, beside those whose names say
+    that they are secret: ``password``, ``token``, ``api_key`` and the like."""
 
 
 class _Injected:
@@ -188,7 +193,8 @@ class Sender(Generic[P, R]):
 
     def _drafted(self, payload: bytes) -> Draft:
         options = decided(self.options, self.spec, payload, self._settings)
-        return draft(self.spec.name, payload, options, self._settings)
+        before = self.spec.hooks.before_enqueue
+        return draft(self.spec.name, payload, options, self._settings, before)
 
     def _drafts(self, items: Iterable[Item]) -> Sequence[Draft]:
         if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
@@ -215,7 +221,8 @@ class Sender(Generic[P, R]):
         if self.options.id is not None and index > 1:
             why = f"one id for {index} jobs; give a function of the arguments instead"
             raise BadOption("id", self.options.id, why)
-        return drafts(self.spec.name, payloads, self.options, self._settings, said)
+        before = self.spec.hooks.before_enqueue
+        return drafts(self.spec.name, payloads, self.options, self._settings, said, before)
 
     def _call(self, item: Item) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         match item:
@@ -329,6 +336,8 @@ def declared(
     base = Options(queue=route(name, settings.routes))
     options = merged(base, cast(EnqueueOptions, enqueue), settings.priorities)
     is_awaited = is_async(function)
+    redact = tuple(word("redact", each) for each in several("redact", given.get("redact") or ()))
+    options = replace(options, redact=redact)
     supplier = _supplier(given, name, hooks, is_awaited, options.at_most_once)
     signature = Signature.of(function, name, inject=Context, supplier=supplier)
     if not is_awaited:
@@ -349,6 +358,7 @@ def declared(
         isolation=isolation,
         max_memory=_max_memory(given, isolation),
         max_result=settings.max_result,
+        redact=redact,
         need=None if supplier is None or timeout is None else supplier.need(timeout),
         hooks=hooks,
         owner=owner,

@@ -16,6 +16,8 @@ from penstock.cli.output import (
 )
 from penstock.cli.times import iso, moment, relative
 from penstock.core.job import PRIORITIES, ErrorRecord, Job, State
+from penstock.core.metadata import read_meta, redacted_names
+from penstock.core.redaction import redacted_json, redacted_text
 
 COLUMNS: Final = (
     Column("ID"),
@@ -56,7 +58,7 @@ def record(job: Job) -> dict[str, Any]:
         "started": job.started,
         "progress": job.progress,
         "note": job.note,
-        "reason": job.reason,
+        "reason": job.reason and redacted_text(job.reason),
         "cancel_reason": job.cancel_reason,
         "enqueued_at": iso(job.enqueued_at),
         "enqueued_by": job.enqueued_by,
@@ -64,8 +66,9 @@ def record(job: Job) -> dict[str, Any]:
         "claimed_at": iso(job.claimed_at),
         "finished_at": iso(job.finished_at),
         "expires_at": iso(job.expires_at),
-        "payload": _raw(job.payload),
-        "result": None if job.result is None else _raw(job.result),
+        "meta": read_meta(_shown(job, job.meta)),
+        "payload": _raw(_shown(job, job.payload)),
+        "result": None if job.result is None else _raw(_shown(job, job.result)),
         "errors": [_error(error) for error in job.errors],
     }
 
@@ -88,10 +91,10 @@ def print_page(job: Job, now: float, why: str | None = None) -> None:
     """Everything about one job; ``why``: its explanation, if there is one."""
     print_facts(_facts(job, now, why))
     print_title("Payload")
-    print_block(_pretty(job.payload), indent=2)
+    print_block(_pretty(_shown(job, job.payload)), indent=2)
     if job.result is not None:
         print_title("Result")
-        print_block(_pretty(job.result), indent=2)
+        print_block(_pretty(_shown(job, job.result)), indent=2)
     for error in job.errors:
         print_title(f"Attempt {error.attempt}: {error.kind}")
         print_facts(
@@ -112,7 +115,7 @@ def _facts(job: Job, now: float, why: str | None) -> Sequence[tuple[str, str | N
         ("task", job.task),
         ("state", job.state),
         ("why", why),
-        ("reason", job.reason),
+        ("reason", job.reason and redacted_text(job.reason)),
         ("hold", job.hold and _held(job, now)),
         ("cancel asked", job.cancel_reason),
         ("progress", _progress(job) or None),
@@ -121,6 +124,7 @@ def _facts(job: Job, now: float, why: str | None) -> Sequence[tuple[str, str | N
         ("key", job.key),
         ("tags", ", ".join(job.tags) or None),
         ("correlation id", job.correlation_id),
+        ("meta", _meta(job)),
         ("unique", job.unique and f"{job.unique} (until {job.unique_until})"),
         ("at most once", "yes" if job.at_most_once else None),
         ("attempt", _attempts(job)),
@@ -156,7 +160,7 @@ def _about(job: Job, now: float) -> str:
         case State.RUNNING:
             return _progress(job)
         case State.FAILED | State.CANCELLED:
-            return (job.reason or "").partition("\n")[0]
+            return redacted_text(job.reason or "").partition("\n")[0]
         case _:
             return ""
 
@@ -181,6 +185,16 @@ def _error(error: ErrorRecord) -> dict[str, Any]:
         "worker": error.worker,
         "traceback": error.traceback,
     }
+
+
+def _shown(job: Job, stored: bytes | None) -> bytes:
+    """Stored JSON without the secrets of the job."""
+    return redacted_json(stored or b"{}", redacted_names(job.meta))
+
+
+def _meta(job: Job) -> str | None:
+    meta = read_meta(_shown(job, job.meta))
+    return msgspec.json.encode(meta).decode() if meta else None
 
 
 def _raw(stored: bytes) -> object:

@@ -35,6 +35,8 @@ class Spec:
     max_memory: int | None = None
     """Bytes that the child process of an attempt may have; more, and it is killed."""
     max_result: int = 1 << 20
+    redact: tuple[str, ...] = ()
+    """Arguments that are secret, beside those whose names say so."""
     need: Need | None = None
     """What its attempts need of their transactions, if it is transactional."""
     owner: str | None = None

@@ -260,7 +260,8 @@ class Runner:
     ) -> Outcome:
         job = attempt.job
         attempt.error = error
-        record = error_record(error, job, self._now(), self._worker())
+        redact = attempt.spec.redact
+        record = error_record(error, job, self._now(), self._worker(), redact)
         return Outcome(
             job=job.id,
             claim=job.claim,
