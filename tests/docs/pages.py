@@ -42,7 +42,9 @@ _BLOCK: Final = re.compile(
     r"^(?P<indent> *)```(?P<language>\w+)(?P<options>[^\n]*)\n(?P<body>.*?)^(?P=indent)```$",
     re.DOTALL | re.MULTILINE,
 )
-_FILE_NAME: Final = re.compile(r"# (?P<name>(?:[\w.-]+\.(?:py|toml|yaml|service)|Dockerfile))\n")
+_FILE_NAME: Final = re.compile(
+    r"# (?P<name>(?:(?:\w+/)*[\w.-]+\.(?:py|toml|yaml|service)|Dockerfile))\n"
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,9 @@ class Block:
     def module(self) -> str | None:
         """What a program imports it as; None: it is no Python."""
         name = self.file_name
-        return name.removesuffix(".py") if name and name.endswith(".py") else None
+        if name is None or not name.endswith(".py"):
+            return None
+        return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 @dataclass(frozen=True)

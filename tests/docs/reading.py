@@ -155,6 +155,7 @@ def read(
         steps = list(blocks(page))
         for number, block in enumerate(steps):
             if block.file_name is not None:
+                (place / block.file_name).parent.mkdir(parents=True, exist_ok=True)
                 (place / block.file_name).write_text(block.body)
                 if not _is_used(block, steps[number + 1 :]):
                     run(f"import {block.module}", place, programs)

@@ -162,7 +162,7 @@ async def test_a_chore_that_fails_is_said_once_when_it_begins_and_once_when_it_e
     said = [record.getMessage() for record in caplog.records]
     assert said == [
         "elected leader=a epoch=1",
-        "chore failed chore=bad error=ZeroDivisionError why=\"a chore may raise anything\"",
+        'chore failed chore=bad error=ZeroDivisionError why="a chore may raise anything"',
         "chore works again chore=bad",
     ]
 

@@ -150,7 +150,7 @@ _MAY_BE_SECRET: Final = re.compile(
 )
 _NAMED: Final = re.compile(
     rf"(\b{_NAME}\s*=\s*|([\"']){_NAME}\2\s*[:=]\s*)"
-    r"(?:b?'[^']*'|b?\"[^\"]*\"|[^\s,;&)\]}\"']+)",
+    r"(?:\[redacted\]|b?'[^']*'|b?\"[^\"]*\"|[^\s,;&)\]}\"']+)",
     re.IGNORECASE,
 )
 _BEARER: Final = re.compile(r"\b((?:bearer|basic)\s+)[\w+/=.~-]{8,}", re.IGNORECASE)
