@@ -137,8 +137,8 @@ def test_an_isolated_task_of_a_router_runs_in_a_child(yard):
 def test_a_task_goes_to_the_queue_of_the_first_pattern_that_fits():
     app = Penstock("memory://", routes={"mail.bulk.*": "bulk", "mail.*": "mail"})
 
-    def declared(name: str, **options: str) -> str:
-        return app.task(name=name, **options)(lambda: None).options.queue  # type: ignore[arg-type]
+    def declared(name: str, queue: str | None = None) -> str:
+        return app.task(name=name, queue=queue)(lambda: None).options.queue
 
     assert declared("mail.bulk.send") == "bulk"
     assert declared("mail.send") == "mail"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import io
 import json
 import logging
 import weakref
@@ -198,15 +197,15 @@ async def test_a_worker_without_tasks_says_so_and_what_to_do(rig, kept):
     assert "penstock worker --import mail.tasks" in line
 
 
-def test_json_says_the_event_in_one_place_and_its_words_in_others():
-    stream = io.StringIO()
-    before = logs.configured()
-    logs.configure("json", "info", stream)
-    try:
-        ours = logging.getLogger("penstock.supervisor")
-        logs.say(ours, logging.INFO, "status", succeeded=3, failed=1)
-    finally:
-        logging.getLogger().handlers.clear() if before is None else logs.configure(*before)
+async def test_json_has_a_fixed_event_and_what_varies_in_fields(rig, kept):
+    async with rig.working(specs(spec(refuse, retries=0))):
+        for code in (1, 2):
+            await rig.ended(await rig.put("refuse", b'{"code":%d}' % code))
 
-    found = json.loads(stream.getvalue())
-    assert (found["event"], found["succeeded"], found["failed"]) == ("status", 3, 1)
+    found = [parsed(record) for record in kept.records]
+    assert {each["event"] for each in found} == {"job failed"}
+    assert {each["reason"] for each in found} == {
+        "PermissionError: door 1 is shut",
+        "PermissionError: door 2 is shut",
+    }
+    assert all("error" not in each for each in found), "the reason says it"
