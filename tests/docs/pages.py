@@ -1,7 +1,7 @@
 """The documents as data: pages, and what a reader is asked to type on them.
 
-    ```python                    a block that begins with "# shop.py" is a file to save;
-    # shop.py                    any other is run
+    ```python                    a block that begins with "# shop.py" or "# shop/tasks.py" is a file
+    # shop.py                    to save; any other is run
     ...
 
     ```console                   "$ " begins a command, "> " continues it; what follows is shown
@@ -43,7 +43,7 @@ _BLOCK: Final = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _FILE_NAME: Final = re.compile(
-    r"# (?P<name>(?:(?:\w+/)*[\w.-]+\.(?:py|toml|yaml|service)|Dockerfile))\n"
+    r"# (?P<name>(?:(?:[\w-]+/)*[\w.-]+\.(?:py|toml|yaml|service)|Dockerfile))\n"
 )
 
 
@@ -68,9 +68,9 @@ class Block:
     def module(self) -> str | None:
         """What a program imports it as; None: it is no Python."""
         name = self.file_name
-        if name is None or not name.endswith(".py"):
+        if not name or not name.endswith(".py"):
             return None
-        return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        return name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
 
 
 @dataclass(frozen=True)
