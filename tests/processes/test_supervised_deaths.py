@@ -159,7 +159,7 @@ def test_a_process_without_a_sign_of_life_is_killed_in_the_end(shop: Shop) -> No
     os.kill(child, signal.SIGSTOP)
     shop.let_go()
     shop.until_ended(ids)
-    assert f"and is killed pid={child}" in worker.text()
+    assert f"process killed pid={child}" in worker.text()
     assert child not in shop.pids()
     assert {shop.app.job(id).status().state for id in ids} == {State.SUCCEEDED}
 

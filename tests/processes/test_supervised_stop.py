@@ -122,7 +122,7 @@ def test_processes_whose_supervisor_is_killed_drain_and_end(shop: Shop) -> None:
     shop.until(lambda: len(shop.trace("begin")) == 4, "four attempts")
     worker.process.kill()
     worker.process.wait()
-    shop.until(lambda: worker.text().count("the supervisor is gone") == 2, "their notice")
+    shop.until(lambda: worker.text().count("supervisor gone") == 2, "their notice")
     shop.let_go()
     shop.until(lambda: shop.app.workers() == [], "their end")
     assert states(shop, ids) == {State.SUCCEEDED: 4}
