@@ -113,6 +113,9 @@ def test_secret_values_are_found_at_any_depth_and_as_they_are_quoted() -> None:
             "no route to postgresql://me:pw@db/shop",
             "no route to postgresql://me:[redacted]@db/shop",
         ),
+        ("Authorization: Basic dXNlcjpwYXNz", "Authorization: Basic [redacted]"),
+        ("Bearer authentication failed", "Bearer authentication failed"),
+        ("Basic authentication failed", "Basic authentication failed"),
         ("Unexpected token: < at 7", "Unexpected token: < at 7"),
         ("KeyError: 'user'", "KeyError: 'user'"),
         ("the password is too short", "the password is too short"),
@@ -120,6 +123,11 @@ def test_secret_values_are_found_at_any_depth_and_as_they_are_quoted() -> None:
 )
 def test_a_text_that_names_a_secret_does_not_tell_it(text: str, shown: str) -> None:
     assert redacted_text(text) == shown
+
+
+def test_a_text_made_to_be_slow_is_not() -> None:
+    text = "token " + "a-" * 8_000 + "=" + "://" + "b." * 8_000
+    assert redacted_text(text) == text
 
 
 def test_lines_of_code_in_a_traceback_stay_as_they_are() -> None:

@@ -105,7 +105,7 @@ def redacted_json(stored: bytes, also: Collection[str] = ()) -> bytes:
 
 def secret_values(stored: bytes, also: Collection[str] = ()) -> list[str]:
     """The secret values in stored arguments, as texts may repeat them, the longest first."""
-    if not also and _MAY_BE_SECRET.search(stored.decode(errors="replace")) is None:
+    if not also and not _may_name_a_secret(stored.decode(errors="replace")):
         return []
     try:
         leaves = set(_secret_leaves(json.loads(stored), also, is_inside=False))
@@ -142,27 +142,37 @@ def without(text: str, values: Collection[str]) -> str:
 
 
 _NAME: Final = (
-    r"[\w-]*(?:passw|passphrase|pwd|secret|token|api[_-]?key|access[_-]?key|credential"
-    r"|authorization|cookie)[\w-]*"
+    r"[\w-]{0,40}(?:passw|passphrase|pwd|secret|token|api[_-]?key|access[_-]?key|credential"
+    r"|authorization|cookie)[\w-]{0,40}"
 )
-_MAY_BE_SECRET: Final = re.compile(
-    r"pass|pwd|secret|token|jwt|cred|auth|bearer|cookie|key|session|cv[vc]", re.IGNORECASE
+_HINTS: Final = (
+    *("pass", "pwd", "secret", "token", "jwt", "cred", "auth", "bearer", "basic", "cookie", "key"),
+    *("session", "cvv", "cvc", "://"),
 )
 _NAMED: Final = re.compile(
     rf"(\b{_NAME}\s*=\s*|([\"']){_NAME}\2\s*[:=]\s*)"
     r"(?:\[redacted\]|b?'[^']*'|b?\"[^\"]*\"|[^\s,;&)\]}\"']+)",
     re.IGNORECASE,
 )
-_BEARER: Final = re.compile(r"\b((?:bearer|basic)\s+)[\w+/=.~-]{8,}", re.IGNORECASE)
-_IN_URL: Final = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*:)[^\s/@]+(?=@)", re.IGNORECASE)
+_BEARER: Final = re.compile(
+    r"\b(authorization[\"']?\s*[:=]\s*[\"']?(?:basic\s+)?|bearer\s+(?=[\w+/=.~-]*\d))[\w+/=.~-]{8,}",
+    re.IGNORECASE,
+)
+_IN_URL: Final = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^\s:/@]*:)[^\s/@]+(?=@)", re.IGNORECASE)
+
+
+def _may_name_a_secret(text: str) -> bool:
+    """What is quick to see: most texts have nothing that even looks like it."""
+    lowered = text.lower()
+    return any(hint in lowered for hint in _HINTS)
 
 
 def redacted_text(text: str) -> str:
     """The text without the values that it names itself, such as ``password=...``."""
+    if not _may_name_a_secret(text):
+        return text
     if "://" in text:
         text = _IN_URL.sub(rf"\1{HIDDEN}", text)
-    if _MAY_BE_SECRET.search(text) is None:
-        return text
     text = _BEARER.sub(rf"\1{HIDDEN}", text)
     return _NAMED.sub(rf"\1{HIDDEN}", text)
 
@@ -171,5 +181,8 @@ def redacted_traceback(text: str, values: Collection[str]) -> str:
     """A traceback without secret values. Its lines of code stay as they are, with their names: only
     what errors say of themselves, which is not indented, is searched for names.
     """
-    lines = without(text, values).splitlines(keepends=True)
+    text = without(text, values)
+    if not _may_name_a_secret(text):
+        return text
+    lines = text.splitlines(keepends=True)
     return "".join([line if line[:1].isspace() else redacted_text(line) for line in lines])
