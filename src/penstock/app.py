@@ -20,7 +20,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from penstock.worker.status import Parent
     from penstock.worker.worker import Worker
 
-P = ParamSpec("P")
 R = TypeVar("R")
 E = TypeVar("E", bound=Event)
 S = TypeVar("S", bound=Callable[[], object])
