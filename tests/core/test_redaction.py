@@ -125,6 +125,14 @@ def test_a_text_that_names_a_secret_does_not_tell_it(text: str, shown: str) -> N
     assert redacted_text(text) == shown
 
 
+@pytest.mark.parametrize(
+    "stored", [b"{no json", b"\xff\xfe\xfd", b"[" * 100_000, b'"text"', b"null"]
+)
+def test_whatever_is_stored_as_arguments_does_not_stop_it(stored: bytes) -> None:
+    assert secret_values(stored) == []
+    assert isinstance(redacted_json(stored), bytes)
+
+
 def test_a_text_made_to_be_slow_is_not() -> None:
     text = "token " + "a-" * 8_000 + "=" + "://" + "b." * 8_000
     assert redacted_text(text) == text
