@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.context import Cancel, Context, Interrupted, Retry, Snooze, current
     from penstock.core.injection import Depends
     from penstock.core.job import Job, State
+    from penstock.core.metadata import NewJob
     from penstock.core.retry import Delays, Exponential, Fixed, Never, PerException
     from penstock.core.signature import Payload
     from penstock.errors import (
@@ -39,16 +40,19 @@ if TYPE_CHECKING:
     )
     from penstock.handle import Handle
     from penstock.options import Call
+    from penstock.router import Router
     from penstock.task import INJECTED, AsyncTask, Sender, Task
 
 __all__ = [
     # an application
     "Penstock",
+    "Router",
     "Task",
     "AsyncTask",
     "Sender",
     "Handle",
     "Call",
+    "NewJob",
     "Job",
     "State",
     # inside a task
@@ -88,12 +92,14 @@ _HOMES: Final = {
     "context": "Cancel Context Interrupted Retry Snooze current",
     "core.job": "Job State",
     "core.injection": "Depends",
+    "core.metadata": "NewJob",
     "core.signature": "Payload",
     "core.retry": "Delays Exponential Fixed Never PerException",
     "errors": "EngineError EngineUnavailable IdConflict JobCancelled JobFailed JobGone "
     "PenstockError ResultTimeout UniqueConflict UsageError",
     "handle": "Handle",
     "options": "Call",
+    "router": "Router",
     "task": "INJECTED AsyncTask Sender Task",
 }
 

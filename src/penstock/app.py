@@ -14,20 +14,13 @@ This is the composition root: the only module that knows the engines by name, wh
 
 from __future__ import annotations
 
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -37,9 +30,11 @@ from penstock.clock import Clock, SystemClock
 from penstock.context import Context
 from penstock.core.hooks import Hooks
 from penstock.core.job import PRIORITIES, Draft, Job
+from penstock.core.metadata import NewJob
 from penstock.core.signature import encode_plain
 from penstock.core.spec import Spec
 from penstock.core.units import seconds
+from penstock.declaring import Declaring
 from penstock.engines.records import Receipt
 from penstock.errors import (
     BadItem,
@@ -48,36 +43,34 @@ from penstock.errors import (
 )
 from penstock.events import Bus, Event
 from penstock.handle import BY_A_PERSON, Handle, Origin, handles
+from penstock.imports import import_all
 from penstock.operations import Operations
-from penstock.options import Call, EnqueueOptions, Options, draft, merged, word
+from penstock.options import Call, EnqueueOptions, Options, draft, merged, route, word
+from penstock.router import Router
 from penstock.stores import StoreOpener, StoreSource, connector, effects, lender, observed, parse
 from penstock.sync import Facade, blocking
-from penstock.task import AsyncTask, Sender, Task, TaskOptions, declared, refuse_duplicate
+from penstock.task import (
+    AnyTask,
+    Sender,
+    TaskOptions,
+    declared,
+    refuse_duplicate,
+    undeclared,
+)
 
 if TYPE_CHECKING:
     from penstock.hosting import WorkerOptions, WorkerThread
     from penstock.worker.status import Parent
     from penstock.worker.worker import Worker
 
-P = ParamSpec("P")
 R = TypeVar("R")
 E = TypeVar("E", bound=Event)
 S = TypeVar("S", bound=Callable[[], object])
+B = TypeVar("B", bound=Callable[[NewJob], object])
 M = TypeVar("M", bound=Callable[[Context], Iterator[None] | AsyncIterator[None]])
 
 
-class Declare(Protocol):
-    """``@app.task(...)``: makes a task of the function below it."""
-
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
-
-
-class Penstock(Operations):
+class Penstock(Declaring, Operations):
     """One application: its tasks, its settings, its store.
 
     Settings come from the arguments, else from the environment (``PENSTOCK_URL``, ...), else from
@@ -114,37 +107,44 @@ class Penstock(Operations):
 
     # --- tasks ---------------------------------------------------------------------------------
 
-    @overload
-    def task(  # type: ignore[overload-overlap]
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[P, R]: ...
-    @overload
-    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
-    @overload
-    def task(self, function: None = None, /, **options: Unpack[TaskOptions]) -> Declare: ...
-    def task(
-        self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]
-    ) -> Any:
-        """Declare a task: ``@app.task`` or ``@app.task(queue="mail", ...)`` above a function.
-
-        On failure: ``DuplicateTask``, ``BadTask``, or the error of an option that does not fit.
-        """
-        if function is None:
-            return partial(self._declare, options=options)
-        return self._declare(function, options)
-
     def _declare(self, function: Callable[..., Any], options: TaskOptions) -> Sender[..., Any]:
+        return self._adopt(undeclared(function, options), options)
+
+    def _adopt(
+        self,
+        task: AnyTask,
+        options: TaskOptions,
+        owner: str | None = None,
+    ) -> Sender[..., Any]:
+        """Make a task of this app, in place; ``owner`` is the module that includes its router."""
         if options.get("transactional") and self.hooks.effects is None:
             self.hooks.effects = effects(self.url)
-        spec, chosen = declared(function, options, self.settings, self.hooks)
+        function = task.function
+        spec, chosen = declared(function, options, self.settings, self.hooks, owner)
         spec = with_callbacks(spec, options, self._tasks, self.settings)
         if spec.name in self._specs:
             refuse_duplicate(self._specs[spec.name], spec)
-        kind = AsyncTask if spec.is_async else Task
-        task: Sender[..., Any] = kind(self._facade, self.settings, spec, chosen)
-        self._tasks[spec.name] = task
+        whole = task.complete(self._facade, self.settings, spec, chosen)
+        self._tasks[spec.name] = whole
         self._specs[spec.name] = spec
-        return task
+        return whole
+
+    def include(self, router: Router) -> None:
+        """Take in the tasks of a router: those it has, and those that are declared on it later.
+
+        On failure: ``BadOption`` if it is part of another app.
+        """
+        if not isinstance(router, Router):
+            raise BadOption("router", router, "give a penstock.Router()")
+        owner = sys._getframe(1).f_globals.get("__name__", "__main__")
+        router.join(self, partial(self._adopt, owner=owner))
+
+    def import_tasks(self, *modules: str) -> None:
+        """Import the modules in the setting ``imports``, and these: workers and commands do it.
+
+        On failure: ``BadOption`` for a module that is not there; whatever a module raises.
+        """
+        import_all((*self.settings.imports, *config.module_names("imports", modules)))
 
     @property
     def tasks(self) -> Mapping[str, Sender[..., Any]]:
@@ -219,11 +219,12 @@ class Penstock(Operations):
         if known is not None:
             return known.using(**options).adopt(args)
         payload = encode_plain(args, task, self.settings.max_payload)
-        chosen = merged(Options(), options, self.settings.priorities)
+        base = Options(queue=route(task, self.settings.routes))
+        chosen = merged(base, options, self.settings.priorities)
         if chosen.hooks:
             why = f"a function needs a task that is declared here, and {task!r} is not"
             raise BadOption(*next(iter(chosen.hooks.items())), why)
-        return draft(task, payload, chosen, self.settings)
+        return draft(task, payload, chosen, self.settings, self.hooks.before_enqueue)
 
     def _called(self, calls: Iterable[Call | tuple[Any, ...]]) -> list[Draft]:
         jobs = []
@@ -296,6 +297,16 @@ class Penstock(Operations):
         self.hooks.add_shutdown(function)
         return function
 
+    def before_enqueue(self, function: B, /) -> B:
+        """Let a function see each job before it is enqueued: ``@app.before_enqueue``.
+
+        It gets the ``NewJob`` on the caller's thread, in the order of declaration: it may add to
+        ``job.meta``, set ``job.correlation_id``, or refuse the job by raising, which the caller
+        gets; of many jobs, none is then stored.
+        """
+        self.hooks.add_before_enqueue(function)
+        return function
+
     def middleware(self, function: M, /) -> M:
         """Wrap every attempt in a generator with one yield: ``@app.middleware``.
 
@@ -356,6 +367,7 @@ class Penstock(Operations):
         from penstock.hosting import upkeep, worker_settings
         from penstock.worker.worker import Worker
 
+        self.import_tasks()
         check_callbacks(self._specs)
         queues = ("default", *(task.options.queue for task in self._tasks.values()))
         settings = worker_settings(options, self.settings, queues)

@@ -8,7 +8,8 @@ other variables with that prefix are left alone.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Final, TypedDict
@@ -77,6 +78,10 @@ class Settings:
     """How often a call to the store is tried while it is away, where that is safe."""
     priorities: Mapping[str, int] = field(default_factory=dict)
     """Labels of your own, beside high (0), normal (5) and low (10)."""
+    imports: tuple[str, ...] = ()
+    """Modules that declare tasks, such as ``mail.tasks`` or ``shop.*.tasks``."""
+    routes: Mapping[str, str] = field(default_factory=dict)
+    """Queues by patterns of task names, for tasks that name none: the first that fits counts."""
 
 
 class SettingsGiven(TypedDict, total=False):
@@ -108,6 +113,8 @@ class SettingsGiven(TypedDict, total=False):
     store_timeout: float | str | timedelta | None
     store_tries: int | None
     priorities: Mapping[str, int] | None
+    imports: str | Sequence[str] | None
+    routes: Mapping[str, str] | None
 
 
 _COUNTS: Final = frozenset(setting.name for setting in fields(Settings) if setting.type == "int")
@@ -202,6 +209,10 @@ def _checked(source: str, name: str, value: object, seconds: Callable[..., float
         return duration
     if name == "priorities":
         return _labels(called, value)
+    if name == "imports":
+        return module_names(called, value)
+    if name == "routes":
+        return _routes(called, value)
     known = ", ".join(setting.name for setting in fields(Settings))
     raise BadOption(called, value, f"no such setting; there are {known}")
 
@@ -212,6 +223,33 @@ def _count(called: str, value: object, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise BadOption(called, value, f"give a whole number from {least}")
     return value
+
+
+def module_names(called: str, value: object) -> tuple[str, ...]:
+    """Names of modules from a list, or from text such as ``mail.tasks,shop.*.tasks``.
+
+    On failure: ``BadOption``, which says what the value is ``called``.
+    """
+    given = value.split(",") if isinstance(value, str) else value
+    if isinstance(given, (bytes, Mapping)) or not isinstance(given, Sequence):
+        raise BadOption(called, value, "give a list of modules, such as mail.tasks")
+    modules = tuple(each.strip() if isinstance(each, str) else "" for each in given)
+    for module in modules:
+        if not re.fullmatch(r"\w+(\.[\w*?\[\]]+)*", module):
+            why = "give modules, such as mail.tasks, or a pattern in a package: shop.*.tasks"
+            raise BadOption(called, value, why)
+    return modules
+
+
+def _routes(called: str, value: object) -> dict[str, str]:
+    """Queues by patterns from a table, or from text such as ``mail.*=mail,shop.*=orders``."""
+    routes: dict[str, str] = {}
+    for pattern, queue in _pairs(value):
+        if not (isinstance(pattern, str) and pattern and isinstance(queue, str) and queue):
+            why = "give patterns of task names and queues, such as mail.*=mail,*.report=reports"
+            raise BadOption(called, value, why)
+        routes[pattern] = queue
+    return routes
 
 
 def _labels(called: str, value: object) -> dict[str, int]:

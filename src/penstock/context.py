@@ -18,8 +18,9 @@ passing it along, ``penstock.current()`` is the same context.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +28,7 @@ import msgspec
 from penstock.clock import SystemClock
 from penstock.core.codec import Codec, foreign
 from penstock.core.job import Job
+from penstock.core.metadata import read_meta
 from penstock.core.transactions import Effect
 from penstock.core.units import Duration, seconds
 from penstock.engines.records import Report
@@ -80,6 +82,7 @@ class Context:
         "_has_noticed",
         "_is_stopping",
         "_latest",
+        "_meta",
         "_monotonic",
         "_sent",
         "alive_at",
@@ -94,6 +97,7 @@ class Context:
         self.effect: Effect | None = None
         """Its transaction, if its task is transactional."""
         self._monotonic = monotonic
+        self._meta: Mapping[str, Any] | None = None
         self._is_stopping = False
         self._has_noticed = False
         self._latest: tuple[float, str] | None = None
@@ -139,6 +143,15 @@ class Context:
     def tags(self) -> tuple[str, ...]:
         """Its labels."""
         return self.job.tags
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """What travels with it: given by its caller, or added by ``@app.before_enqueue``. The jobs
+        that it enqueues get it, too.
+        """
+        if self._meta is None:
+            self._meta = MappingProxyType(read_meta(self.job.meta))
+        return self._meta
 
     @property
     def connection(self) -> Any:

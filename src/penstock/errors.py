@@ -11,6 +11,7 @@
     │   ├── BadTask                 (TypeError)
     │   ├── BadHook                 (TypeError)
     │   ├── DuplicateTask           (ValueError)
+    │   ├── NotIncluded             (AttributeError)
     │   ├── Unencodable             (TypeError)
     │   ├── PayloadTooLarge         (ValueError)
     │   ├── BadCheckpoint           (TypeError)
@@ -221,6 +222,16 @@ class DuplicateTask(UsageError, ValueError):
     _sentence = (
         "task {task!r} is already declared by {first}; "
         "give {second} its own name with @app.task(name=...)"
+    )
+
+
+class NotIncluded(UsageError, AttributeError):
+    """A router's task that no app has taken in yet."""
+
+    task: str
+    _sentence = (
+        "task {task!r} belongs to a Router that no app includes yet; "
+        "say app.include(router) where the app is made, before the task is used"
     )
 
 

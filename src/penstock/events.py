@@ -284,8 +284,8 @@ class Bus:
                 answer = listener(event)
                 if asyncio.iscoroutine(answer):
                     self._start(answer, listener, event)
-            except (Exception, asyncio.CancelledError):
-                self._log.exception("listener_failed listener=%r event=%r", listener, event)
+            except (Exception, asyncio.CancelledError) as error:
+                self._complain("listener failed", listener, event, error)
 
     async def drain(self) -> None:
         """Wait until the async listeners on this loop have ended, however they ended."""
@@ -302,23 +302,18 @@ class Bus:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             answer.close()
-            self._log.error(
-                "listener_refused listener=%r event=%r why='it is async and this thread has no "
-                "running loop; subscribe a plain function'",
-                listener,
-                event,
-            )
+            hint = "it is async and this thread has no running loop; subscribe a plain function"
+            self._complain("listener refused", listener, event, hint=hint)
             return
         if len(self._unfinished) >= MAX_UNFINISHED:
             answer.close()
             if not self._is_crowded:
                 self._is_crowded = True
-                self._log.error(
-                    "listeners_too_slow unfinished=%d event=%r why='events pass async listeners "
-                    "by until some have ended; hand them to a queue instead'",
-                    MAX_UNFINISHED,
-                    event,
+                hint = (
+                    f"{MAX_UNFINISHED} async listeners have not ended; until some have, events "
+                    "pass async listeners by: hand events to a queue instead"
                 )
+                self._complain("listeners too slow", listener, event, hint=hint)
             return
         task = loop.create_task(answer)
         self._unfinished.add(task)
@@ -328,4 +323,18 @@ class Bus:
         self._unfinished.discard(task)
         self._is_crowded = False
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.error("listener_failed listener=%r event=%r", listener, event, exc_info=error)
+            self._complain("listener failed", listener, event, error)
+
+    def _complain(
+        self,
+        name: str,
+        listener: Listener[Any],
+        event: Event,
+        error: BaseException | None = None,
+        **more: str,
+    ) -> None:
+        """Log an event of ours with its fields, as ``penstock.logs`` does above this layer."""
+        who = f"{listener.__module__}.{getattr(listener, '__qualname__', type(listener).__name__)}"
+        fields = {"listener": who, "kind": type(event).__name__, **more}
+        text = "".join([f" {field}={value!r}" for field, value in fields.items()])
+        self._log.error("%s", name + text, exc_info=error, extra={"event": name, "fields": fields})

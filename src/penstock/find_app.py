@@ -12,23 +12,29 @@ import inspect
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, Final
 
+from penstock import app as app_module
+from penstock import imports as imports_module
 from penstock.app import Penstock
-from penstock.errors import AppNotFound
+from penstock.errors import AppNotFound, UsageError
 
 VARIABLE: Final = "PENSTOCK_APP"
+_OURS: Final = (__file__, app_module.__file__, imports_module.__file__)
 _USUAL: Final = ("app", "penstock")
 _HOW: Final = f"write module:app, such as shop:app, or set {VARIABLE}"
 
 
-def find_app(target: str | None) -> Penstock:
-    """The application that ``target`` names, else the environment.
+def find_app(target: str | None, imports: Iterable[str] = ()) -> Penstock:
+    """The application that ``target`` names, else the environment, with all its tasks: the modules
+    in its setting ``imports`` are imported, and those in ``imports``.
 
-    On failure: ``AppNotFound``, also for an error that the module itself raises: that one is the
-    ``__cause__``, and its traceback begins in the module.
+    On failure: ``AppNotFound``, also for an error that a module itself raises: that one is the
+    ``__cause__``, and its traceback begins in the module. ``BadOption`` for an import that is not
+    there.
     """
     named = (target or os.environ.get(VARIABLE, "")).strip()
     if not named:
@@ -43,7 +49,18 @@ def find_app(target: str | None) -> Penstock:
     _look_here_first()
     module = _imported(named, place)
     found = _follow(named, module, path) if path else _only(named, module)
-    return _called(named, found)
+    app = _called(named, found)
+    _import_tasks(named, app, imports)
+    return app
+
+
+def _import_tasks(named: str, app: Penstock, imports: Iterable[str]) -> None:
+    try:
+        app.import_tasks(*imports)
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise AppNotFound(named, _raised("importing the modules of its tasks", error)) from error
 
 
 def _look_here_first() -> None:
@@ -92,7 +109,7 @@ def _raised(doing: str, error: BaseException) -> str:
 
 
 def _is_ours(file: str) -> bool:
-    return file == __file__ or "importlib" in file
+    return file in _OURS or "importlib" in file
 
 
 def _follow(named: str, module: ModuleType, path: str) -> Any:

@@ -25,6 +25,7 @@ from penstock.events import Bus, LeaderElected
 from penstock.leader.chores import Rescue, all_chores
 from penstock.leader.election import Election, ttl_beside
 from penstock.leader.leader import Leader
+from penstock.logs import say
 from penstock.options import several, word
 from penstock.sync import is_on_a_loop
 from penstock.worker.child.find_task import is_child
@@ -201,7 +202,8 @@ def _notice(running: asyncio.Task[None]) -> None:
 
 
 def _log_end(error: BaseException) -> None:
-    logging.getLogger("penstock").error("worker_ended error=%r", error, exc_info=error)
+    logger, kind = logging.getLogger("penstock"), type(error).__name__
+    say(logger, logging.ERROR, "worker failed", exc_info=error, error=kind)
 
 
 # --- in a thread --------------------------------------------------------------------------------

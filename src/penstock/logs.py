@@ -27,6 +27,7 @@ import msgspec
 
 from penstock.context import CURRENT, Context
 from penstock.core.job import Job, State
+from penstock.core.redaction import redacted
 from penstock.errors import BadOption
 
 FORMATS: Final = ("text", "json")
@@ -43,21 +44,28 @@ def say(
     /,
     *,
     exc_info: BaseException | None = None,
+    trace: str | None = None,
     **fields: object,
 ) -> None:
-    """Write one event with its fields: ``worker joined worker=w1 tasks=3``."""
+    """Write one event with its fields: ``worker joined worker=w1 tasks=3``.
+
+    ``trace`` is what formatters show as the traceback, written once already; handlers that send
+    exceptions elsewhere, as Sentry's does, find the exception itself in ``exc_info``.
+    """
     if not logger.isEnabledFor(level):
         return
     text = event + "".join([f" {name}={_word(value)}" for name, value in fields.items()])
-    trace = None if exc_info is None else (type(exc_info), exc_info, exc_info.__traceback__)
+    raised = None if exc_info is None else (type(exc_info), exc_info, exc_info.__traceback__)
     # As ``logger.log`` does it, but without its search for the caller through all frames.
     caller = sys._getframe(1)
     place = (caller.f_code.co_filename, caller.f_lineno)
-    said = (logger.name, level, *place, "%s", (text,), trace, caller.f_code.co_name)
+    said = (logger.name, level, *place, "%s", (text,), raised, caller.f_code.co_name)
     try:
         record = logger.makeRecord(*said, {"event": event, "fields": fields})
     except KeyError:  # a record factory of the user has taken one of the two names
         record = logger.makeRecord(*said)
+    if trace is not None:
+        record.exc_text = trace.rstrip()
     logger.handle(record)
 
 
@@ -81,6 +89,37 @@ def say_rescued(logger: logging.Logger, rescued: Iterable[Job]) -> None:
             if job.correlation_id is not None:
                 facts["correlation_id"] = job.correlation_id
             say_given_up(logger, job.id, job.reason or "", **facts)
+
+
+class OutageLog:
+    """Writes once that the store is away and once that it is back. Any thread may call.
+
+    Callers that go on trying have names. The outage lasts until each of them that failed has
+    succeeded: a full disk refuses claims and still takes beats.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._failing: set[str] = set()
+        self._lock = threading.Lock()
+
+    def failed(self, caller: str, verb: str, error: Exception) -> None:
+        """A call failed: a warning if that is news, else a detail."""
+        with self._lock:
+            level = logging.DEBUG if self._failing else logging.WARNING
+            self._failing.add(caller)
+        kind = type(error).__name__
+        say(self._logger, level, "store unavailable", verb=verb, error=kind, why=str(error))
+
+    def succeeded(self, caller: str) -> None:
+        """A call succeeded; where nothing has failed, this costs nothing."""
+        if caller not in self._failing:
+            return
+        with self._lock:
+            self._failing.discard(caller)
+            is_over = not self._failing
+        if is_over:
+            say(self._logger, logging.INFO, "store available again")
 
 
 # --- the attempt in every record ----------------------------------------------------------------
@@ -224,13 +263,13 @@ class JsonFormatter(logging.Formatter):
         fields = getattr(record, "fields", None)
         is_event = isinstance(fields, dict) and _is_ours(record)
         extra = {name: value for name, value in record.__dict__.items() if name not in _USUAL}
-        more = {**extra, **(fields if is_event and fields else {})}
+        more = {**redacted(extra), **(fields if is_event and fields else {})}
         if is_event:
             more.pop("fields", None)
         for name, value in more.items():
             if line.get(name) is None:
                 line[name] = value
-        if record.exc_info and record.exc_info[1] is not None:
+        if record.exc_info and record.exc_info[1] is not None and "reason" not in more:
             line["error"] = "".join(format_exception_only(record.exc_info[1])).strip()
         if trace := _trace(self, record):
             line["traceback"] = "\n".join(trace)

@@ -11,7 +11,9 @@ import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from fnmatch import fnmatchcase
 from functools import lru_cache
+from itertools import repeat
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from msgspec import structs
@@ -19,12 +21,14 @@ from msgspec import structs
 from penstock.clock import SystemClock
 from penstock.config import Settings
 from penstock.context import CURRENT
+from penstock.core.hooks import Hook as BeforeEnqueue
 from penstock.core.ids import Ids, new_id, new_ids
 from penstock.core.job import LONGEST_KEEP, Draft, DraftBatch, priority_number
+from penstock.core.metadata import NewJob, checked_meta, write_meta
 from penstock.core.spec import Spec
 from penstock.core.unique_keys import Scope
 from penstock.core.units import Duration, seconds
-from penstock.errors import BadDuration, BadOption
+from penstock.errors import BadDuration, BadItem, BadOption, UsageError
 
 LONGEST_NAME: Final = 255
 _YEAR_10000: Final = 253_402_300_800.0
@@ -70,6 +74,9 @@ class EnqueueOptions(TypedDict, total=False):
     keep_failed: Duration | None
     """How long it stays if it fails; by default ``keep_failed`` of the app says, or ``keep`` if
     that is longer."""
+    meta: Mapping[str, Any] | None
+    """What travels with it, and to the jobs it enqueues: JSON, at most 4 KiB. It is added to what
+    was given before, and, inside a job, to that job's own."""
     connection: Any
     """A connection of your own to the database that has the jobs: the job becomes part of its open
     transaction. PostgreSQL only."""
@@ -104,14 +111,17 @@ class Options:
     correlation_id: str | None = None
     keep: float | None = None
     keep_failed: float | None = None
+    meta: Mapping[str, Any] | None = None
     connection: Any = None
     hooks: Mapping[str, Hook] = field(default_factory=dict)
+    redact: tuple[str, ...] = ()
+    """Arguments that the task calls secret."""
 
 
 DEFAULTS: Final[Mapping[str, Any]] = {
     option.name: option.default
     for option in fields(Options)
-    if option.name not in ("hooks", "connection")
+    if option.name not in ("hooks", "connection", "redact")
 }
 """What a draft says where nothing was asked for."""
 HOOKABLE: Final = frozenset({"priority", "delay", "key", "id", "unique"})
@@ -130,12 +140,22 @@ def merged(options: Options, given: EnqueueOptions, labels: Mapping[str, int]) -
     for name, value in values.items():
         if name not in hooks:
             changes[name] = checked(name, value, labels)
+    if options.meta and "meta" in changes:
+        changes["meta"] = {**options.meta, **changes["meta"]}
     result = replace(options, **changes, hooks=hooks)
     if result.unique is None and "unique" not in hooks:
         for name in ("unique_for", "unique_scope", "unique_until"):
             if name in values:
                 raise BadOption(name, values[name], "it says nothing without unique=...")
     return result
+
+
+def route(task: str, routes: Mapping[str, str]) -> str:
+    """The queue of a task that names none: of the first pattern that fits its name."""
+    for pattern, queue in routes.items():
+        if fnmatchcase(task, pattern):
+            return queue
+    return "default"
 
 
 def _is_hook(name: str, value: object) -> bool:
@@ -163,6 +183,8 @@ def checked(name: str, value: Any, labels: Mapping[str, int]) -> Any:
             return word(name, value)
         case "tags":
             return _tags(value)
+        case "meta":
+            return checked_meta(value)
         case "connection":
             return value
         case "at_most_once":
@@ -290,34 +312,69 @@ def drafts(
     options: Options,
     settings: Settings,
     said: Sequence[Mapping[str, Any]] = (),
+    before: Sequence[BeforeEnqueue] = (),
 ) -> Sequence[Draft]:
     """The drafts of many jobs; ``said`` are the answers of the hooks for each, if there are hooks.
 
-    Otherwise they differ in their payloads only.
+    Otherwise, and unless a hook ``before`` looks at each, they differ in their payloads only.
     """
     first, at = draft(task, b"", options, settings), SystemClock.now()
-    if not options.hooks:
+    if not options.hooks and not before:
         count = len(payloads)
         ids = [first.id] * count if options.id is not None else Ids(at, count)
         return DraftBatch(first, ids, payloads)
     jobs = []
     # Several jobs have no id that is given for all: the caller has refused it.
     some_ids = new_ids(at) if options.id is None else [first.id]
-    for id, payload, its in zip(some_ids, payloads, said, strict=False):
+    for id, payload, its in zip(some_ids, payloads, said or repeat(_NOTHING_SAID), strict=False):
         remember = settings.remember if "id" in its else first.remember
-        jobs.append(structs.replace(first, payload=payload, remember=remember, **{"id": id, **its}))
+        job = structs.replace(first, payload=payload, remember=remember, **{"id": id, **its})
+        try:
+            jobs.append(announced(job, options, before) if before else job)
+        except UsageError as error:
+            raise BadItem(task, len(jobs), error) from error
+        except Exception as error:
+            error.add_note(f"this was raised for item {len(jobs)}; nothing was stored")
+            raise
     return jobs
 
 
-def draft(task: str, payload: bytes, options: Options, settings: Settings) -> Draft:
+_NOTHING_SAID: Final[Mapping[str, Any]] = {}
+
+
+def announced(job: Draft, options: Options, before: Sequence[BeforeEnqueue]) -> Draft:
+    """The draft after each hook has seen it, and added to it what it wants.
+
+    On failure: whatever a hook raises to refuse the job; ``BadOption`` for what it has added.
+    """
+    new = NewJob(job)
+    for hook in before:
+        hook.function(new)
+    correlation_id = new.correlation_id
+    if correlation_id is not None:
+        word("correlation_id", correlation_id)
+    meta = write_meta(checked_meta(new.meta), options.redact)
+    return structs.replace(job, meta=meta, correlation_id=correlation_id)
+
+
+def draft(
+    task: str,
+    payload: bytes,
+    options: Options,
+    settings: Settings,
+    before: Sequence[BeforeEnqueue] = (),
+) -> Draft:
     """The draft of one job. Its id is made here, so that repeating the call is safe."""
     running = CURRENT.get(None)
-    correlation_id = options.correlation_id
-    if correlation_id is None and running is not None:
-        correlation_id = running.correlation_id
+    correlation_id, meta = options.correlation_id, options.meta or {}
+    if running is not None:
+        if correlation_id is None:
+            correlation_id = running.correlation_id
+        if running.job.meta is not None:
+            meta = {**running.meta, **meta}
     keep = settings.keep_finished if options.keep is None else options.keep
     keep_failed = options.keep_failed
-    return Draft(
+    made = Draft(
         id=options.id or new_id(SystemClock.now()),
         remember=settings.remember if options.id else 0.0,
         task=task,
@@ -337,9 +394,11 @@ def draft(task: str, payload: bytes, options: Options, settings: Settings) -> Dr
         tags=options.tags,
         correlation_id=correlation_id,
         enqueued_by=(running and running.job.worker) or _process(os.getpid()),
+        meta=write_meta(meta, options.redact) if meta or options.redact else None,
         keep=keep,
         keep_failed=max(settings.keep_failed, keep) if keep_failed is None else keep_failed,
     )
+    return announced(made, options, before) if before else made
 
 
 @lru_cache(maxsize=1)

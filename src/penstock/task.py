@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import update_wrapper
 from pathlib import PurePath
 from typing import Any, Final, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast
@@ -32,6 +33,7 @@ from penstock.errors import (
     BadOption,
     BadTask,
     DuplicateTask,
+    NotIncluded,
     UsageError,
 )
 from penstock.handle import Handle, Origin, handles
@@ -43,6 +45,8 @@ from penstock.options import (
     draft,
     drafts,
     merged,
+    route,
+    several,
     word,
 )
 from penstock.sync import Facade
@@ -73,6 +77,7 @@ _OF_THE_TASK: Final = frozenset(
         "transactional",
         "on_success",
         "on_failure",
+        "redact",
     }
 )
 
@@ -125,6 +130,9 @@ class TaskOptions(TypedDict, total=False):
     """A task, or its name, that is enqueued in the very step in which a job succeeds."""
     on_failure: Sender[..., Any] | str | None
     """Likewise when one has finally failed."""
+    redact: Iterable[str] | None
+    """Arguments that are hidden where jobs are shown, at any depth, beside those whose names say
+    that they are secret: ``password``, ``token``, ``api_key`` and the like."""
 
 
 class _Injected:
@@ -147,6 +155,9 @@ class Sender(Generic[P, R]):
     """A task with options, ready to enqueue. Never changes: ``using`` returns another."""
 
     def __init__(self, facade: Facade, settings: Settings, spec: Spec, options: Options) -> None:
+        self._bind(facade, settings, spec, options)
+
+    def _bind(self, facade: Facade, settings: Settings, spec: Spec, options: Options) -> None:
         self._facade = facade
         self._settings = settings
         self.spec = spec
@@ -214,7 +225,8 @@ class Sender(Generic[P, R]):
     def drafted(self, payload: bytes) -> Draft:
         """The draft of a job with this payload, whatever is in it."""
         options = decided(self.options, self.spec, payload, self._settings)
-        return draft(self.spec.name, payload, options, self._settings)
+        before = self.spec.hooks.before_enqueue
+        return draft(self.spec.name, payload, options, self._settings, before)
 
     def _drafts(self, items: Iterable[Item]) -> Sequence[Draft]:
         if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
@@ -241,7 +253,8 @@ class Sender(Generic[P, R]):
         if self.options.id is not None and index > 1:
             why = f"one id for {index} jobs; give a function of the arguments instead"
             raise BadOption("id", self.options.id, why)
-        return drafts(self.spec.name, payloads, self.options, self._settings, said)
+        before = self.spec.hooks.before_enqueue
+        return drafts(self.spec.name, payloads, self.options, self._settings, said, before)
 
     def _call(self, item: Item) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         match item:
@@ -263,17 +276,37 @@ class Sender(Generic[P, R]):
 class _Declared(Sender[P, R]):
     """What carries the name, the documentation and the signature of its function."""
 
-    def __init__(self, facade: Facade, settings: Settings, spec: Spec, options: Options) -> None:
-        super().__init__(facade, settings, spec, options)
+    def __init__(self, function: Callable[..., Any]) -> None:
+        """A task whose app is not known yet; ``complete`` makes it whole."""
+        self.function = function
         # The function's own attributes stay with it: they must not shadow ours.
-        update_wrapper(cast(Any, self), spec.function, updated=())
+        update_wrapper(cast(Any, self), function, updated=())
+
+    def complete(
+        self, facade: Facade, settings: Settings, spec: Spec, options: Options
+    ) -> Sender[P, R]:
+        """Belong to an app from now on."""
+        self._bind(facade, settings, spec, options)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("spec", "options", "name", "_facade", "_settings"):
+            raise NotIncluded(default_name(self.function))
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}>"
+        spec = getattr(self, "spec", None)
+        name = default_name(self.function) if spec is None else spec.name
+        return f"<{type(self).__name__} {name}>"
 
     def __reduce__(self) -> str:
         """Pickled as a function is: by its name in its module."""
-        return self.spec.function.__qualname__
+        return self.function.__qualname__
+
+    def _check_direct(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        spec = getattr(self, "spec", None)
+        if spec is not None and spec.signature.plan.steps:
+            spec.signature.refuse_unmet(args, kwargs)
 
 
 class Task(_Declared[P, R]):
@@ -283,9 +316,8 @@ class Task(_Declared[P, R]):
     """
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self.spec.signature.plan.steps:
-            self.spec.signature.refuse_unmet(args, kwargs)
-        result: R = self.spec.function(*args, **kwargs)
+        self._check_direct(args, kwargs)
+        result: R = self.function(*args, **kwargs)
         return result
 
 
@@ -293,17 +325,33 @@ class AsyncTask(_Declared[P, R]):
     """A declared ``async def``. Calling it gives its coroutine, to be awaited here."""
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self.spec.signature.plan.steps:
-            self.spec.signature.refuse_unmet(args, kwargs)
-        result: R = await self.spec.function(*args, **kwargs)
+        self._check_direct(args, kwargs)
+        result: R = await self.function(*args, **kwargs)
         return result
+
+
+AnyTask = Task[..., Any] | AsyncTask[..., Any]
+
+
+def undeclared(function: Callable[..., Any], options: TaskOptions) -> AnyTask:
+    """The task that a function will be, once an app has declared it.
+
+    On failure: ``BadTask`` for what no app could declare.
+    """
+    name = options.get("name") or default_name(function)
+    _check(function, name)
+    return (AsyncTask if is_async(function) else Task)(function)
 
 
 # --- a declaration, read ------------------------------------------------------------------------
 
 
 def declared(
-    function: Callable[..., Any], given: TaskOptions, settings: Settings, hooks: Hooks
+    function: Callable[..., Any],
+    given: TaskOptions,
+    settings: Settings,
+    hooks: Hooks,
+    owner: str | None = None,
 ) -> tuple[Spec, Options]:
     """How to run the task, and how to enqueue it unless a caller says otherwise."""
     unknown = [option for option in given if option not in TaskOptions.__annotations__]
@@ -314,14 +362,17 @@ def declared(
             why = f"it belongs to a queue; say app.set_queue(..., {unknown[0]}=...)"
         raise BadOption(unknown[0], given.get(unknown[0]), why)
     name = given.get("name")
-    name = _default_name(function) if name is None else word("name", name)
+    name = default_name(function) if name is None else word("name", name)
     _check(function, name)
     enqueue = {option: value for option, value in given.items() if option not in _OF_THE_TASK}
-    options = merged(Options(), cast(EnqueueOptions, enqueue), settings.priorities)
-    is_async = _is_async(function)
-    supplier = _supplier(given, name, hooks, is_async, options.at_most_once)
+    base = Options(queue=route(name, settings.routes))
+    options = merged(base, cast(EnqueueOptions, enqueue), settings.priorities)
+    is_awaited = is_async(function)
+    redact = tuple(word("redact", each) for each in several("redact", given.get("redact") or ()))
+    options = replace(options, redact=redact)
+    supplier = _supplier(given, name, hooks, is_awaited, options.at_most_once)
     signature = Signature.of(function, name, inject=Context, supplier=supplier)
-    if not is_async:
+    if not is_awaited:
         signature.plan.refuse_async(name)
     isolation = _isolation(given, function, name)
     timeout = _limit("timeout", given.get("timeout"))
@@ -331,7 +382,7 @@ def declared(
     spec = Spec(
         name=name,
         function=function,
-        is_async=is_async,
+        is_async=is_awaited,
         signature=signature,
         policy=_policy(given, options.at_most_once),
         retry_for=None if retry_for is None else seconds(retry_for, name="retry_for"),
@@ -342,8 +393,10 @@ def declared(
         max_memory=_max_memory(given, isolation),
         max_result=settings.max_result,
         keep_result=_keeps_result(given),
+        redact=redact,
         need=None if supplier is None or timeout is None else supplier.need(timeout),
         hooks=hooks,
+        owner=owner,
     )
     return spec, options
 
@@ -367,7 +420,7 @@ def _check(function: Callable[..., Any], name: str) -> None:
         raise BadTask(name, f"it is a method of {owner}; declare a function that calls it")
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
+def is_async(function: Callable[..., Any]) -> bool:
     """It is an ``async def``, or an object that is called as one."""
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
@@ -452,7 +505,8 @@ def _max_memory(given: TaskOptions, isolation: str | None) -> int | None:
     return limit
 
 
-def _default_name(function: Callable[..., Any]) -> str:
+def default_name(function: Callable[..., Any]) -> str:
+    """What the store calls the task of a function, unless it is told otherwise."""
     module, qualname = _origin(function)
     if isinstance(function, str):
         why = f"it is text; the decorator takes a name as @app.task(name={function!r})"

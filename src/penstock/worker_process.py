@@ -1,5 +1,6 @@
-"""The main of one supervised worker process: ``python -m penstock.worker_process SOCKET [APP]``.
+"""The main of one supervised worker process.
 
+It is started as ``python -m penstock.worker_process SOCKET COUNTS [APP]``, by ``replica_process``.
 Over the socket it is told what to serve and when to stop, and tells the supervisor how it goes. It
 ends by itself when the socket closes: then its supervisor is dead. SIGTERM or SIGINT drains it, the
 second one gives back what runs; its supervisor starts another.
@@ -24,13 +25,14 @@ import msgspec
 
 from penstock import logs
 from penstock.app import Penstock
-from penstock.core.job import Outcome
+from penstock.core.job import SUCCEEDED, Outcome, OutcomeKind, Verdict
 from penstock.errors import AppNotFound, PenstockError, UsageError
 from penstock.find_app import find_app
 from penstock.hosting import WorkerOptions, until_signal
 from penstock.stores import Url
 from penstock.worker.runtime import loop_factory
 from penstock.worker.status import Pulse
+from penstock.worker.supervisor.replica_counts import ReplicaCounts
 from penstock.worker.supervisor.replica_messages import (
     Alive,
     CannotWork,
@@ -65,8 +67,9 @@ class SupervisorLink:
 
     settles = True
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, counts: ReplicaCounts) -> None:
         self._connection = connection
+        self._counts = counts
         self._unsent = bytearray()
         self._lock = threading.Lock()
 
@@ -102,6 +105,15 @@ class SupervisorLink:
 
     def pulse(self, pulse: Pulse) -> None:
         self.send(Alive(pulse))
+
+    def settled(
+        self, outcomes: Sequence[Outcome], verdicts: Sequence[Verdict], given_up: int
+    ) -> None:
+        pairs = zip(outcomes, verdicts, strict=True)
+        kinds = [outcome.kind for outcome, verdict in pairs if verdict is Verdict.DONE]
+        if kinds or given_up:
+            failed = kinds.count(OutcomeKind.FAILED) + given_up
+            self._counts.add(kinds.count(SUCCEEDED), failed, kinds.count(OutcomeKind.RETRY))
 
     def replace(self, reason: str, *, is_wedged: bool = False) -> None:
         self.send(ReplaceMe(reason, is_wedged))
@@ -163,7 +175,7 @@ def _obey(messages: Iterator[ToReplica], stop: StopSwitch) -> None:
     for message in messages:
         if isinstance(message, Drain):
             stop(inf if message.seconds is None else message.seconds)
-    logs.say(_log, logging.WARNING, "the supervisor is gone, the worker ends")
+    logs.say(_log, logging.WARNING, "supervisor gone", hint="the worker drains and ends")
     stop.supervisor_died()
 
 
@@ -171,6 +183,8 @@ def main() -> None:
     """Run a worker process, from the supervisor's first message to the exit code."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.set_inheritable(False)  # or what a handler starts would keep it open
+    with open(int(sys.argv[2]), closefd=True) as file:
+        counts = ReplicaCounts(file.fileno())
     del sys.argv[1:]
     messages = _received(connection.dup())
     spec = next(messages, None)
@@ -178,7 +192,7 @@ def main() -> None:
         sys.exit(
             "penstock.worker_process is started by `penstock worker`, which gives it its orders"
         )
-    link = SupervisorLink(connection)
+    link = SupervisorLink(connection, counts)
     code = serve(spec, link, messages)
     link.flush()
     _end_soon(code)
@@ -195,7 +209,7 @@ def serve(spec: ReplicaSpec, link: SupervisorLink, messages: Iterator[ToReplica]
         threading.Thread(
             target=_obey, args=(messages, stop), name="penstock-orders", daemon=True
         ).start()
-        app = find_app(spec.app)
+        app = find_app(spec.app, imports=spec.imports)
         worker = app._worker(cast(WorkerOptions, dict(spec.options)), link)
         stop.connect(worker)
         link.send(_loaded(app, worker))
@@ -229,6 +243,7 @@ def _loaded(app: Penstock, worker: Worker) -> Loaded:
         url=_shared_url(app.url),
         shown=str(app.url),
         queues=settings.queues,
+        tasks=len(app.tasks),
         lease=settings.lease,
         drain=settings.drain,
         grace=settings.grace,

@@ -278,7 +278,7 @@ def test_what_ended_a_worker_is_told_to_who_stops_it(memory, monkeypatch, caplog
     worker._thread.join(30)
     with pytest.raises(EngineReadOnly):
         worker.stop()
-    assert "worker_ended error=EngineReadOnly" in caplog.text
+    assert "worker failed error=EngineReadOnly" in caplog.text
 
 
 # --- inside a task ------------------------------------------------------------------------------

@@ -316,8 +316,9 @@ async def test_no_worker_that_knows_the_task(engine):
     await staffed(engine, "v", tasks=())
     await staffed(engine, "w", tasks=())
     assert told(await explain(engine, "a"), "not_known") == (
-        "none of 2 workers that serve its queue knows task 'send'",
-        "start a worker whose code declares 'send', and see that its module is imported",
+        "none of 2 workers that serve its queue knows any task, so not 'send'",
+        "start a worker that imports the module that declares it: "
+        "penstock worker MODULE:APP --import MODULE",
     )
 
 

@@ -24,6 +24,7 @@ RECORD = {
     "key": None,
     "tags": ["a"],
     "correlation_id": None,
+    "meta": {},
     "unique": None,
     "unique_scope": None,
     "unique_until": None,

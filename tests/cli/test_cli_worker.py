@@ -65,8 +65,8 @@ def test_it_works_until_nothing_is_left(place: Path) -> None:
 def test_the_application_may_come_from_the_environment(place: Path) -> None:
     done = penstock(place, "worker", "--until-empty", PENSTOCK_APP="yard")
     assert done.returncode == 0
-    assert "penstock worker ready: 1 process, queues default,mail, sqlite:///jobs.db" in done.stderr
-    assert "penstock worker ended: 0 done, 0 failed, 0 retried" in done.stderr
+    assert "penstock worker ready processes=1 queues=default,mail" in done.stderr
+    assert "penstock worker ended succeeded=0 failed=0 retried=0" in done.stderr
 
 
 def test_lines_of_the_log_may_be_json(place: Path) -> None:
@@ -105,7 +105,7 @@ def test_what_python_says_by_itself_is_json_too_and_children_log_alike(
     assert any("UserWarning: careful" in line["message"] for line in lines)
     (uncaught,) = [line for line in lines if line["message"] == "error ended a thread"]
     assert uncaught["error"] == "ZeroDivisionError: division by zero"
-    assert lines[-1]["message"] == "penstock worker ended: 1 done, 0 failed, 0 retried"
+    assert lines[-1]["message"] == "penstock worker ended succeeded=1 failed=0 retried=0"
 
 
 @pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-", "<&- >&-"])
@@ -250,7 +250,7 @@ def test_a_store_in_memory_ends_with_its_process(place: Path) -> None:
     (place / "yard.py").write_text("from penstock import Penstock\napp = Penstock('memory://')\n")
     done = penstock(place, "worker", "yard:app", "--until-empty")
     assert done.returncode == 0, done.stderr
-    assert "queues default, memory://" in done.stderr
+    assert "queues=default tasks=0 store=memory://" in done.stderr
 
 
 def test_ctrl_c_while_the_application_is_loaded_ends_at_once(place: Path) -> None:

@@ -12,6 +12,7 @@ from penstock.core.job import Draft, State
 from penstock.engines.memory.engine import MemoryEngine
 from penstock.engines.memory.store import MemoryStore
 from penstock.engines.records import Ask, WorkerInfo
+from penstock.errors import EngineTimeout, EngineUnavailable
 from penstock.leader.chores import Chore, Rescue, all_chores
 from penstock.leader.election import Election, present_term
 from penstock.leader.leader import Leader
@@ -27,6 +28,7 @@ class Counted:
         self.chore = Chore(name, self._run, period, timeout)
         self.runs = 0
         self.fails = 0
+        self.fails_with: Exception | None = None
         self.hangs = False
         self.due_in = period
 
@@ -34,6 +36,8 @@ class Counted:
         self.runs += 1
         if self.hangs:
             await asyncio.Event().wait()
+        if self.fails_with is not None:
+            raise self.fails_with
         if self.fails:
             self.fails -= 1
             raise ZeroDivisionError("a chore may raise anything")
@@ -142,7 +146,58 @@ async def test_a_chore_that_fails_is_tried_again_alone(house, clock, caplog):
         assert good.runs == 1
 
     messages = [record.getMessage() for record in caplog.records]
-    assert sum("chore failed chore=bad" in message for message in messages) == 2
+    assert sum("chore failed chore=bad" in message for message in messages) == 1
+
+
+async def test_a_chore_that_fails_is_said_once_when_it_begins_and_once_when_it_ends(
+    house, clock, caplog
+):
+    caplog.set_level("INFO", "penstock.leader")
+    bad = Counted("bad")
+    bad.fails = 12
+    async with house.candidate("a", bad):
+        await clock.elapse(200)
+        assert bad.runs > 12
+
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "elected leader=a epoch=1",
+        'chore failed chore=bad error=ZeroDivisionError why="a chore may raise anything"',
+        "chore works again chore=bad",
+    ]
+
+
+async def test_an_outage_is_no_news_of_the_leader_whose_worker_tells_of_it(house, clock, caplog):
+    caplog.set_level("INFO", "penstock.leader")
+    chores = [Counted(name, period=1.0) for name in ("promote", "prune", "repair")]
+    async with house.candidate("a", *chores):
+        for chore in chores:
+            chore.fails_with = EngineUnavailable("memory", "away")
+        house.handles["a"].down()
+        await clock.elapse(75)
+        for chore in chores:
+            chore.fails_with = None
+        house.handles["a"].up()
+        await clock.elapse(75)
+
+    assert [record.event for record in caplog.records] == ["elected"]
+    assert all(chore.runs > 60 for chore in chores)
+
+
+async def test_a_chore_that_fails_while_the_store_answers_others_is_news(house, clock, caplog):
+    caplog.set_level("INFO", "penstock.leader")
+    slow = Counted("slow", period=1.0)
+    slow.fails_with = EngineTimeout("memory", "prune took more than 10 s")
+    async with house.candidate("a", slow):
+        await clock.elapse(75)
+        slow.fails_with = None
+        await clock.elapse(10)
+
+    assert [record.event for record in caplog.records] == [
+        "elected",
+        "chore failed",
+        "chore works again",
+    ]
 
 
 async def test_a_chore_that_hangs_is_ended_by_its_timeout_and_delays_nobody(house, clock):

@@ -65,8 +65,22 @@ def test_jobs_of_a_killed_process_run_again_long_before_its_lease_ends(shop: Sho
     jobs = [shop.app.job(id).status() for id in ids]
     assert {(job.state, job.crashes) for job in jobs} == {(State.SUCCEEDED, 1)}
     assert child not in shop.pids()
-    assert "dead worker seen to" in worker.text()
+    assert "dead worker's jobs rescued" in worker.text()
     assert "settled=0 rescued=3" in worker.text()
+
+
+def test_what_a_killed_process_has_done_is_in_the_sum(shop: Shop) -> None:
+    worker = shop.supervisor()
+    shop.until_ended(shop.enqueue("quick", 300))
+    shop.until_ended(shop.enqueue("quick", 1))  # so the replies for all others have come
+    (child,) = shop.pids()
+    os.kill(child, signal.SIGKILL)
+    shop.until(lambda: shop.pids() - {child}, "another process")
+    shop.until_ended(shop.enqueue("quick", 5))
+    worker.send(signal.SIGTERM)
+    assert worker.ended() == 0
+    sums = [f"ended succeeded={count} failed=0 retried=0" in worker.text() for count in (305, 306)]
+    assert any(sums), worker.text()
 
 
 def module(place: Path, name: str, text: str) -> str:
@@ -80,12 +94,12 @@ def test_a_process_that_dies_before_it_works_is_started_five_times_then_never(sh
     worker = shop.supervisor(module=name)
     assert worker.ended() == 1
     said = worker.text()
-    assert "gave up: a process ended 5 times in a row before it could work" in said
+    assert 'gave up why="a process ended 5 times in a row before it could work' in said
     assert "exited with 3 and did not say why" in said
-    assert [f"starts again in {pause}" in said for pause in ("500ms", "1s", "2s", "4s")] == [
+    assert [f"process restarts after={pause}" in said for pause in ("500ms", "1s", "2s", "4s")] == [
         True
     ] * 4
-    assert "starts again in 8s" not in said
+    assert "process restarts after=8s" not in said
 
 
 @any_store
@@ -98,7 +112,7 @@ def test_an_application_that_does_not_load_is_not_tried_twice(shop: Shop) -> Non
     assert "importing 'broken' failed; correct this first:" in said
     assert "ModuleNotFoundError: No module named 'nowhere_to_be_found'" in said
     assert 'broken.py", line 1' in said
-    assert "starts again" not in said
+    assert "process restarts" not in said
 
 
 def test_a_process_that_dies_when_it_has_joined_is_started_again_later_each_time(
@@ -115,7 +129,7 @@ def test_a_process_that_dies_when_it_has_joined_is_started_again_later_each_time
         "    threading.Thread(target=end, daemon=True).start()\n"
     )
     worker = shop.supervisor(module=module(shop.place, "fleeting", text))
-    shop.until(lambda: "starts again in 2s" in worker.text(), "the third pause")
+    shop.until(lambda: "process restarts after=2s" in worker.text(), "the third pause")
     (shop.place / "good").touch()
     shop.until(lambda: "penstock worker ready" in worker.text(), "a process that lives")
     assert worker.process.poll() is None
@@ -145,7 +159,7 @@ def test_a_process_without_a_sign_of_life_is_killed_in_the_end(shop: Shop) -> No
     os.kill(child, signal.SIGSTOP)
     shop.let_go()
     shop.until_ended(ids)
-    assert f"and is killed pid={child}" in worker.text()
+    assert f"process killed pid={child}" in worker.text()
     assert child not in shop.pids()
     assert {shop.app.job(id).status().state for id in ids} == {State.SUCCEEDED}
 

@@ -12,6 +12,7 @@ import pytest
 from penstock.core.job import Outcome, OutcomeKind
 from penstock.stores import parse
 from penstock.worker.status import Pulse
+from penstock.worker.supervisor.replica_counts import ReplicaCounts, shared_file
 from penstock.worker.supervisor.replica_messages import (
     Alive,
     FromReplica,
@@ -29,7 +30,10 @@ class Listener:
     def __init__(self) -> None:
         self.theirs, self.ours = socket.socketpair()
         self.ours.setblocking(False)
-        self.link = SupervisorLink(self.theirs)
+        file = shared_file()
+        self.counts = ReplicaCounts(file)
+        os.close(file)
+        self.link = SupervisorLink(self.theirs, self.counts)
         self._buffer = bytearray()
 
     def received(self) -> list[FromReplica]:

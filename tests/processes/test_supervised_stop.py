@@ -64,7 +64,7 @@ def test_the_second_ctrl_c_gives_back_what_runs_at_once(shop: Shop) -> None:
     shop.until(lambda: "worker draining" in worker.text(), "the drain")
     worker.send(signal.SIGINT)
     assert worker.ended() == 0, worker.text()
-    assert "stopping now (Ctrl-C): running attempts are given back" in worker.text()
+    assert 'stopping now why=Ctrl-C hint="running attempts are given back"' in worker.text()
     assert states(shop, ids) == {State.READY: 3}
 
 
@@ -75,12 +75,12 @@ def test_the_third_signal_kills_and_its_jobs_are_ready_at_once(shop: Shop) -> No
     shop.until(lambda: len(shop.trace("begin")) == 3, "three attempts")
     (child,) = shop.pids()
     os.kill(child, signal.SIGSTOP)
-    for said in ("stopping (SIGTERM)", "stopping now (SIGTERM)"):
+    for said in ("stopping why=SIGTERM", "stopping now why=SIGTERM"):
         worker.send(signal.SIGTERM)
         shop.until(lambda: said in worker.text(), said)  # noqa: B023
     worker.send(signal.SIGTERM)
     assert worker.ended() == 1, worker.text()
-    assert "killing all processes (SIGTERM)" in worker.text()
+    assert "killing all processes why=SIGTERM" in worker.text()
     assert states(shop, ids) == {State.READY: 3}
     assert shop.app.workers() == []
 
@@ -93,7 +93,7 @@ def test_a_process_that_does_not_end_in_time_is_killed(shop: Shop) -> None:
     os.kill(child, signal.SIGSTOP)
     worker.send(signal.SIGTERM)
     assert worker.ended() == 1, worker.text()
-    assert f"process did not end in time and is killed pid={child}" in worker.text()
+    assert f'process killed pid={child} why="it did not end in time"' in worker.text()
     assert states(shop, ids) == {State.READY: 1}
 
 
@@ -122,7 +122,7 @@ def test_processes_whose_supervisor_is_killed_drain_and_end(shop: Shop) -> None:
     shop.until(lambda: len(shop.trace("begin")) == 4, "four attempts")
     worker.process.kill()
     worker.process.wait()
-    shop.until(lambda: worker.text().count("the supervisor is gone") == 2, "their notice")
+    shop.until(lambda: worker.text().count("supervisor gone") == 2, "their notice")
     shop.let_go()
     shop.until(lambda: shop.app.workers() == [], "their end")
     assert states(shop, ids) == {State.SUCCEEDED: 4}
@@ -162,12 +162,12 @@ def test_until_empty_ends_all_processes_when_nothing_is_left(shop: Shop) -> None
 
 def test_a_status_line_comes_when_asked_for(shop: Shop) -> None:
     worker = shop.supervisor("--processes", "2", "--queues", "default,mail")
-    ready = f"penstock worker ready: 2 processes, queues default,mail, {shop.url}"
+    ready = "penstock worker ready processes=2 queues=default,mail tasks="
     shop.until(lambda: ready in worker.text(), "the ready line")
     shop.until_ended(shop.enqueue("quick", 7))
 
     def asked() -> bool:
         worker.send(signal.SIGUSR1)
-        return "status: 2 processes, 0 running, 0 waiting, 7 done, 0 failed" in worker.text()
+        return "status processes=2 running=0 waiting=0 succeeded=7 failed=0" in worker.text()
 
     shop.until(asked, "the status")

@@ -15,6 +15,7 @@ from penstock import (
     Job,
     Payload,
     Penstock,
+    Router,
     Sender,
     Task,
     events,
@@ -32,6 +33,24 @@ def send(to: str, body: str = "") -> int:
 @app.task
 async def fetch(url: str, *, tries: int = 3) -> dict[str, Any]:
     return {url: tries}
+
+
+router = Router()
+
+
+@router.task
+def routed(to: str) -> int:
+    return len(to)
+
+
+@router.task(redact=["iban"])
+async def paid(iban: str) -> bool:
+    return bool(iban)
+
+
+assert_type(routed("a"), int)
+assert_type(routed.using(meta={"tenant": "acme"}).enqueue("a"), Handle[int])
+assert_type(paid.enqueue("a"), Handle[bool])
 
 
 @app.task(queue="mail", retries=5, timeout="30s", unique=lambda to: f"mail:{to}")

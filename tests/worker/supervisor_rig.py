@@ -26,6 +26,7 @@ LOADED = Loaded(
     url="sqlite:////jobs.db",
     shown="sqlite:///jobs.db",
     queues=("default",),
+    tasks=3,
     lease=15.0,
     drain=30.0,
     grace=5.0,

@@ -157,9 +157,9 @@ def test_a_process_that_never_stops_talking_is_not_listened_to_for_ever(clock):
 
 async def test_an_application_that_loads_for_long_is_worth_one_word(rig, clock, caplog):
     await clock.elapse(300)
-    told = [text for text in caplog.messages if "still being loaded" in text]
-    assert [text.partition(": ")[0] for text in told] == [
-        "the application is still being loaded after 31s"
+    told = [text for text in caplog.messages if "still loading" in text]
+    assert [text.partition(" hint")[0] for text in told] == [
+        "application still loading pid=1 seconds=31"
     ]
 
 
@@ -182,7 +182,7 @@ async def test_code_that_cannot_be_watched_stops_no_process(clock, caplog):
     rig = SupervisorRig(clock, reloads_from="/nowhere/at/all")
     while not caplog.messages and not rig.running.done():
         await clock.settle()
-    assert "changes of the code are not seen any more" in caplog.text
+    assert "code not watched" in caplog.text
     assert "SIGHUP brings new code" in caplog.text
     rig.started[0].joins()
     await clock.elapse(5)
@@ -233,8 +233,8 @@ async def test_work_that_is_done_before_a_message_is_read_was_done_all_the_same(
     assert await rig.running == 0
     process.close()
     assert caplog.messages == [
-        "penstock worker ready: 1 process, queues default, sqlite:///jobs.db",
-        "penstock worker ended: 2 done, 0 failed, 0 retried",
+        "penstock worker ready processes=1 queues=default tasks=3 store=sqlite:///jobs.db",
+        "penstock worker ended succeeded=2 failed=0 retried=0",
     ]
 
 
@@ -293,13 +293,25 @@ def test_the_status_sums_up_the_living_and_the_dead(clock):
         process.says(Joined("w"), Alive(pulse))
     totals = StatusTotals()
     totals.add_dead(processes[0])
-    assert totals.line(processes[1:], 100.0) == (
-        "2 processes, 4 running, 2 waiting, 33 done, 3 failed, 9 retried"
-    )
+    assert totals.counts(processes[1:], 100.0) == {
+        "processes": 2,
+        "running": 4,
+        "waiting": 2,
+        "succeeded": 30,
+        "failed": 3,
+        "retried": 9,
+    }
     processes[1].says(Alive(Pulse(worker="w", succeeded=71, failed=1, lag=2.54)))
-    assert totals.line(processes[1:2], 110.0) == (
-        "1 process, 0 running, 0 waiting, 83 done, 2 failed, 3 retried, 5.0/s, a loop is 2.5s late"
-    )
+    assert totals.counts(processes[1:2], 110.0) == {
+        "processes": 1,
+        "running": 0,
+        "waiting": 0,
+        "succeeded": 81,
+        "failed": 2,
+        "retried": 3,
+        "per_second": 5.0,
+        "loop_late": "2.5s",
+    }
     for process in processes:
         process.close()
 

@@ -199,7 +199,7 @@ async def test_a_process_that_was_killed_on_purpose_is_no_bad_news(owner, clock,
     assert caplog.messages == []
     owner.started[0].dies()
     await clock.settle()
-    assert caplog.messages == ["process was killed by SIGKILL pid=1"]
+    assert caplog.messages == ['process ended pid=1 how="was killed by SIGKILL"']
 
 
 async def test_in_development_a_broken_application_waits_for_a_change(clock):

@@ -258,7 +258,7 @@ async def test_a_thread_that_nothing_ends_keeps_its_slot_and_asks_for_a_new_proc
     await rig.engine.exchange(Ask(worker=name, outcomes=(outcome,)))
     after = await rig.job(stuck)
     assert (after.state, after.failures, after.crashes, after.attempt) == (State.SCHEDULED, 1, 0, 1)
-    assert "attempt stuck: its process is replaced" in caplog.text
+    assert 'hint="its process is replaced"' in caplog.text
     go.set()
 
 

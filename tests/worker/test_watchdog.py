@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from penstock import logs
 from penstock.clock import SystemClock
 from penstock.context import Context
 from penstock.core.job import Outcome, OutcomeKind, State, Verdict
@@ -160,8 +161,9 @@ async def test_what_waits_behind_a_blocked_loop_runs_elsewhere_while_it_is_block
     assert helper.stats.succeeded == 5
     assert standing.ran == dict.fromkeys(ids, 1)
     assert (job.state, job.result, job.attempt) == (State.SUCCEEDED, b'"came round"', 1)
-    (said,) = [each.getMessage() for each in caplog.records if "loop blocked" in each.getMessage()]
-    assert "self.go.wait(PATIENCE)" in said
+    (said,) = [each for each in caplog.records if each.getMessage().startswith("loop blocked")]
+    assert "self.go.wait(PATIENCE)" in (said.exc_text or "")
+    assert len(logs.TextFormatter().format(said).splitlines()[0]) < 200
 
 
 async def test_a_store_that_is_away_gets_them_back_when_the_loop_comes_round(rig, standing):

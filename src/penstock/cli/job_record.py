@@ -16,6 +16,8 @@ from penstock.cli.output import (
 )
 from penstock.cli.times import iso, moment, relative
 from penstock.core.job import PRIORITIES, ErrorRecord, Job, State
+from penstock.core.metadata import read_meta, redacted_names
+from penstock.core.redaction import redacted_json, redacted_text
 
 COLUMNS: Final = (
     Column("ID"),
@@ -42,6 +44,7 @@ def record(job: Job) -> dict[str, Any]:
         "key": job.key,
         "tags": job.tags,
         "correlation_id": job.correlation_id,
+        "meta": read_meta(_shown(job, job.meta)),
         "unique": job.unique,
         "unique_scope": job.unique_scope if job.unique else None,
         "unique_until": job.unique_until if job.unique else None,
@@ -57,7 +60,7 @@ def record(job: Job) -> dict[str, Any]:
         "started": job.started,
         "progress": job.progress,
         "note": job.note,
-        "reason": job.reason,
+        "reason": job.reason and redacted_text(job.reason),
         "cancel_reason": job.cancel_reason,
         "enqueued_at": iso(job.enqueued_at),
         "enqueued_by": job.enqueued_by,
@@ -65,8 +68,8 @@ def record(job: Job) -> dict[str, Any]:
         "claimed_at": iso(job.claimed_at),
         "finished_at": iso(job.finished_at),
         "expires_at": iso(job.expires_at),
-        "payload": _raw(job.payload),
-        "result": None if job.result is None else _raw(job.result),
+        "payload": _raw(_shown(job, job.payload)),
+        "result": None if job.result is None else _raw(_shown(job, job.result)),
         "errors": [_error(error) for error in job.errors],
     }
 
@@ -89,10 +92,10 @@ def print_page(job: Job, now: float, why: str | None = None) -> None:
     """Everything about one job; ``why``: its explanation, if there is one."""
     print_facts(_facts(job, now, why))
     print_title("Payload")
-    print_block(_pretty(job.payload), indent=2)
+    print_block(_pretty(_shown(job, job.payload)), indent=2)
     if job.result is not None:
         print_title("Result")
-        print_block(_pretty(job.result), indent=2)
+        print_block(_pretty(_shown(job, job.result)), indent=2)
     for error in job.errors:
         print_title(f"Attempt {error.attempt}: {error.kind}")
         print_facts(
@@ -120,7 +123,7 @@ def _facts(job: Job, now: float, why: str | None) -> Sequence[tuple[str, str | N
         ("task", job.task),
         ("state", job.state),
         ("why", why),
-        ("reason", job.reason),
+        ("reason", job.reason and redacted_text(job.reason)),
         ("hold", job.hold and _held(job, now)),
         ("cancel asked", job.cancel_reason),
         ("progress", _progress(job) or None),
@@ -129,6 +132,7 @@ def _facts(job: Job, now: float, why: str | None) -> Sequence[tuple[str, str | N
         ("key", job.key),
         ("tags", ", ".join(job.tags) or None),
         ("correlation id", job.correlation_id),
+        ("meta", _meta(job)),
         ("unique", _unique(job)),
         ("at most once", "yes" if job.at_most_once else None),
         ("attempt", _attempts(job)),
@@ -164,7 +168,7 @@ def _about(job: Job, now: float) -> str:
         case State.RUNNING:
             return _progress(job)
         case State.FAILED | State.CANCELLED:
-            return (job.reason or "").partition("\n")[0]
+            return redacted_text(job.reason or "").partition("\n")[0]
         case _:
             return ""
 
@@ -189,6 +193,16 @@ def _error(error: ErrorRecord) -> dict[str, Any]:
         "worker": error.worker,
         "traceback": error.traceback,
     }
+
+
+def _shown(job: Job, stored: bytes | None) -> bytes:
+    """Stored JSON without the secrets of the job."""
+    return redacted_json(stored or b"{}", redacted_names(job.meta))
+
+
+def _meta(job: Job) -> str | None:
+    meta = read_meta(_shown(job, job.meta))
+    return msgspec.json.encode(meta).decode() if meta else None
 
 
 def _raw(stored: bytes) -> object:

@@ -13,6 +13,7 @@ import typer
 
 from penstock import logs
 from penstock.clock import SystemClock
+from penstock.config import module_names
 from penstock.core.units import seconds, size
 from penstock.errors import AppNotFound, BadOption
 from penstock.find_app import VARIABLE, find_app
@@ -44,6 +45,10 @@ def worker(
     queues: Annotated[
         str | None,
         typer.Option(help="Queues to serve, with commas; else all that its tasks name."),
+    ] = None,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="Modules with tasks, or shop.*.tasks."),
     ] = None,
     concurrency: Annotated[
         int | None, typer.Option(help="Attempts of async tasks at once, per process.")
@@ -128,6 +133,7 @@ def worker(
     spec = ReplicaSpec(
         app=_app_name(app),
         options={name: value for name, value in options.items() if value is not None},
+        imports=module_names("--import", imports or ()),
         until_empty=until_empty,
         log_format=log_format,
         log_level=log_level,
@@ -161,7 +167,7 @@ def _run_alone(spec: ReplicaSpec, settings: SupervisorSettings) -> None:
         why = "Windows has no supervisor; start one command per process, and again for new code"
         raise BadOption("processes", settings.processes, why)
     options: Mapping[str, Any] = spec.options
-    find_app(spec.app).run_worker(
+    find_app(spec.app, spec.imports).run_worker(
         until_empty=spec.until_empty, **cast(WorkerOptions, dict(options))
     )
 

@@ -92,6 +92,7 @@ class Stage(Hook):
 STARTUP: Final = "a start-up hook"
 SHUTDOWN: Final = "a shutdown hook"
 MIDDLEWARE: Final = "a middleware"
+BEFORE_ENQUEUE: Final = "a before_enqueue hook"
 
 
 class Hooks:
@@ -99,11 +100,20 @@ class Hooks:
     reload or a notebook's cell that runs again, takes the place it had.
     """
 
-    __slots__ = ("_overriding", "_stand_ins", "effects", "middleware", "overrides", "stages")
+    __slots__ = (
+        "_overriding",
+        "_stand_ins",
+        "before_enqueue",
+        "effects",
+        "middleware",
+        "overrides",
+        "stages",
+    )
 
     def __init__(self) -> None:
         self.stages: tuple[Stage, ...] = ()
         self.middleware: tuple[Hook, ...] = ()
+        self.before_enqueue: tuple[Hook, ...] = ()
         self.overrides: Mapping[Function, Function] = {}
         """What to make instead of a dependency, while a test says so."""
         self._overriding: tuple[tuple[Function, Function], ...] = ()
@@ -128,6 +138,14 @@ class Hooks:
             why = "it does not yield; write a generator with one yield, where the attempt runs"
             raise BadHook(name_of(function), MIDDLEWARE, why)
         self.middleware = _added(self.middleware, Hook(function, manner))
+
+    def add_before_enqueue(self, function: Function) -> None:
+        """Call a function with each job that is about to be enqueued."""
+        manner = _checked(function, BEFORE_ENQUEUE, "job")
+        if manner is not Manner.RETURN:
+            why = "it is async or yields, and enqueue() cannot wait for it; write a plain function"
+            raise BadHook(name_of(function), BEFORE_ENQUEUE, why)
+        self.before_enqueue = _added(self.before_enqueue, Hook(function, manner))
 
     @contextmanager
     def override(self, maker: Function, instead: Function) -> Iterator[None]:
@@ -169,7 +187,8 @@ def _checked(function: Function, role: str, *arguments: str) -> Manner:
     try:
         inspect.signature(function).bind(*arguments)
     except TypeError as error:
-        taken = "one argument, the Context" if arguments else "no argument"
+        what = {"ctx": "one argument, the Context", "job": "one argument, the NewJob"}
+        taken = what[arguments[0]] if arguments else "no argument"
         raise BadHook(name_of(function), role, f"{error}; it is called with {taken}") from None
     return manner_of(function)
 

@@ -40,8 +40,12 @@ class Spec:
     max_result: int = 1 << 20
     keep_result: bool = True
     """What it returns is stored."""
+    redact: tuple[str, ...] = ()
+    """Arguments that are secret, beside those whose names say so."""
     need: Need | None = None
     """What its attempts need of their transactions, if it is transactional."""
+    owner: str | None = None
+    """The module that includes its router in an app; None: it was declared by the app itself."""
     hooks: Hooks = field(default_factory=Hooks, compare=False)
     """What its app lets run around its attempts."""
     callbacks: Callbacks | None = field(default=None, compare=False)

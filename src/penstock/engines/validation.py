@@ -6,7 +6,7 @@ instead. NUL ends a text early in some stores: one job could be taken for anothe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from math import isfinite
 from typing import Final
 

@@ -55,15 +55,27 @@ def unknown(snapshot: JobSnapshot, known: set[str]) -> Reason:
     served = f"none of {number(len(snapshot.serving), 'worker')} that serve its queue"
     if len(snapshot.serving) == 1:
         served = f"worker {snapshot.serving[0].id}, the only one that serves its queue, does not"
-    text = f"{served} {'know' if len(snapshot.serving) == 1 else 'knows'} task {task!r}"
+    verb = "know" if len(snapshot.serving) == 1 else "knows"
+    what = f"task {task!r}" if known else f"any task, so not {task!r}"
     meant = near(task, sorted(known))
     if meant is not None:
         step = (
             f"they know {meant!r}: was that meant? else start a worker whose code declares {task!r}"
         )
     else:
-        step = f"start a worker whose code declares {task!r}, and see that its module is imported"
-    return Reason(code=Code.NOT_KNOWN, text=text, next_step=step)
+        step = f"start a worker that imports {_module(task)}"
+    return Reason(code=Code.NOT_KNOWN, text=f"{served} {verb} {what}", next_step=step)
+
+
+def _module(task: str) -> str:
+    """The module that declares a task, as far as its name tells, and how to have it imported."""
+    module = task.rpartition(".")[0]
+    if not module:
+        return "the module that declares it: penstock worker MODULE:APP --import MODULE"
+    return (
+        f'{module}, which declares it: Penstock(imports=["{module}"]), '
+        f"or penstock worker MODULE:APP --import {argument(module)}"
+    )
 
 
 def _has_room(snapshot: JobSnapshot, worker: WorkerInfo) -> bool:

@@ -4,7 +4,8 @@ Every third of a term's ttl a candidate reads or renews the term, and reads the 
 is all that it asks of the store while another one leads. The
 renewals and each chore are tasks of their own: a chore that hangs delays no other, and none of them
 the next renewal. A chore sleeps until the instant it asked for. One that fails, or takes longer
-than its timeout, is logged and tried again, alone, at growing intervals.
+than its timeout, is tried again, alone, at growing intervals; the log says when that begins and
+when it is over.
 """
 
 from __future__ import annotations
@@ -18,14 +19,21 @@ from penstock.clock import Clock, within
 from penstock.engines.engine import Engine
 from penstock.engines.records import Sighting
 from penstock.engines.retrying import Backoff
-from penstock.errors import EngineClosed, EngineError
+from penstock.errors import EngineClosed, EngineError, EngineFull, EngineUnavailable
 from penstock.leader.chores import Chore, Rescue
 from penstock.leader.election import Election
+from penstock.logs import say
 
 FAREWELL: Final = 2.0
 """Seconds that a resignation may take."""
 
+AWAY: Final = (EngineUnavailable, EngineFull)
+"""Errors of the store as a whole: the worker, which asks it all the time, logs that outage."""
+
 _log = logging.getLogger("penstock.leader")
+
+
+SAID: Final = -1
 
 
 def _unheard(candidate: str, epoch: int) -> None: ...
@@ -55,6 +63,10 @@ class Leader:
         """Set by each try that has won the term."""
         self._looked = asyncio.Event()
         """Set by each look at the workers."""
+        self._looks = 0
+        """How many looks the store has answered."""
+        self._failing: dict[str, int] = {}
+        """Chores that failed: at which look they began to; ``SAID`` once that is in the log."""
 
     async def run(self, engine: Engine) -> None:
         """Stand for election, and lead when elected, until cancelled; then resign."""
@@ -78,8 +90,9 @@ class Leader:
             except Exception as error:
                 # Also what no engine should raise: a row that cannot be read must not end workers.
                 self._rescue.missed()
-                level = logging.DEBUG if isinstance(error, EngineError) else logging.WARNING
-                _log.log(level, "election failed error=%r: %s", type(error), error)
+                self._failed("election failed", "election", error)
+            else:
+                self._succeeded("election works again", "election")
             await self._clock.sleep(self._election.every)
 
     async def _stand(self, engine: Engine) -> None:
@@ -88,13 +101,14 @@ class Leader:
         self._note(self._election.epoch)
         beats = [Sighting(each.id, each.beat) for each in await engine.workers()]
         self._rescue.saw(asked, self._clock.monotonic(), beats)
+        self._looks += 1
         self._looked.set()
 
     def _note(self, epoch: int | None) -> None:
         if epoch is None and self._epoch is not None:
-            _log.warning("leadership lost leader=%s", self._election.candidate)
+            say(_log, logging.WARNING, "leadership lost", leader=self._election.candidate)
         elif epoch is not None and epoch != self._epoch:
-            _log.info("elected leader=%s epoch=%s", self._election.candidate, epoch)
+            say(_log, logging.INFO, "elected", leader=self._election.candidate, epoch=epoch)
             self._elected(self._election.candidate, epoch)
         self._epoch = epoch
         if epoch is not None:
@@ -104,7 +118,8 @@ class Leader:
         try:
             await within(self._clock, FAREWELL, self._election.resign(engine))
         except (EngineError, TimeoutError) as error:
-            _log.debug("resignation failed error=%s", error)
+            kind = type(error).__name__
+            say(_log, logging.DEBUG, "resignation failed", error=kind, why=str(error))
 
     # --- the chores ----------------------------------------------------------------------------
 
@@ -140,10 +155,26 @@ class Leader:
             raise
         except Exception as error:
             # Also what no engine should raise: one chore must not take the others down.
-            _log.warning("chore failed chore=%s error=%r: %s", name, type(error), error)
+            self._failed("chore failed", name, error, chore=name)
             return backoff.next()
+        self._succeeded("chore works again", name, chore=name)
         backoff.reset()
         return due_in
+
+    def _failed(self, event: str, what: str, error: Exception, **fields: Any) -> None:
+        """Log what begins to fail; an outage of the store only if the store answers others."""
+        began = self._failing.setdefault(what, self._looks)
+        is_news = began != SAID and (not isinstance(error, AWAY) or self._looks > began)
+        if is_news:
+            self._failing[what] = SAID
+        # An error that no engine should raise is a fault, and a fault needs its traceback.
+        fault = None if isinstance(error, (EngineError, TimeoutError)) else error
+        level, kind = logging.WARNING if is_news else logging.DEBUG, type(error).__name__
+        say(_log, level, event, exc_info=fault, **fields, error=kind, why=str(error))
+
+    def _succeeded(self, event: str, what: str, **fields: Any) -> None:
+        if what in self._failing and self._failing.pop(what) == SAID:
+            say(_log, logging.INFO, event, **fields)
 
     async def _until_elected(self) -> None:
         """Sleep until a try has won the term; one that has run out must be won again."""

@@ -181,12 +181,12 @@ class Deadlines:
     def _give_up(self, attempt: Attempt) -> None:
         """Nothing ends this attempt: its slot is lost to this process, which should be replaced."""
         attempt.is_stuck = True
-        job, event = attempt.job, "attempt stuck: its process is replaced"
+        job, hint = attempt.job, "its process is replaced"
         if not self._parent.settles:
-            event = (
-                "attempt stuck: its slot stays taken until this process ends; a task with "
+            hint = (
+                "its slot stays taken until this process ends; a task with "
                 'isolation="process" can be killed'
             )
-        self._log.error(event, job=job.id, task=job.task)
+        self._log.error("attempt stuck", job=job.id, task=job.task, hint=hint)
         why = f"job {job.id} ({job.task}) must end and does not"
         self._parent.replace(why, is_wedged=True)

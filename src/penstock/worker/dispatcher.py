@@ -206,7 +206,7 @@ class Dispatcher:
             self._settle(attempt, _held(attempt.job, Hold.LIMIT, NOT_ALONE, SUSPECT_HOLD))
             return
         if attempt.spec.kind != "process":
-            location = locate(attempt.spec.function)
+            location = locate(attempt.spec.function, attempt.spec.owner)
             if isinstance(location, NotImportable):
                 self._run_alone(attempt, location.why)
                 return
@@ -252,7 +252,8 @@ class Dispatcher:
         if outcome is not None and attempt.spec.callbacks is not None:
             outcome = self._runner.followed(attempt, outcome)
         if outcome is not None and (self._is_verbose or outcome.kind is not SUCCEEDED):
-            self._log.attempt_ended(attempt.job, outcome)
+            self._log.attempt_ended(attempt.job, outcome, attempt.error)
+        attempt.error = None
         self._settle(attempt, outcome)
 
     def _over(self, attempt: Attempt) -> None:
@@ -346,6 +347,7 @@ class Dispatcher:
             if outcome is not None:
                 outcome = self._runner.followed(attempt, outcome)
                 self._log.attempt_ended(attempt.job, outcome)
+                attempt.error = None
             if self._parent.settles and outcome is not None:
                 outcomes.append(outcome)
                 outcome = None

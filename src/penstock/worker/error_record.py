@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from types import TracebackType
 from typing import Final
 
 from penstock.core.job import ErrorRecord, Job
+from penstock.core.metadata import redacted_names
+from penstock.core.redaction import redacted_text, redacted_traceback, secret_values, without
 from penstock.worker.tracebacks import TracebackWriter
 
 LONGEST_MESSAGE: Final = 4_000
@@ -20,14 +23,22 @@ _OURS: Final = (
 _WRITER: Final = TracebackWriter()
 
 
-def error_record(error: BaseException, job: Job, at: float, worker: str) -> ErrorRecord:
-    """Write down how this attempt went wrong; never fails, whatever the exception does."""
+def error_record(
+    error: BaseException, job: Job, at: float, worker: str, redact: Collection[str] = ()
+) -> ErrorRecord:
+    """Write down how this attempt went wrong; never fails, whatever the exception does.
+
+    Secret arguments are hidden, those that the task calls so in ``redact`` among them: what is not
+    written down is shown nowhere.
+    """
+    values = secret_values(job.payload, (*redact, *redacted_names(job.meta)))
+    traceback = _traceback_of(error)
     return ErrorRecord(
         attempt=job.attempt,
         at=at,
         kind=kind_of(error),
-        message=message_of(error),
-        traceback=_traceback_of(error),
+        message=redacted_text(without(message_of(error), values)),
+        traceback=None if traceback is None else redacted_traceback(traceback, values),
         worker=worker,
     )
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -41,6 +41,7 @@ from penstock.worker.error_record import storable
 from penstock.worker.lease import Lease
 from penstock.worker.log import WorkerLog
 from penstock.worker.settings import WorkerSettings
+from penstock.worker.status import Parent
 
 UNSTORABLE: Final = "result could not be stored"
 
@@ -48,7 +49,7 @@ UNSTORABLE: Final = "result could not be stored"
 class Exchanger:
     """The worker's exchanges with the store, under the id that it has now.
 
-    ``joined`` is told of each id under which it has joined.
+    ``parent`` is told of each id under which it has joined, and of what was settled.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Exchanger:
         settings: WorkerSettings,
         clock: Clock,
         log: WorkerLog,
-        joined: Callable[[str], None],
+        parent: Parent,
     ) -> None:
         self._engine = engine
         self._lease = lease
@@ -71,7 +72,7 @@ class Exchanger:
         self._settings = settings
         self._clock = clock
         self._log = log
-        self._joined = joined
+        self._parent = parent
         self._must_join = True
         self._is_uncertain = False
 
@@ -113,6 +114,7 @@ class Exchanger:
         if ask.worker != self._lease.worker:
             return None  # the lease was lost meanwhile: what it says is for a worker that was
         self._is_uncertain = False
+        self._log.available()
         self._dispatcher.time.told(reply.now)
         self._judged(ask, reply)
         kinds = self._dispatcher.take(reply.jobs)
@@ -124,12 +126,12 @@ class Exchanger:
         return reply
 
     def _judged(self, ask: Ask, reply: Exchange) -> None:
-        self._log.available()
         self._inflight.stored(ask.reports)
         if self._inflight.reported(ask.begun):
             self._dispatcher.pump()
         if stale := self._inflight.answered(ask.outcomes, reply.verdicts):
             self._log.warning("outcomes stale", worker=ask.worker, count=stale)
+        self._parent.settled(ask.outcomes, reply.verdicts, len(reply.abandoned))
         for job, reason in reply.abandoned.items():
             self._log.given_up(job, reason)
         self._dispatcher.cancel(reply.cancels)
@@ -140,14 +142,15 @@ class Exchanger:
         asked_at = self._clock.monotonic()
         info = worker_info(self._lease.worker, self._specs, self._settings)
         await self._engine.join(info)
-        self._log.available()
         if info.id != self._lease.worker:
             return
         self._must_join = False
         self._lease.renew(info.id, asked_at)
         queues = ",".join(info.queues)
         self._log.info("worker joined", worker=info.id, queues=queues, tasks=len(info.tasks))
-        self._joined(info.id)
+        if not info.tasks:
+            self._log.no_tasks(info.id)
+        self._parent.joined(info.id)
         # What a failure leaves of this is for a repair.
         await changes.lift_known(self._engine, info.tasks)
 
@@ -167,7 +170,6 @@ class Exchanger:
             except ItemRefused:
                 await self._halve(ask)
         held = await self._engine.held(worker)
-        self._log.available()
         if worker != self._lease.worker:
             return
         difference = self._inflight.compare(held)

@@ -45,6 +45,7 @@ class Attempt:
         "_token",
         "context",
         "ending",
+        "error",
         "guard",
         "is_abandoned",
         "is_announced",
@@ -100,6 +101,8 @@ class Attempt:
         self.pool: Pool | None = None
         """Where it waits or runs."""
         self.ending: Ending | None = None
+        self.error: BaseException | None = None
+        """What its outcome tells of, until that is logged: its traceback leads back to here."""
         self.task: asyncio.Task[None] | None = None
         """The slot that runs it, while one does."""
         self.guard = NEVER if spec.is_async else InterruptGuard()

@@ -135,8 +135,9 @@ async def keep_beating(
         except EngineClosed:
             raise
         except EngineError as error:
-            log.unavailable("beat", error)
+            log.unavailable("beat", error, caller="beat")
             pause = backoff.next()
         else:
+            log.available("beat")
             backoff.reset()
         await clock.sleep(pause)

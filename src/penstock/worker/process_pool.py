@@ -189,7 +189,7 @@ class ProcessPool(ThreadPool):
     def _answer(self, seat: Seat, attempt: Attempt) -> Outcome | CannotRun | None:
         name, function = attempt.spec.name, attempt.spec.function
         if (location := self._locations.get(function)) is None:
-            location = self._locations[function] = locate(function)
+            location = self._locations[function] = locate(function, attempt.spec.owner)
         if isinstance(location, NotImportable):
             return self._refused_by_children(attempt, location.why)
         if self._starting is not None:

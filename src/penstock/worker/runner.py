@@ -293,7 +293,9 @@ class Runner:
         self, attempt: Attempt, error: BaseException, kind: OutcomeKind, delay: float = 0.0
     ) -> Outcome:
         job = attempt.job
-        record = error_record(error, job, self._now(), self._worker())
+        attempt.error = error
+        redact = attempt.spec.redact
+        record = error_record(error, job, self._now(), self._worker(), redact)
         return Outcome(
             job=job.id,
             claim=job.claim,

@@ -14,7 +14,7 @@ from typing import Any, Protocol, assert_never
 import msgspec
 
 from penstock.clock import Clock
-from penstock.core.job import SUCCEEDED, Outcome, OutcomeKind
+from penstock.core.job import SUCCEEDED, Outcome, OutcomeKind, Verdict
 
 
 class Pulse(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +51,11 @@ class Parent(Protocol):
     def pulse(self, pulse: Pulse) -> None:
         """The worker lives."""
 
+    def settled(
+        self, outcomes: Sequence[Outcome], verdicts: Sequence[Verdict], given_up: int
+    ) -> None:
+        """The store has judged these outcomes, and ``given_up`` jobs have crashed too often."""
+
     def replace(self, reason: str, *, is_wedged: bool = False) -> None:
         """Another process should take over; this one goes on until it is told to stop.
 
@@ -70,6 +75,11 @@ class NoParent:
         pass
 
     def pulse(self, pulse: Pulse) -> None:
+        pass
+
+    def settled(
+        self, outcomes: Sequence[Outcome], verdicts: Sequence[Verdict], given_up: int
+    ) -> None:
         pass
 
     def replace(self, reason: str, *, is_wedged: bool = False) -> None:

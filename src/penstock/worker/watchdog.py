@@ -83,9 +83,7 @@ class Watchdog:
                 continue
             if not self._is_blocked:
                 self._is_blocked = True
-                event = "loop blocked: a coroutine does not let others run"
-                seconds = round(lag, 1)
-                self._log.error(event, worker=self._worker(), seconds=seconds, code=self._code())
+                self._log.blocked(self._worker(), round(lag, 1), self._code())
             await self._give_back(engine)
 
     def _lag(self) -> float:

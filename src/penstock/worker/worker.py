@@ -24,6 +24,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from math import inf
 from typing import Any, Final
 
@@ -173,7 +174,7 @@ class Worker:
             settings=settings,
             clock=clock,
             log=log,
-            joined=self._parent.joined,
+            parent=self._parent,
         )
         self._claim_loop = ClaimLoop(
             self._engine,
@@ -297,19 +298,23 @@ class Worker:
             except BaseExceptionGroup as errors:
                 raise errors.exceptions[0] from None
 
-        threads = [SideThread("beats", lambda: self._with_handle(beat), log)]
+        threads = [SideThread("beats", lambda: self._with_handle(beat, "beat"), log)]
         if upkeep is not None:
 
             async def lead(engine: Engine) -> None:
                 await upkeep(engine, candidate, lease.beat_at)
 
-            threads.append(SideThread("leader", lambda: self._with_handle(lead), log))
+            threads.append(SideThread("leader", lambda: self._with_handle(lead, "leader"), log))
         return threads
 
-    async def _with_handle(self, main: Callable[[Engine], Coroutine[Any, Any, None]]) -> None:
+    async def _with_handle(
+        self, main: Callable[[Engine], Coroutine[Any, Any, None]], caller: str
+    ) -> None:
         engine = self._connect()
         try:
-            await open_patiently(engine, self._clock, self._log.unavailable)
+            complain = partial(self._log.unavailable, caller=caller)
+            await open_patiently(engine, self._clock, complain)
+            self._log.available(caller)
             await main(engine)
         finally:
             await engine.close()

@@ -10,6 +10,7 @@ from typing import Final
 from penstock.cli.store import check_made, shared
 from penstock.clock import Clock
 from penstock.core.job import Job, State
+from penstock.core.redaction import redacted_text
 from penstock.engines import reads
 from penstock.engines.engine import Engine
 from penstock.engines.reads import Overview, Traffic
@@ -119,7 +120,9 @@ class WorkerRow:
 def why_failed(job: Job) -> str:
     """Why a job has failed, on one line."""
     last = job.errors[-1] if job.errors else None
-    text = job.reason or (f"{last.kind}: {last.message}" if last else "no reason is known")
+    text = redacted_text(job.reason or "") or (
+        f"{last.kind}: {last.message}" if last else "no reason is known"
+    )
     lines = text.strip().splitlines()
     return lines[0] if lines else ""
 

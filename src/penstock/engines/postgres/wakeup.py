@@ -222,7 +222,7 @@ class Wakeups:
         self._pause = OFTEN
         if self.hears and self._has_complained:
             self._has_complained = False
-            _log.info("listening schema=%s", self._schema)
+            _say(logging.INFO, "listening", schema=self._schema)
             self._told(None)
         if not self.hears:
             self._wake(CHANGED)
@@ -256,7 +256,7 @@ class Wakeups:
         ((snapshot,),) = await self._rows("snapshot")
         if self._listener and self._listener.has_failed and not self._has_complained:
             self._has_complained = True
-            _log.warning("polling schema=%s why=%r", self._schema, self._listener.trouble)
+            _say(logging.WARNING, "polling", schema=self._schema, why=self._listener.trouble)
             self._told(self._listener.trouble)
         if snapshot != self._snapshot:
             is_first, self._snapshot = not self._snapshot, str(snapshot)
@@ -270,3 +270,9 @@ class Wakeups:
     async def _rows(self, name: str, *values: object) -> list[Row]:
         async with self._pool.use() as connection:
             return await connection.rows(placed(SQL[name], self._schema), values)
+
+
+def _say(level: int, event: str, **fields: object) -> None:
+    """Log an event with its fields, as ``penstock.logs`` does above this layer."""
+    text = "".join([f" {name}={value!r}" for name, value in fields.items()])
+    _log.log(level, "%s", event + text, extra={"event": event, "fields": fields})

@@ -47,6 +47,8 @@ class TaskLocation(msgspec.Struct, frozen=True):
     qualname: str
     script: MainScript | None = None
     """What to run instead of importing the module."""
+    owner: str | None = None
+    """The module that makes the task whole, by including its router in an app."""
 
 
 class NotImportable(msgspec.Struct, frozen=True):
@@ -60,8 +62,12 @@ def is_child() -> bool:
     return PROGRAM in sys.orig_argv
 
 
-def locate(function: Callable[..., object]) -> TaskLocation | NotImportable:
-    """Where a child finds a function that is declared in this process."""
+def locate(
+    function: Callable[..., object], owner: str | None = None
+) -> TaskLocation | NotImportable:
+    """Where a child finds a function that is declared in this process; ``owner`` is the module
+    that includes its router, if it has one.
+    """
     module = getattr(function, "__module__", None)
     qualname = getattr(function, "__qualname__", None)
     if not module or not qualname:
@@ -71,8 +77,11 @@ def locate(function: Callable[..., object]) -> TaskLocation | NotImportable:
     if "<locals>" in qualname:
         why = "a child process cannot import it from inside another function"
         return NotImportable(f"{why}; declare it at the top level of a module")
+    if owner in MAIN:
+        why = "the main script includes its router, and a child process does not run that"
+        return NotImportable(f"{why}; include it in a module that the script imports")
     if module not in MAIN:
-        return TaskLocation(module, qualname)
+        return TaskLocation(module, qualname, owner=owner)
     script = _script()
     if script is None:
         why = "a child process cannot import what is typed in or given with -c"
@@ -112,6 +121,8 @@ class ChildTasks:
         return spec
 
     def _module(self, location: TaskLocation) -> ModuleType:
+        if location.owner is not None:
+            importlib.import_module(location.owner)
         if location.script is None:
             return importlib.import_module(location.module)
         if self._main is None:

@@ -127,6 +127,7 @@ class ChildService:
                 attempt.end(Ending.CANCEL)
             self._say(AttemptBegan())
         outcome = self._perform(attempt)
+        attempt.error = None
         with self._lock:
             self._current = None
             self._answered = request.number

@@ -62,7 +62,7 @@ class ReplicaLeases:
         self._wake = asyncio.Event()
         self._is_clean = asyncio.Event()
         self._is_clean.set()
-        self._is_away = False
+        self._outage = log.outage()
 
     def locate(self, loaded: Loaded) -> None:
         """Learn from the first process where the store is.
@@ -111,10 +111,12 @@ class ReplicaLeases:
         backoff = Backoff()
         while True:
             try:
-                return await engine.open()
+                await engine.open()
             except EngineError as error:
-                self._note_unavailable("open", error)
+                self._outage.failed("open", "open", error)
                 await self._clock.sleep(backoff.next())
+            else:
+                return self._outage.succeeded("open")
 
     async def _beat(self, engine: Engine, every: float) -> None:
         backoff = Backoff(longest=every)
@@ -128,10 +130,10 @@ class ReplicaLeases:
                 except EngineClosed:
                     raise
                 except EngineError as error:
-                    self._note_unavailable("beat", error)
+                    self._outage.failed("beat", "beat", error)
                     wait = backoff.next()
                 else:
-                    self._note_available()
+                    self._outage.succeeded("beat")
                     backoff.reset()
             await self._clock.sleep(wait)
 
@@ -187,17 +189,11 @@ class ReplicaLeases:
             try:
                 done = await call()
             except EngineUnavailable as error:
-                self._note_unavailable(verb, error)
+                self._outage.failed("clean up", verb, error)
                 await self._clock.sleep(backoff.next())
+            except EngineError:
+                self._outage.succeeded("clean up")  # it is not tried again, so it fails no more
+                raise
             else:
-                self._note_available()
+                self._outage.succeeded("clean up")
                 return done
-
-    def _note_unavailable(self, verb: str, error: Exception) -> None:
-        log.store_unavailable(verb, error, is_news=not self._is_away)
-        self._is_away = True
-
-    def _note_available(self) -> None:
-        if self._is_away:
-            self._is_away = False
-            log.store_available()

@@ -1,15 +1,14 @@
-"""The log lines of a supervisor: one function per event, the event's name first."""
+"""The log lines of a supervisor: one function per event, its name first, then its fields."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from penstock.core.job import Job
 from penstock.core.units import text
-from penstock.errors import ProcessFailed
-from penstock.logs import say, say_rescued
+from penstock.logs import OutageLog, say, say_rescued
 from penstock.worker.status import Pulse
 
 _log: Final = logging.getLogger("penstock.supervisor")
@@ -18,27 +17,31 @@ _log: Final = logging.getLogger("penstock.supervisor")
 # --- the supervisor -----------------------------------------------------------------------------
 
 
-def ready(processes: int, queues: Sequence[str], store: str) -> None:
-    noun = "process" if processes == 1 else "processes"
-    event = f"penstock worker ready: {processes} {noun}, queues {','.join(queues)}, {store}"
-    say(_log, logging.INFO, event)
+def ready(processes: int, tasks: int, queues: Sequence[str], store: str) -> None:
+    fields: dict[str, Any] = {"processes": processes, "queues": ",".join(queues)}
+    say(_log, logging.INFO, "penstock worker ready", **fields, tasks=tasks, store=store)
 
 
-def status(line: str) -> None:
-    say(_log, logging.INFO, f"status: {line}")
+def status(counts: Mapping[str, Any]) -> None:
+    say(_log, logging.INFO, "status", **counts)
 
 
 def draining(why: str, seconds: float) -> None:
-    event = f"stopping ({why}): running attempts may go on for {text(seconds)}"
-    say(_log, logging.INFO, f"{event}; once more gives them back now")
+    again = "press Ctrl-C" if why == "Ctrl-C" else f"send {why}"
+    hint = f"{again} again to stop at once" if why.startswith(("Ctrl", "SIG")) else None
+    fields: dict[str, Any] = {"why": why, "drain": text(seconds)}
+    if hint is not None:
+        fields["hint"] = hint
+    say(_log, logging.INFO, "stopping", **fields)
 
 
 def forcing(why: str) -> None:
-    say(_log, logging.WARNING, f"stopping now ({why}): running attempts are given back")
+    hint = "running attempts are given back"
+    say(_log, logging.WARNING, "stopping now", why=why, hint=hint)
 
 
 def killing(why: str) -> None:
-    say(_log, logging.WARNING, f"killing all processes ({why})")
+    say(_log, logging.WARNING, "killing all processes", why=why)
 
 
 def gave_up(why: str) -> None:
@@ -46,9 +49,8 @@ def gave_up(why: str) -> None:
 
 
 def ended(total: Pulse) -> None:
-    done = total.succeeded + total.failed
-    event = f"penstock worker ended: {done} done, {total.failed} failed, {total.retried} retried"
-    say(_log, logging.INFO, event)
+    event, succeeded, failed = "penstock worker ended", total.succeeded, total.failed
+    say(_log, logging.INFO, event, succeeded=succeeded, failed=failed, retried=total.retried)
 
 
 # --- new code -----------------------------------------------------------------------------------
@@ -59,13 +61,12 @@ def reloading(signal: str) -> None:
 
 
 def code_changed(files: Sequence[str]) -> None:
-    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    say(_log, logging.INFO, f"code changed: {files[0]}{more}")
+    say(_log, logging.INFO, "code changed", file=files[0], files=len(files))
 
 
 def code_not_watched(error: Exception) -> None:
-    event = f"changes of the code are not seen any more: {error}; SIGHUP brings new code"
-    say(_log, logging.ERROR, event)
+    hint = "send SIGHUP to load new code"
+    say(_log, logging.ERROR, "code not watched", error=type(error).__name__, why=error, hint=hint)
 
 
 # --- processes ----------------------------------------------------------------------------------
@@ -77,7 +78,7 @@ def process_started(pid: int) -> None:
 
 def process_ended(pid: int, how: str, *, is_expected: bool) -> None:
     level = logging.DEBUG if is_expected else logging.WARNING
-    say(_log, level, f"process {how}", pid=pid)
+    say(_log, level, "process ended", pid=pid, how=how)
 
 
 def process_replaced(old: int, new: int, reason: str) -> None:
@@ -85,32 +86,30 @@ def process_replaced(old: int, new: int, reason: str) -> None:
 
 
 def not_replaced(why: str) -> None:
-    _say_quoted(logging.ERROR, "no replacement, the old process goes on", why)
+    _say_quoted(logging.ERROR, "process not replaced", why, hint="the old process goes on")
 
 
 def starts_again(pause: float, why: str) -> None:
-    _say_quoted(logging.ERROR, f"process starts again in {text(pause)}", why)
+    _say_quoted(logging.ERROR, "process restarts", why, after=text(pause))
 
 
 def waits_for_change(why: str) -> None:
-    _say_quoted(logging.ERROR, "waiting for a change of the code", why)
+    _say_quoted(logging.ERROR, "waiting for a code change", why)
 
 
 def slow_to_load(pid: int, seconds: float) -> None:
-    event = (
-        f"the application is still being loaded after {text(round(seconds))}: "
-        "is there something in it that waits or serves when it is imported?"
-    )
-    say(_log, logging.WARNING, event, pid=pid)
+    hint = "does it wait or serve when it is imported?"
+    fields: dict[str, Any] = {"pid": pid, "seconds": round(seconds), "hint": hint}
+    say(_log, logging.WARNING, "application still loading", **fields)
 
 
 def overdue(pid: int) -> None:
-    say(_log, logging.WARNING, "process did not end in time and is killed", pid=pid)
+    say(_log, logging.WARNING, "process killed", pid=pid, why="it did not end in time")
 
 
 def hung(pid: int, worker: str, seconds: float) -> None:
-    event = f"process gave no sign of life for {text(seconds)} and is killed"
-    say(_log, logging.ERROR, event, pid=pid, worker=worker)
+    why = f"no sign of life for {text(seconds)}"
+    say(_log, logging.ERROR, "process killed", pid=pid, worker=worker, why=why)
 
 
 # --- their leases in the store ------------------------------------------------------------------
@@ -118,7 +117,7 @@ def hung(pid: int, worker: str, seconds: float) -> None:
 
 def cleaned_up(worker: str, outcomes: int, rescued: int) -> None:
     if outcomes or rescued:
-        event = "dead worker seen to"
+        event = "dead worker's jobs rescued"
         say(_log, logging.INFO, event, worker=worker, settled=outcomes, rescued=rescued)
 
 
@@ -127,21 +126,15 @@ def rescued(jobs: Sequence[Job]) -> None:
 
 
 def left_to_leader(worker: str, why: Exception | str) -> None:
-    say(_log, logging.WARNING, f"dead worker left to the leader: {why}", worker=worker)
+    say(_log, logging.WARNING, "dead worker left to the leader", worker=worker, why=why)
 
 
-def store_unavailable(verb: str, error: Exception, *, is_news: bool) -> None:
-    level = logging.WARNING if is_news else logging.DEBUG
-    say(_log, level, f"store unavailable: {error}", verb=verb)
+def outage() -> OutageLog:
+    """What says once when the store is away, and once when it is back."""
+    return OutageLog(_log)
 
 
-def store_available() -> None:
-    say(_log, logging.INFO, "store available again")
-
-
-def _say_quoted(level: int, event: str, why: str) -> None:
+def _say_quoted(level: int, event: str, why: str, **fields: Any) -> None:
     """Write what a process said; a traceback in it is shown as one."""
-    if "\n" in why:
-        say(_log, level, event, exc_info=ProcessFailed(why))
-    else:
-        say(_log, level, f"{event}: {why}")
+    line = why.partition("\n")[0] if "\n" in why else why
+    say(_log, level, event, trace=why if line != why else None, **fields, why=line)

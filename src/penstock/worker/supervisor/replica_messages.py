@@ -19,6 +19,8 @@ class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     app: str | None
     options: Mapping[str, Any]
+    imports: tuple[str, ...] = ()
+    """Modules with tasks, beside those that the application names."""
     until_empty: bool = False
     log_format: str = "text"
     log_level: str = "info"
@@ -43,6 +45,8 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     shown: str
     """The store's URL without its secrets."""
     queues: tuple[str, ...]
+    tasks: int
+    """How many tasks it has."""
     lease: float
     drain: float
     grace: float

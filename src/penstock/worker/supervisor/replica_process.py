@@ -18,8 +18,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from penstock.core.job import Outcome
+from penstock.core.job import Outcome, OutcomeKind
 from penstock.worker.status import Pulse
+from penstock.worker.supervisor.replica_counts import ReplicaCounts, shared_file
 from penstock.worker.supervisor.replica_messages import (
     Alive,
     CannotWork,
@@ -62,6 +63,7 @@ class ReplicaProcess:
         connection: socket.socket,
         on_message: Callable[[], None],
         now: float,
+        counts: ReplicaCounts | None = None,
     ) -> None:
         self.pid = process.pid
         self.code: int | None = None
@@ -92,6 +94,7 @@ class ReplicaProcess:
         self.started_at = now
         self.is_slow_logged = False
         """It was logged that the application takes long to load."""
+        self._counts = counts
         self._process = process
         self._connection = connection
         self._on_message = on_message
@@ -164,6 +167,24 @@ class ReplicaProcess:
         """Close the socket. The loop must have stopped to read it before."""
         self._connection.close()
 
+    def last_pulse(self) -> Pulse:
+        """What a dead process has done in all, to the last exchange with the store, with what it
+        has left to be settled.
+        """
+        pulse = msgspec.structs.replace(self.pulse, running=0, waiting=0, lag=0.0)
+        if self._counts is None:
+            return pulse
+        succeeded, failed, retried = self._counts.read()
+        self._counts.close()
+        self._counts = None
+        left = [outcome.kind for outcome in self.left_outcomes.values()]
+        return msgspec.structs.replace(
+            pulse,
+            succeeded=succeeded,
+            failed=failed + left.count(OutcomeKind.FAILED),
+            retried=retried + left.count(OutcomeKind.RETRY),
+        )
+
     def _give_up_reading(self) -> None:
         """A handler has written to the socket: no later message can be told from that."""
         if self.joined_at is None:
@@ -208,28 +229,32 @@ def spawn(
 
     On failure: ``OSError``: there is no room for another process.
     """
+    counts = shared_file()
     ours, theirs = socket.socketpair()
     environment = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     try:
         with theirs:
             process = subprocess.Popen(
-                _command(theirs.fileno(), spec.app),
+                _command(theirs.fileno(), counts, spec.app),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(), counts),
                 env=environment,
                 start_new_session=True,
             )
+        shared = ReplicaCounts(counts)
     except BaseException:
         ours.close()
         raise
-    started = ReplicaProcess(process, ours, on_message, now)
+    finally:
+        os.close(counts)
+    started = ReplicaProcess(process, ours, on_message, now, shared)
     started.send(spec)
     return started
 
 
-def _command(number: int, app: str | None) -> Sequence[str]:
+def _command(number: int, counts: int, app: str | None) -> Sequence[str]:
     """The application's name is there to be seen in the list of processes.
 
     Penstock is imported from where the supervisor found it: not first from the working directory,
@@ -238,7 +263,7 @@ def _command(number: int, app: str | None) -> Sequence[str]:
     python = [os.fsdecode(get_executable() or sys.executable)]
     if sys.path[:1] not in ([""], [os.getcwd()]):
         python.append("-P")
-    return [*python, "-m", PROGRAM, str(number), app or ""]
+    return [*python, "-m", PROGRAM, str(number), str(counts), app or ""]
 
 
 def is_supervised() -> bool:

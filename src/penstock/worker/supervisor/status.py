@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-import msgspec
+from typing import Any
 
 from penstock.core.units import text
 from penstock.worker.status import Pulse
@@ -20,33 +19,32 @@ class StatusTotals:
 
     def add_dead(self, process: ReplicaProcess) -> None:
         """Keep what a dead process has done."""
-        ended = msgspec.structs.replace(process.pulse, running=0, waiting=0, lag=0.0)
-        self._dead = _sum((self._dead, ended))
+        self._dead = _sum((self._dead, process.last_pulse()))
 
     def total(self, living: Iterable[ReplicaProcess] = ()) -> Pulse:
         """All of it as one pulse; its lag is the longest."""
         return _sum((self._dead, *(process.pulse for process in living)))
 
-    def line(self, living: Iterable[ReplicaProcess], now: float) -> str:
-        """The line; jobs per second are those since the last one."""
+    def counts(self, living: Iterable[ReplicaProcess], now: float) -> dict[str, Any]:
+        """The fields of the status line; ``per_second`` counts what ended since the last one."""
         processes = list(living)
         total = self.total(processes)
-        done = total.succeeded + total.failed
-        parts = [
-            f"{len(processes)} {'process' if len(processes) == 1 else 'processes'}",
-            f"{total.running} running",
-            f"{total.waiting} waiting",
-            f"{done} done",
-            f"{total.failed} failed",
-            f"{total.retried} retried",
-        ]
+        counts: dict[str, Any] = {
+            "processes": len(processes),
+            "running": total.running,
+            "waiting": total.waiting,
+            "succeeded": total.succeeded,
+            "failed": total.failed,
+            "retried": total.retried,
+        }
+        ended = total.succeeded + total.failed
         if self._last is not None and now > self._last[0]:
-            rate = max(0, done - self._last[1]) / (now - self._last[0])
-            parts.append(f"{rate:.1f}/s")
-        self._last = now, done
+            rate = max(0, ended - self._last[1]) / (now - self._last[0])
+            counts["per_second"] = round(rate, 1)
+        self._last = now, ended
         if total.lag > 1.0:
-            parts.append(f"a loop is {text(round(total.lag, 1))} late")
-        return ", ".join(parts)
+            counts["loop_late"] = text(round(total.lag, 1))
+        return counts
 
 
 def _sum(pulses: Iterable[Pulse]) -> Pulse:

@@ -255,7 +255,7 @@ class Supervisor:
         if not all(replica.has_joined or replica.is_finished for replica in self._replicas):
             return
         self._is_ready = True
-        log.ready(len(self._replicas), loaded.queues, loaded.shown)
+        log.ready(len(self._replicas), loaded.tasks, loaded.queues, loaded.shown)
         self._systemd.tell(READY=1, STATUS="ready")
 
     async def _log_status_changes(self) -> None:
@@ -268,9 +268,10 @@ class Supervisor:
                 self._log_status()
 
     def _log_status(self) -> None:
-        line = self._totals.line(self._processes, self._clock.monotonic())
-        log.status(line)
-        self._systemd.tell(STATUS=line)
+        counts = self._totals.counts(self._processes, self._clock.monotonic())
+        log.status(counts)
+        told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
+        self._systemd.tell(STATUS=told)
 
     async def _feed_watchdog(self, every: float) -> None:
         while True:
