@@ -453,9 +453,23 @@ def test_a_result_may_be_of_any_class_where_no_annotation_says_one():
     def task() -> dict:
         return {}
 
-    for signature in (sign(task), sign(lambda: 1)):
+    def typed() -> Box:
+        return Box({})
+
+    for signature in (sign(task), sign(lambda: 1), sign(typed)):
         result = signature.encode_result({"at": datetime(2024, 1, 2), "size": Size.SMALL})
         assert signature.decode_result(result) == {"at": "2024-01-02T00:00:00", "size": "s"}
+    box = Box({"size": Size.SMALL})
+    assert sign(typed).decode_result(sign(typed).encode_result(box)) == box
+
+
+@dataclass
+class Box:
+    content: dict
+
+
+def test_a_value_nested_deeply_is_not_refused_for_it():
+    assert travel(anything, nested(300)) == nested(300)
 
 
 def test_args_and_kwargs_without_annotation_take_jsons_own_types():

@@ -63,7 +63,7 @@ class Flaw:
 class Codec:
     """Writes and reads values of one type; ``label`` turns a path in them into words."""
 
-    __slots__ = ("_info", "_is_doubtful", "_label", "read")
+    __slots__ = ("_info", "_label", "_loose", "read")
 
     read: Callable[[bytes], Any]
     """The value that was written; what msgspec or the type itself raises if it does not fit."""
@@ -72,8 +72,9 @@ class Codec:
         self.read = decoder(kind).decode
         self._info = type_info(kind)
         self._label = label
-        # A subclass, such as a member of a StrEnum, may well be equal to the plain value.
-        self._is_doubtful = is_loose(self._info)
+        fields = getattr(self._info, "fields", ())
+        # Their values may be equal to the plain JSON that comes back, and yet be of a subclass.
+        self._loose = tuple(field.name for field in fields if is_loose(field.type))
 
     def write(self, value: Any, task: str, limit: int, rules: Rules = STRICT) -> bytes:
         """JSON that will be read as the same value.
@@ -96,8 +97,8 @@ class Codec:
             if not rules.takes_misfits:
                 raise self._misread(value, task, error) from error
             info, back = None, msgspec.json.decode(payload)
-        is_doubtful = self._is_doubtful and not rules.takes_misfits
-        if is_doubtful or info is None or not _is_equal(value, back):
+        is_plain = rules.takes_misfits or self._is_plain(value)
+        if info is None or not is_plain or not _is_equal(value, back):
             found = _searched(_search, value, "", _nonfinite)
             found = found or _searched(_change, info, value, back, "", rules)
             if found is not None:
@@ -108,6 +109,13 @@ class Codec:
         """What ``read`` raised, in one line that begins with the place."""
         path, why = _split(error)
         return f"{self._label(path)}: {why}"
+
+    def _is_plain(self, value: Any) -> bool:
+        """What no type reads back is exactly of JSON's own types."""
+        try:
+            return all(_foreign(getattr(value, name), "") is None for name in self._loose)
+        except RecursionError:
+            return False
 
     def _refusal(self, found: Flaw, task: str) -> BadArguments | Unencodable:
         where = self._label(found.path)
@@ -280,17 +288,19 @@ def _change(info: Type | None, given: Any, back: Any, path: str, rules: Rules) -
 def _foreign(value: object, path: str) -> Flaw | None:
     """The first part of a value that is not exactly of one of JSON's own types."""
     kind = type(value)
+    if kind in _ATOMS:
+        return None
     if kind is dict and isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
                 return _lost_key(key, path)
-            if found := _foreign(item, f"{path}[{key!r}]"):
+            if type(item) not in _ATOMS and (found := _foreign(item, f"{path}[{key!r}]")):
                 return found
     elif kind is list and isinstance(value, list):
         for place, item in enumerate(value):
-            if found := _foreign(item, f"{path}[{place}]"):
+            if type(item) not in _ATOMS and (found := _foreign(item, f"{path}[{place}]")):
                 return found
-    elif kind not in _ATOMS and value is not msgspec.UNSET:
+    elif value is not msgspec.UNSET:
         why = (
             f"{kind.__name__} is not one of JSON's own types, and no annotation says how to read "
             "it back; annotate the parameter, or convert the value to None, bool, int, float, str, "

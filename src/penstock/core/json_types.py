@@ -121,12 +121,8 @@ def extra(info: Type | None, name: str) -> Any:
 
 
 def is_loose(info: Type) -> bool:
-    """Somewhere in the annotation, or in those of its fields, what is read is plain JSON and should
-    be what was written.
-    """
-    outermost = (info, *(field.type for field in getattr(info, "fields", ())))
-    parts = [part for each in outermost for part in _outline(each)]
-    return any(extra(part, "lost") or extra(part, "untyped") for part in parts)
+    """Somewhere in the annotation, what is read is plain JSON and should be what was written."""
+    return any(extra(part, "lost") or extra(part, "untyped") for part in _outline(info))
 
 
 def is_model(kind: object) -> bool:
