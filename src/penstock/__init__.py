@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.app import Penstock
     from penstock.context import Cancel, Context, Interrupted, Retry, Snooze, current
     from penstock.core.injection import Depends
-    from penstock.core.job import Job, State
+    from penstock.core.job import State
     from penstock.core.retry import Delays, Exponential, Fixed, Never, PerException
     from penstock.core.signature import Payload
     from penstock.errors import (
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
         UsageError,
     )
     from penstock.handle import Handle
+    from penstock.job import FailedAttempt, Job
     from penstock.options import Call
+    from penstock.results import agather, as_completed, gather
     from penstock.task import INJECTED, AsyncTask, Sender, Task
 
 __all__ = [
@@ -49,7 +51,11 @@ __all__ = [
     "Handle",
     "Call",
     "Job",
+    "FailedAttempt",
     "State",
+    "gather",
+    "agather",
+    "as_completed",
     # inside a task
     "Context",
     "INJECTED",
@@ -84,14 +90,16 @@ __all__ = [
 _HOMES: Final = {
     "app": "Penstock",
     "context": "Cancel Context Interrupted Retry Snooze current",
-    "core.job": "Job State",
+    "core.job": "State",
     "core.injection": "Depends",
     "core.signature": "Payload",
     "core.retry": "Delays Exponential Fixed Never PerException",
     "errors": "EngineError EngineUnavailable JobCancelled JobFailed JobGone PenstockError "
     "ResultTimeout UniqueConflict UsageError",
     "handle": "Handle",
+    "job": "FailedAttempt Job",
     "options": "Call",
+    "results": "agather as_completed gather",
     "task": "INJECTED AsyncTask Sender Task",
 }
 

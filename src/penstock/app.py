@@ -21,13 +21,11 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
-import msgspec
-
 from penstock import config
 from penstock.clock import Clock, SystemClock
 from penstock.context import Context
 from penstock.core.hooks import Hooks
-from penstock.core.job import PRIORITIES, Draft, Job
+from penstock.core.job import PRIORITIES, Draft
 from penstock.core.signature import encode_plain
 from penstock.core.spec import Spec
 from penstock.core.units import seconds
@@ -194,7 +192,7 @@ class Penstock(Operations):
 
     def job(self, id: str) -> Handle[Any]:
         """The handle of a job by its id. Asks nothing yet."""
-        return Handle(Origin(self._facade, self._decode), Receipt(word("id", id), True))
+        return self._handle(Receipt(word("id", id), True), None)
 
     async def acancel(self, id: str, reason: str = BY_A_PERSON) -> bool:
         """Cancel a job if it waits, ask it to end if it runs; say whether that changed anything."""
@@ -228,11 +226,8 @@ class Penstock(Operations):
         return jobs
 
     def _handle(self, receipt: Receipt, connection: object | None) -> Handle[Any]:
-        return Handle(Origin(self._facade, self._decode, connection is not None), receipt)
-
-    def _decode(self, job: Job) -> Any:
-        known = self._tasks.get(job.task)
-        return msgspec.json.decode(job.result or b"null") if known is None else known.decode(job)
+        origin = Origin(self._facade, self._signature_of, is_borrowed=connection is not None)
+        return Handle(origin, receipt)
 
     # --- events --------------------------------------------------------------------------------
 

@@ -31,7 +31,8 @@
     │   │   └── JobUncommitted      its transaction is open, or was rolled back
     │   ├── ResultTimeout           (TimeoutError)
     │   ├── UniqueConflict
-    │   └── WrongState
+    │   ├── WrongState
+    │   └── WrongTask               the job is of another task than the handle
     ├── ProcessFailed               a worker process cannot work
     ├── CannotIsolate               an attempt found no child process to run in
     ├── MemoryExceeded              (MemoryError) an attempt was killed for what it used
@@ -422,6 +423,17 @@ class WrongState(JobError):
     change: str
     state: str
     _sentence = "job {job} is {state}: {change} does not apply to it"
+
+
+class WrongTask(JobError):
+    """A job that is of another task than its handle was made for."""
+
+    task: str
+    wanted: str
+    _sentence = (
+        "job {job} is of the task {task}, not of {wanted}; get its handle with {task}.job(id), "
+        "or with app.job(id)"
+    )
 
 
 # --- processes ----------------------------------------------------------------------------------

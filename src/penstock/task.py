@@ -18,7 +18,7 @@ from penstock.config import Settings
 from penstock.connection_parameters import Supplier
 from penstock.context import Context, current
 from penstock.core.hooks import Hooks
-from penstock.core.job import Draft, Job
+from penstock.core.job import Draft
 from penstock.core.retry import RETRIES, Never, Policy, Retries, make_policy
 from penstock.core.signature import Signature
 from penstock.core.spec import Spec
@@ -58,7 +58,7 @@ _NO_NAMES: Final[Mapping[str, Any]] = {}
 LEAST_MEMORY: Final = 32 << 20
 """Bytes below which no child process could even begin."""
 
-_NO_FUNCTION: Final = "is no function; decorate a def or an async def"
+_NO_FUNCTION: Final = "is not a function; decorate a def or an async def"
 _OF_THE_TASK: Final = frozenset(
     {"name", "retries", "timeout", "stall", "isolation", "max_memory", "transactional"}
 )
@@ -173,10 +173,15 @@ class Sender(Generic[P, R]):
             self.spec.signature.encode_object(arguments, self._settings.max_payload)
         )
 
-    def decode(self, job: Job) -> R:
-        """What the task returned."""
-        result: R = self.spec.signature.decode_result(job.result or b"null")
-        return result
+    def job(self, id: str) -> Handle[R]:
+        """The handle of one of this task's jobs by its id. Asks nothing yet.
+
+        If the job turns out to be of another task, ``status`` and ``result`` raise ``WrongTask``.
+        """
+        return self._handle(Receipt(word("id", id), True))
+
+    def _signature_of(self, task: str) -> Signature | None:
+        return self.spec.signature if task == self.name else None
 
     def _draft(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Draft:
         return self._drafted(self.spec.signature.encode(args, kwargs, self._settings.max_payload))
@@ -225,7 +230,8 @@ class Sender(Generic[P, R]):
         return self._handles((receipt,))[0]
 
     def _handles(self, receipts: Iterable[Receipt]) -> list[Handle[R]]:
-        origin = Origin(self._facade, self.decode, self.options.connection is not None)
+        is_borrowed = self.options.connection is not None
+        origin = Origin(self._facade, self._signature_of, self.name, is_borrowed)
         return [Handle(origin, receipt) for receipt in receipts]
 
 

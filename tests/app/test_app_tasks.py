@@ -184,8 +184,8 @@ def test_cells_of_a_notebook_may_declare_a_task_again():
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (int, "<class 'int'> is no function; decorate a def or an async def"),
-        ("text", "'text' is no function; decorate a def or an async def"),
+        (int, "<class 'int'> is not a function; decorate a def or an async def"),
+        ("text", "'text' is not a function; decorate a def or an async def"),
         (lambda: (yield), "it yields; a task returns its result once"),
     ],
 )
@@ -227,7 +227,7 @@ def test_a_name_in_the_place_of_the_function_is_told_where_it_belongs(memory):
         "'mail.send' cannot be a task: it is text; the decorator takes a name as "
         "@app.task(name='mail.send')"
     )
-    with pytest.raises(BadTask, match="5 cannot be a task: it is no function; decorate a def"):
+    with pytest.raises(BadTask, match="5 cannot be a task: it is not a function; decorate a def"):
         memory.task(5)
 
 
@@ -303,7 +303,7 @@ def test_a_context_is_no_argument_of_the_caller(memory):
         return album
 
     handle = resize.enqueue("holiday")  # type: ignore[call-arg]
-    assert handle.status().payload == b'{"album":"holiday"}'
+    assert handle.status().arguments == {"album": "holiday"}
 
 
 APP = Penstock("memory://")

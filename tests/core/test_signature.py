@@ -472,6 +472,13 @@ def test_a_value_nested_deeply_is_not_refused_for_it():
     assert travel(anything, nested(300)) == nested(300)
 
 
+def test_a_key_without_annotation_is_text_itself():
+    with pytest.raises(
+        Unencodable, match=r"the key <Size.SMALL: 's'> .* declare dict\[Size, ...\]"
+    ):
+        sign(anything).encode(({Size.SMALL: 1},), {})
+
+
 def test_args_and_kwargs_without_annotation_take_jsons_own_types():
     def task(*rest, **options):
         return rest, options

@@ -20,7 +20,7 @@ from penstock.app import Penstock
 from penstock.cli import completion
 from penstock.cli.output import AsJson, print_block, print_json, print_json_line, print_line
 from penstock.cli.prompts import progress, say
-from penstock.cli.store import Url, check_shared, located, shared
+from penstock.cli.store import Url, check_shared, located, shared, stored_job
 from penstock.core.units import seconds
 from penstock.errors import BadArguments, BadItem, BadOption, EngineError, UsageError
 from penstock.find_app import VARIABLE
@@ -159,7 +159,7 @@ def enqueue(
             handles = [store.enqueue(task, call, **options_of(options))]
             _tell(handles, as_json=as_json, wait=wait, is_one=True)
         for handle in handles if wait else ():
-            _wait(handle, limit, as_json=as_json, is_one=len(handles) == 1)
+            _wait(store, handle, limit, as_json=as_json, is_one=len(handles) == 1)
 
 
 @contextmanager
@@ -263,11 +263,13 @@ def _tell(handles: Sequence[Handle[Any]], *, as_json: bool, wait: bool, is_one: 
             print_json_line(_record(handle))
 
 
-def _wait(handle: Handle[Any], limit: float | None, *, as_json: bool, is_one: bool) -> None:
+def _wait(
+    store: Penstock, handle: Handle[Any], limit: float | None, *, as_json: bool, is_one: bool
+) -> None:
     if not as_json:
         say(f"Waiting for job {handle.id}; Ctrl-C leaves it to its worker.")
     handle.result(limit)
-    result = msgspec.Raw(handle.status().result or b"null")
+    result = msgspec.Raw(stored_job(store, handle.id).result or b"null")
     if not as_json:
         print_block(msgspec.json.format(bytes(result), indent=2).decode())
     elif is_one:

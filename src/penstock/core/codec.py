@@ -292,7 +292,7 @@ def _foreign(value: object, path: str) -> Flaw | None:
         return None
     if kind is dict and isinstance(value, dict):
         for key, item in value.items():
-            if not isinstance(key, str):
+            if type(key) is not str:
                 return _lost_key(key, path)
             if type(item) not in _ATOMS and (found := _foreign(item, f"{path}[{key!r}]")):
                 return found

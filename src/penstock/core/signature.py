@@ -174,6 +174,15 @@ class Signature:
         except TypeError as error:
             raise BadPayload(self.task, str(error)) from None
 
+    def arguments(self, payload: bytes) -> dict[str, Any]:
+        """What a payload gives, by parameter name, without defaults and what the worker fills in.
+
+        On failure: as ``decode``.
+        """
+        args, kwargs = self.decode(payload, _FILLED_IN)
+        bound = self._written.bind_partial(*args, **kwargs).arguments
+        return {name: value for name, value in bound.items() if value is not _FILLED_IN}
+
     def fill(self, call: BoundCall, made: Mapping[Function, Any], plan: Plan) -> BoundCall:
         """A call from ``decode`` with its dependencies: ``made``, by their makers."""
         args, kwargs = list(call[0]), call[1]
@@ -312,6 +321,8 @@ def encode_plain(body: Mapping[str, Any], task: str, limit: int = LIMIT) -> byte
 
 _PLAIN: Final = Codec(dict[str, Any], lambda path: f"payload{path}")
 
+
+_FILLED_IN: Final = object()
 
 _NO_JSON: Final = (msgspec.DecodeError, ValueError)
 
