@@ -1,4 +1,4 @@
-"""The tables of the page on types: what is said to come back does, what is said to be refused is."""
+"""The tables of the page on types: each value comes back, or is refused, as the page says."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ NAMES = {
     for each in (Color, Order, Point, Options, Struct, Model, Decimal, Path, UUID, deque)
 } | {
     **{each.__name__: each for each in (date, datetime, time, timedelta)},
-    "UTC": UTC, "Literal": Literal,
+    "UTC": UTC,
+    "Literal": Literal,
 }
 
 

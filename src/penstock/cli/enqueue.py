@@ -321,7 +321,7 @@ def arguments(task: str, words: Sequence[str]) -> dict[str, Any]:
         said, mark, value = each.partition("=")
         name = said.removesuffix(":")
         if not mark or not name:
-            raise BadArguments(task, f"{each!r} is no argument; {_HOW}")
+            raise BadArguments(task, f"{each!r} is not an argument; {_HOW}")
         if name in found:
             raise BadArguments(task, f"{name!r} is given twice")
         found[name] = value if said == name else _json(task, said, value)
@@ -378,14 +378,16 @@ def _call(text: str, task: str | None, given: Mapping[str, Any]) -> Call:
         why = 'it names no task; write {"task": "shop.send", "args": {...}}'
         raise BadArguments("a line", why)
     if not isinstance(args, dict | None):
-        raise BadArguments(named, f"args is no JSON object, but {args!r}")
+        raise BadArguments(named, f"args is not a JSON object, but {args!r}")
     return Call(named, args, options_of({**given, **said}))
 
 
 def _object(task: str, text: str) -> dict[str, Any]:
     found = _json(task, "", text)
     if not isinstance(found, dict):
-        raise BadArguments(task, f"{text.strip()!r} is no JSON object; arguments go by their names")
+        raise BadArguments(
+            task, f"{text.strip()!r} is not a JSON object; arguments go by their names"
+        )
     return found
 
 
@@ -394,7 +396,7 @@ def _json(task: str, name: str, text: str) -> Any:
         return msgspec.json.decode(text.encode(errors="surrogateescape"))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         at = f"{name}={text}" if name else text.strip()
-        raise BadArguments(task, f"{at!r} is no JSON: {error}; {_HOW}") from None
+        raise BadArguments(task, f"{at!r} is not JSON: {error}; {_HOW}") from None
 
 
 def _time(text: str) -> datetime:

@@ -294,7 +294,7 @@ class Signature:
         return BadArguments(self.task, f"{error}; it takes {self}")
 
     def _misread(self, payload: bytes, error: Exception, body: Codec) -> BadPayload:
-        """Tell what is no JSON object from what is one that does not fit."""
+        """Tell what is not a JSON object from what is one that does not fit."""
         try:
             found = msgspec.json.decode(payload)
         except RecursionError:
