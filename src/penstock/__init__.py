@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.app import Penstock
     from penstock.context import Cancel, Context, Interrupted, Retry, Snooze, current
     from penstock.core.injection import Depends
-    from penstock.core.job import Job, State
+    from penstock.core.job import State
     from penstock.core.metadata import NewJob
     from penstock.core.retry import Delays, Exponential, Fixed, Never, PerException
     from penstock.core.signature import Payload
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
         UsageError,
     )
     from penstock.handle import Handle
+    from penstock.job import FailedAttempt, Job
     from penstock.options import Call
+    from penstock.results import agather, as_completed, gather
     from penstock.router import Router
     from penstock.task import INJECTED, AsyncTask, Sender, Task
 
@@ -54,7 +56,11 @@ __all__ = [
     "Call",
     "NewJob",
     "Job",
+    "FailedAttempt",
     "State",
+    "gather",
+    "agather",
+    "as_completed",
     # inside a task
     "Context",
     "INJECTED",
@@ -90,7 +96,7 @@ __all__ = [
 _HOMES: Final = {
     "app": "Penstock",
     "context": "Cancel Context Interrupted Retry Snooze current",
-    "core.job": "Job State",
+    "core.job": "State",
     "core.injection": "Depends",
     "core.metadata": "NewJob",
     "core.signature": "Payload",
@@ -98,7 +104,9 @@ _HOMES: Final = {
     "errors": "EngineError EngineUnavailable IdConflict JobCancelled JobFailed JobGone "
     "PenstockError ResultTimeout UniqueConflict UsageError",
     "handle": "Handle",
+    "job": "FailedAttempt Job",
     "options": "Call",
+    "results": "agather as_completed gather",
     "router": "Router",
     "task": "INJECTED AsyncTask Sender Task",
 }

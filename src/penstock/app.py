@@ -15,21 +15,19 @@ This is the composition root: the only module that knows the engines by name, wh
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-import msgspec
-
 from penstock import config
 from penstock.callbacks import check_callbacks, with_callbacks
 from penstock.clock import Clock, SystemClock
 from penstock.context import Context
 from penstock.core.hooks import Hooks
-from penstock.core.job import PRIORITIES, Draft, Job
+from penstock.core.job import PRIORITIES, Draft
 from penstock.core.metadata import NewJob
 from penstock.core.signature import encode_plain
 from penstock.core.spec import Spec
@@ -167,7 +165,7 @@ class Penstock(Declaring, Operations):
         """
         job, connection = self._named(task, args, options), options.get("connection")
         receipt = self._facade.enqueue(job, self.settings.enqueue_timeout, connection)
-        return self._handles([job], [receipt], connection)[0]
+        return handles(self._origin(connection), [job], [receipt])[0]
 
     async def aenqueue(
         self,
@@ -179,7 +177,7 @@ class Penstock(Declaring, Operations):
         """The same, awaited."""
         job, connection = self._named(task, args, options), options.get("connection")
         receipt = await self._facade.aenqueue(job, self.settings.enqueue_timeout, connection)
-        return self._handles([job], [receipt], connection)[0]
+        return handles(self._origin(connection), [job], [receipt])[0]
 
     def enqueue_many(
         self, calls: Iterable[Call | tuple[Any, ...]], *, connection: Any = None
@@ -193,7 +191,7 @@ class Penstock(Declaring, Operations):
         """
         jobs, limit = self._called(calls), self.settings.enqueue_timeout
         receipts = self._facade.enqueue_many(jobs, limit, connection)
-        return self._handles(jobs, receipts, connection)
+        return handles(self._origin(connection), jobs, receipts)
 
     async def aenqueue_many(
         self, calls: Iterable[Call | tuple[Any, ...]], *, connection: Any = None
@@ -201,11 +199,11 @@ class Penstock(Declaring, Operations):
         """The same, awaited."""
         jobs, limit = self._called(calls), self.settings.enqueue_timeout
         receipts = await self._facade.aenqueue_many(jobs, limit, connection)
-        return self._handles(jobs, receipts, connection)
+        return handles(self._origin(connection), jobs, receipts)
 
     def job(self, id: str) -> Handle[Any]:
         """The handle of a job by its id. Asks nothing yet."""
-        return Handle(Origin(self._facade, self._decode), Receipt(word("id", id), True))
+        return Handle(self._origin(None), Receipt(word("id", id), True))
 
     async def acancel(self, id: str, reason: str = BY_A_PERSON) -> bool:
         """Cancel a job if it waits, ask it to end if it runs; say whether that changed anything."""
@@ -239,14 +237,8 @@ class Penstock(Declaring, Operations):
                 raise BadItem(str(task), index, error) from error
         return jobs
 
-    def _handles(
-        self, jobs: Sequence[Draft], receipts: Sequence[Receipt], connection: object | None
-    ) -> list[Handle[Any]]:
-        return handles(Origin(self._facade, self._decode, connection is not None), jobs, receipts)
-
-    def _decode(self, job: Job) -> Any:
-        known = self._tasks.get(job.task)
-        return msgspec.json.decode(job.result or b"null") if known is None else known.decode(job)
+    def _origin(self, connection: object | None) -> Origin:
+        return Origin(self._facade, self._signature_of, is_borrowed=connection is not None)
 
     # --- events --------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ belongs to one loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from penstock.core.job import Draft, Job
@@ -148,6 +148,28 @@ class Client:
             why = f"{len(drafts)} jobs took longer than {timeout:g} s"
             raise EngineTimeout(engine.traits.name, why) from error
 
+    async def ended(
+        self, ids: Collection[str], left: float | None, timeout: float | None
+    ) -> dict[str, Job | None]:
+        """Wait until at least one of these jobs has ended, or is not there (None); return all that
+        have.
+
+        On failure: ``ResultTimeout`` if none has when ``left`` seconds of ``timeout`` are over.
+        """
+        limit = asyncio.timeout(left)
+        try:
+            async with limit:
+                return await self._results.first_ended(ids)
+        except TimeoutError:
+            if left is None or timeout is None or not limit.expired():
+                raise
+        jobs = dict(zip(ids, await self.engine.get(tuple(ids)), strict=True))
+        ended = {id: job for id, job in jobs.items() if job is None or job.state.is_final}
+        for job in jobs.values():
+            if job is not None and not ended:
+                raise ResultTimeout(job.id, job.state, timeout)
+        return ended
+
     async def result(self, id: str, timeout: float | None) -> Job:
         """Return the job when it has ended.
 
@@ -199,19 +221,25 @@ class ResultWatcher:
 
         On failure: ``EngineUnavailable`` once the store has been away for ``PATIENCE`` seconds.
         """
-        if self._is_closed:
-            raise EngineClosed(self._engine.traits.name)
-        waiter: Waiter = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(id, set()).add(waiter)
-        self._joined.set()
-        if self._nap is not None:
-            self._nap.cancel()
-        if self._watching is None:
-            self._watching = asyncio.create_task(self._watch(), name="penstock results")
+        (waiter,) = self._join((id,)).values()
         try:
             return await waiter
         finally:
             self._leave(id, waiter)
+
+    async def first_ended(self, ids: Collection[str]) -> dict[str, Job | None]:
+        """The same for several jobs: wait until one has ended, and return all that have."""
+        waiters = self._join(ids)
+        try:
+            await asyncio.wait(waiters.values(), return_when=asyncio.FIRST_COMPLETED)
+            failed = [each.exception() for each in waiters.values() if each.done()]
+            for error in failed:
+                if error is not None:
+                    raise error
+            return {id: waiter.result() for id, waiter in waiters.items() if waiter.done()}
+        finally:
+            for id, waiter in waiters.items():
+                self._leave(id, waiter)
 
     async def close(self) -> None:
         """Tell every caller that waits that no answer will come."""
@@ -220,6 +248,21 @@ class ResultWatcher:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait((self._watching,))
+
+    def _join(self, ids: Collection[str]) -> dict[str, Waiter]:
+        """Have these jobs looked for, now and until the waiters leave."""
+        if self._is_closed:
+            raise EngineClosed(self._engine.traits.name)
+        loop = asyncio.get_running_loop()
+        waiters: dict[str, Waiter] = {id: loop.create_future() for id in ids}
+        for id, waiter in waiters.items():
+            self._waiting.setdefault(id, set()).add(waiter)
+        self._joined.set()
+        if self._nap is not None:
+            self._nap.cancel()
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch(), name="penstock results")
+        return waiters
 
     def _leave(self, id: str, waiter: Waiter) -> None:
         waiters = self._waiting.get(id, set())

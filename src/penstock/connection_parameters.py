@@ -13,7 +13,7 @@ from inspect import Parameter
 from typing import Any, Final, get_origin
 
 from penstock.context import Context
-from penstock.core.annotations import core_class
+from penstock.core.annotations import Unresolved, core_class
 from penstock.core.hooks import Function
 from penstock.core.transactions import Effects, Need
 from penstock.errors import BadTask
@@ -70,9 +70,9 @@ class Supplier:
         return session
 
     def _refuse_unread(self, parameter: Parameter, hint: Any) -> None:
-        note = parameter.annotation
-        if hint is not Any or not isinstance(note, str):
+        if not isinstance(hint, Unresolved):
             return
+        note = hint.annotation
         if note.partition("[")[0].rpartition(".")[2] in NAMES:
             why = (
                 f"its parameter {parameter.name!r} is annotated {note}, which cannot be read; "

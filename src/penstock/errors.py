@@ -27,7 +27,7 @@
     │   ├── AppNotFound             (ImportError)
     │   └── Unpicklable             (TypeError)
     ├── BadPayload                  stored arguments do not fit the task's signature
-    │   └── NotAnObject             they are no JSON object at all
+    │   └── NotAnObject             they are not a JSON object at all
     ├── JobError                    about one job
     │   ├── JobFailed
     │   ├── JobCancelled
@@ -36,7 +36,8 @@
     │   ├── ResultTimeout           (TimeoutError)
     │   ├── UniqueConflict
     │   ├── IdConflict
-    │   └── WrongState
+    │   ├── WrongState
+    │   └── WrongTask               the job is of another task than the handle
     ├── ProcessFailed               a worker process cannot work
     ├── CannotIsolate               an attempt found no child process to run in
     ├── MemoryExceeded              (MemoryError) an attempt was killed for what it used
@@ -142,7 +143,8 @@ class BadDuration(UsageError, ValueError):
     value: object
     why: str
     _sentence = (
-        "{value!r} is no duration: {why}; give seconds or text such as '90s', '5m', '1h30m', '3d'"
+        "{value!r} is not a duration: {why}; "
+        "give seconds or text such as '90s', '5m', '1h30m', '3d'"
     )
 
 
@@ -165,7 +167,7 @@ class BadPolicy(UsageError, ValueError):
     value: object
     why: str
     _sentence = (
-        "{value!r} is no retry policy: {why}; "
+        "{value!r} is not a retry policy: {why}; "
         "give a number of retries, a list of delays, or one of penstock's policies"
     )
 
@@ -389,9 +391,9 @@ class BadPayload(PenstockError):
 
 
 class NotAnObject(BadPayload):
-    """A stored payload that is no JSON object."""
+    """A stored payload that is not a JSON object."""
 
-    _sentence = "{task}: the stored payload is no JSON object: {why}"
+    _sentence = "{task}: the stored payload is not a JSON object: {why}"
 
 
 # --- one job ------------------------------------------------------------------------------------
@@ -486,6 +488,17 @@ class WrongState(JobError):
     change: str
     state: str
     _sentence = "job {job} is {state}: {change} does not apply to it"
+
+
+class WrongTask(JobError):
+    """A job that is of another task than its handle was made for."""
+
+    task: str
+    wanted: str
+    _sentence = (
+        "job {job} is of the task {task}, not of {wanted}; get its handle with {task}.job(id), "
+        "or with app.job(id)"
+    )
 
 
 # --- processes ----------------------------------------------------------------------------------

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, Literal, NoReturn, TypeVar
+from typing import Any, Final, Generic, Literal, NoReturn, TypeVar
 
 from penstock.context import CURRENT
-from penstock.core.job import Draft, Job, State
+from penstock.core import job as stored
+from penstock.core.job import Draft, State
+from penstock.core.signature import Signature
 from penstock.core.units import Duration, seconds
 from penstock.engines import changes
 from penstock.engines.records import Receipt
@@ -20,8 +22,10 @@ from penstock.errors import (
     UniqueConflict,
     Unpicklable,
     WrongState,
+    WrongTask,
     WrongThread,
 )
+from penstock.job import Job, returned, shown
 from penstock.options import word
 from penstock.sync import Facade, blocking, is_on_a_loop
 
@@ -32,12 +36,14 @@ LONGEST_REASON: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Origin(Generic[R_co]):
-    """What all handles have in common that come from one task."""
+class Origin:
+    """What all handles have in common that come from one task, or from an app."""
 
     facade: Facade
-    decode: Callable[[Job], R_co]
-    """Reads what the task returned."""
+    signature_of: Callable[[str], Signature | None]
+    """How a task is called, by its name; None: it is not declared here."""
+    task: str | None = None
+    """The task that these jobs are of; None: any."""
     is_borrowed: bool = False
     """The job is part of a transaction of the caller's."""
 
@@ -55,7 +61,7 @@ class Handle(Generic[R_co]):
 
     __slots__ = ("_origin", "_receipt")
 
-    def __init__(self, origin: Origin[R_co], receipt: Receipt) -> None:
+    def __init__(self, origin: Origin, receipt: Receipt) -> None:
         # Two references and no more: there may be very many handles.
         self._origin = origin
         self._receipt = receipt
@@ -93,8 +99,7 @@ class Handle(Generic[R_co]):
         ``ResultTimeout`` (a ``TimeoutError``): the job goes on.
         """
         limit = None if timeout is None else seconds(timeout, name="timeout")
-        if CURRENT.get(None) is not None and is_on_a_loop():
-            raise WrongThread("result")  # the job may wait for the worker that this would stop
+        refuse_on_loop("result")
         try:
             job = self._facade.call(lambda client: client.result(self.id, limit), what="result")
         except JobGone:
@@ -111,12 +116,12 @@ class Handle(Generic[R_co]):
             raise self._gone() from None
         return self._returned(job)
 
-    async def astatus(self) -> Job:
+    async def astatus(self) -> Job[R_co]:
         """Return the job as it is now; ``JobGone`` if the store does not know it."""
         (job,) = await self._facade.ask(lambda client: client.engine.get([self.id]))
         if job is None:
             raise self._gone()
-        return job
+        return shown(job, self._signature(job))
 
     async def acancel(self, reason: str = BY_A_PERSON) -> bool:
         """Cancel the job if it waits, ask it to end if it runs; say whether that changed anything.
@@ -151,19 +156,37 @@ class Handle(Generic[R_co]):
     def _gone(self) -> JobGone:
         return (JobUncommitted if self._origin.is_borrowed else JobGone)(self.id)
 
-    def _returned(self, job: Job) -> R_co:
+    def _signature(self, job: stored.Job) -> Signature | None:
+        """How the job's task is called. On failure: ``WrongTask``."""
+        if self._origin.task not in (None, job.task):
+            raise WrongTask(job.id, job.task, self._origin.task)
+        return self._origin.signature_of(job.task)
+
+    def _returned(self, job: stored.Job | None) -> R_co:
+        """What came of a job that has ended, or is not there."""
+        if job is None:
+            raise self._gone()
         if job.state is State.FAILED:
             last = job.errors[-1] if job.errors else None
             reason = job.reason or (last.message if last else "no reason is known")
             raise JobFailed(job.id, reason, last.traceback if last else None)
         if job.state is State.CANCELLED:
             raise JobCancelled(job.id, job.reason or "no reason is known")
-        return self._origin.decode(job)
+        result: R_co = returned(job.result, self._signature(job))
+        return result
+
+
+def refuse_on_loop(call: str) -> None:
+    """Raise ``WrongThread`` where an async task would wait for other jobs and block its loop: they
+    may wait for the very worker that this would stop.
+    """
+    if CURRENT.get(None) is not None and is_on_a_loop():
+        raise WrongThread(call)
 
 
 def handles(
-    origin: Origin[R_co], drafts: Sequence[Draft], receipts: Sequence[Receipt]
-) -> list[Handle[R_co]]:
+    origin: Origin, drafts: Sequence[Draft], receipts: Sequence[Receipt]
+) -> list[Handle[Any]]:
     """The handles of jobs that were enqueued together, in order.
 
     On failure: ``IdConflict`` for the first of them whose id a job of another task has.

@@ -14,19 +14,15 @@ from msgspec.structs import replace
 
 from penstock.client import Client
 from penstock.core.job import WAITING, Hold, State
+from penstock.core.signature import Signature
 from penstock.core.units import Duration, seconds
-from penstock.engines import changes, reads
+from penstock.engines import changes, reads, records
 from penstock.engines.engine import Engine
-from penstock.engines.records import (
-    Control,
-    Count,
-    Filter,
-    Page,
-    QueueSettings,
-    WorkerInfo,
-)
+from penstock.engines.records import Control, Count, Filter, QueueSettings, WorkerInfo
 from penstock.errors import BadOption
 from penstock.handle import BY_A_PERSON, LONGEST_REASON
+from penstock.job import PAGE, Jobs, Page, shown
+from penstock.loop_thread import Work
 from penstock.options import instant, several, word
 from penstock.sync import Facade, blocking
 
@@ -41,7 +37,6 @@ Names = str | Iterable[str]
 E = TypeVar("E", bound=StrEnum)
 
 LONGEST_NOTE: Final = 1000
-PAGE: Final = 500
 MOST: Final = 1_000_000
 """Jobs on one page."""
 
@@ -106,6 +101,10 @@ class Operations:
     async def aresume(self, queue: str) -> None:
         """Let workers take jobs of this queue again."""
         await self.aset_queue(queue, paused=False, note=None)
+
+    def _signature_of(self, task: str) -> Signature | None:
+        known = self._tasks.get(task)
+        return None if known is None else known.spec.signature
 
     # --- jobs ----------------------------------------------------------------------------------
 
@@ -210,12 +209,21 @@ class Operations:
         self, *, limit: int = 100, cursor: str | None = None, **which: Unpack[Which]
     ) -> Page:
         """Return some of the jobs that fit, newest first, from the ``cursor`` of a page on."""
-        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST:
-            raise BadOption("limit", limit, f"give a whole number from 1 to {MOST}")
-        if cursor is not None:
-            word("cursor", cursor)
-        chosen = chosen_by(which)
-        return await self._facade.ask(lambda client: client.engine.find(chosen, cursor, limit))
+        found = await self._facade.ask(finding(which, limit, cursor))
+        return Page(
+            tuple([shown(job, self._signature_of(job.task)) for job in found.jobs]), found.cursor
+        )
+
+    def jobs(self, **which: Unpack[Which]) -> Jobs:
+        """All jobs that fit, newest first, page by page: ``for job in app.jobs(state="failed")``.
+
+        Also for ``async for``. Jobs that are enqueued after the loop has begun are not among them.
+        """
+        chosen_by(which)
+        return Jobs(
+            lambda cursor: self.find(limit=PAGE, cursor=cursor, **which),
+            lambda cursor: self.afind(limit=PAGE, cursor=cursor, **which),
+        )
 
     async def acount(self, **which: Unpack[Which]) -> int:
         """Return how many jobs fit."""
@@ -292,6 +300,16 @@ class Operations:
     now = blocking(anow)
     queues = blocking(aqueues)
     workers = blocking(aworkers)
+
+
+def finding(which: Which, limit: int, cursor: str | None) -> Work[records.Page]:
+    """The call that reads a page of jobs as they are stored. On failure: ``BadOption``."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST:
+        raise BadOption("limit", limit, f"give a whole number from 1 to {MOST}")
+    if cursor is not None:
+        word("cursor", cursor)
+    chosen = chosen_by(which)
+    return lambda client: client.engine.find(chosen, cursor, limit)
 
 
 def narrowed(which: Which, states: Set[State]) -> Filter:

@@ -19,7 +19,7 @@ from penstock.config import Settings
 from penstock.connection_parameters import Supplier
 from penstock.context import Context, current
 from penstock.core.hooks import Hooks
-from penstock.core.job import Draft, Job
+from penstock.core.job import Draft
 from penstock.core.retry import RETRIES, UNLIMITED, Never, Policy, Retries, make_policy
 from penstock.core.signature import Signature
 from penstock.core.spec import Spec
@@ -63,7 +63,7 @@ _NO_NAMES: Final[Mapping[str, Any]] = {}
 LEAST_MEMORY: Final = 32 << 20
 """Bytes below which no child process could even begin."""
 
-_NO_FUNCTION: Final = "is no function; decorate a def or an async def"
+_NO_FUNCTION: Final = "is not a function; decorate a def or an async def"
 _OF_THE_TASK: Final = frozenset(
     {
         "name",
@@ -214,10 +214,15 @@ class Sender(Generic[P, R]):
             self.spec.signature.encode_object(arguments, self._settings.max_payload)
         )
 
-    def decode(self, job: Job) -> R:
-        """What the task returned."""
-        result: R = self.spec.signature.decode_result(job.result or b"null")
-        return result
+    def job(self, id: str) -> Handle[R]:
+        """The handle of one of this task's jobs by its id. Asks nothing yet.
+
+        If the job turns out to be of another task, ``status`` and ``result`` raise ``WrongTask``.
+        """
+        return Handle(self._origin, Receipt(word("id", id), True))
+
+    def _signature_of(self, task: str) -> Signature | None:
+        return self.spec.signature if task == self.name else None
 
     def _draft(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Draft:
         return self.drafted(self.spec.signature.encode(args, kwargs, self._settings.max_payload))
@@ -269,8 +274,12 @@ class Sender(Generic[P, R]):
         return self._handles((job,), (receipt,))[0]
 
     def _handles(self, jobs: Sequence[Draft], receipts: Sequence[Receipt]) -> list[Handle[R]]:
-        origin = Origin(self._facade, self.decode, self.options.connection is not None)
-        return handles(origin, jobs, receipts)
+        return handles(self._origin, jobs, receipts)
+
+    @property
+    def _origin(self) -> Origin:
+        is_borrowed = self.options.connection is not None
+        return Origin(self._facade, self._signature_of, self.name, is_borrowed)
 
 
 class _Declared(Sender[P, R]):

@@ -133,7 +133,7 @@ def test_an_error_names_the_variable_it_comes_from(here):
     assert str(caught.value) == "PENSTOCK_THREADS='many': give a whole number from 1"
     with pytest.raises(BadDuration) as trouble:
         settings(environ={"PENSTOCK_LEASE": "long"})
-    assert str(trouble.value).startswith("'long' is no duration: PENSTOCK_LEASE has no number")
+    assert str(trouble.value).startswith("'long' is not a duration: PENSTOCK_LEASE has no number")
     with pytest.raises(BadOption, match="^PENSTOCK_PRIORITIES='urgent': give labels and whole"):
         settings(environ={"PENSTOCK_PRIORITIES": "urgent"})
 

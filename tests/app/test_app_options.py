@@ -13,6 +13,10 @@ from penstock.testing.clock import FakeClock
 NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
 
 
+def at(instant: float) -> datetime:
+    return datetime.fromtimestamp(instant, UTC)
+
+
 @pytest.fixture
 def app():
     with Penstock("memory://", clock=FakeClock(1000.0), priorities={"urgent": -5}) as app:
@@ -47,16 +51,16 @@ def test_every_option_is_stored_with_the_job(send):
         .enqueue("a@b.c")
         .status()
     )
-    assert (job.queue, job.priority, job.run_at) == ("night", 0, NOON.timestamp())
-    assert (job.expires_at, job.key, job.id) == (1000.0 + 86400, "tenant-7", "cmd_abc123")
+    assert (job.queue, job.priority, job.run_at) == ("night", 0, NOON)
+    assert (job.expires_at, job.key, job.id) == (at(1000.0 + 86400), "tenant-7", "cmd_abc123")
     assert (job.unique, job.unique_until) == ("welcome:7", "start")
     assert (job.tags, job.name, job.correlation_id) == (("a", "b"), "Greeting", "request-9")
 
 
 def test_a_delay_counts_from_the_moment_of_the_store(send):
-    assert send.using(delay="5m").enqueue("a").status().run_at == 1300.0
-    assert send.using(delay=timedelta(seconds=7)).enqueue("a").status().run_at == 1007.0
-    assert send.using(run_at=2500).enqueue("a").status().run_at == 2500.0
+    assert send.using(delay="5m").enqueue("a").status().run_at == at(1300.0)
+    assert send.using(delay=timedelta(seconds=7)).enqueue("a").status().run_at == at(1007.0)
+    assert send.using(run_at=2500).enqueue("a").status().run_at == at(2500.0)
 
 
 def test_options_are_declared_once_and_changed_per_call(app):
@@ -64,7 +68,7 @@ def test_options_are_declared_once_and_changed_per_call(app):
     def report() -> None: ...
 
     job = report.enqueue().status()
-    assert (job.queue, job.priority, job.run_at) == ("slow", 10, 1060.0)
+    assert (job.queue, job.priority, job.run_at) == ("slow", 10, at(1060))
     assert (job.tags, job.key) == (("x",), "k")
     job = report.using(priority=3, delay=0).enqueue().status()
     assert (job.queue, job.priority, job.run_at) == ("slow", 3, None)
@@ -90,9 +94,9 @@ def test_options_compose_and_never_change_what_they_came_from(send):
 
 
 def test_the_later_of_delay_and_run_at_counts(send):
-    assert send.using(delay=10).using(run_at=NOON).enqueue("a").status().run_at == NOON.timestamp()
-    assert send.using(run_at=NOON).using(delay=10).enqueue("a").status().run_at == 1010.0
-    assert send.using(delay=lambda *_: 5).using(delay=1).enqueue("a").status().run_at == 1001.0
+    assert send.using(delay=10).using(run_at=NOON).enqueue("a").status().run_at == NOON
+    assert send.using(run_at=NOON).using(delay=10).enqueue("a").status().run_at == at(1010.0)
+    assert send.using(delay=lambda *_: 5).using(delay=1).enqueue("a").status().run_at == at(1001.0)
 
 
 def test_none_means_not_given(send):
@@ -115,7 +119,7 @@ def test_a_function_of_the_arguments_decides_an_option(app):
 
     job = pay.enqueue("stranger", cents=5000).status()
     assert (job.unique, job.key, job.priority) == ("pay:stranger", "stranger", 0)
-    assert job.run_at == 1000.0 + 3600
+    assert job.run_at == at(1000.0 + 3600)
     job = pay.enqueue("friend").status()
     assert (job.unique, job.priority, job.run_at) == ("pay:friend", 10, None)
 
@@ -181,12 +185,12 @@ PAST_9999 = datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))
         ),
         ({"priority": 1001}, BadPriority, "unknown priority 1001; use one of high"),
         ({"priority": True}, BadPriority, "unknown priority True; use one of high"),
-        ({"delay": -1}, BadDuration, "-1 is no duration: delay is negative; give seconds or"),
-        ({"delay": "a while"}, BadDuration, "'a while' is no duration: delay has no number"),
+        ({"delay": -1}, BadDuration, "-1 is not a duration: delay is negative; give seconds or"),
+        ({"delay": "a while"}, BadDuration, "'a while' is not a duration: delay has no number"),
         (
             {"expires_in": 0},
             BadDuration,
-            "0 is no duration: expires_in is 0: the job could never run; give seconds",
+            "0 is not a duration: expires_in is 0: the job could never run; give seconds",
         ),
         (
             {"run_at": NAIVE},

@@ -81,7 +81,7 @@ def told(found: Explanation, code: str) -> tuple[str, str | None]:
 
 async def test_an_id_that_was_never_there(engine):
     found = await explain(engine, "nobody")
-    assert (found.job, found.state, found.codes) == (None, None, (Code.GONE,))
+    assert (found.task, found.state, found.codes) == (None, None, (Code.GONE,))
     assert found.verdict == (
         "the store does not have this job: it was pruned, purged or never enqueued here"
     )

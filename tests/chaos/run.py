@@ -16,6 +16,7 @@ from chaos.notes import notes
 from chaos.plan import Kind, plan
 from chaos.processes import ChaosError, Processes
 from penstock import Penstock
+from penstock.operations import finding
 from servers.postgres import Postgres
 
 LEASE = 2.0
@@ -170,7 +171,7 @@ def _record(
 def _jobs(app: Penstock) -> Iterator[tuple[Stored, int]]:
     cursor = None
     while True:
-        page = app.find(limit=1000, cursor=cursor)
+        page = app._facade.call(finding({}, 1000, cursor))
         for job in page.jobs:
             is_transactional = job.task in TRANSACTIONAL
             yield (

@@ -174,7 +174,7 @@ def test_an_application_is_compared_with_its_store(
         (["nothing:app"], "no application at 'nothing:app'"),
         (["yard:app", "--url", "sqlite:///jobs.db"], "give one of them"),
         (["--url", "memory://"], "it lives in one process"),
-        (["--watch", "soon"], "'soon' is no duration"),
+        (["--watch", "soon"], "'soon' is not a duration"),
     ],
 )
 def test_it_was_called_in_a_wrong_way(

@@ -126,15 +126,19 @@ def test_a_job_may_wait_for_a_time(shell: Shell, url: str, text: str, instant: s
     [
         (
             ("x", "ada"),
-            "x: 'ada' is no argument; give one JSON object, or NAME=TEXT and NAME:=JSON one by one",
+            "x: 'ada' is not an argument; give one JSON object, or NAME=TEXT and NAME:=JSON one by "
+            "one",
         ),
-        (("x", "=1"), "x: '=1' is no argument; give one JSON object, or NAME=TEXT and NAME:=JSON"),
+        (
+            ("x", "=1"),
+            "x: '=1' is not an argument; give one JSON object, or NAME=TEXT and NAME:=JSON",
+        ),
         (("x", "a=1", "a:=2"), "x: 'a' is given twice"),
-        (("x", "[1]"), "x: '[1]' is no JSON object; arguments go by their names"),
-        (("x", "{to: 1}"), "x: '{to: 1}' is no JSON: JSON is malformed: "),
-        (("x", "a:=1x"), "x: 'a:=1x' is no JSON: JSON is malformed: "),
+        (("x", "[1]"), "x: '[1]' is not a JSON object; arguments go by their names"),
+        (("x", "{to: 1}"), "x: '{to: 1}' is not JSON: JSON is malformed: "),
+        (("x", "a:=1x"), "x: 'a:=1x' is not JSON: JSON is malformed: "),
         (("x", "--priority", "soon"), "unknown priority 'soon'; use one of high, normal, low"),
-        (("x", "--delay", "soon"), "'soon' is no duration: delay has no number at 'soon'"),
+        (("x", "--delay", "soon"), "'soon' is not a duration: delay has no number at 'soon'"),
         (("x", "--run-at", "soon"), "run_at='soon': give a date and time, such as 2026-11-16T03:"),
         (("x", "--unique-until", "end", "--unique", "u"), "unique_until='end': give 'done' or 's"),
         (("x", "--timeout", "5s"), "--timeout says how long to wait; give --wait as well"),
@@ -291,12 +295,15 @@ def test_each_line_may_name_its_task_and_options(shell: Shell, url: str) -> None
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("[]", "a line: '[]' is no JSON object; arguments go by their names"),
-        ("{", "a line: '{' is no JSON: Input data was truncated; give one JSON object, or"),
+        ("[]", "a line: '[]' is not a JSON object; arguments go by their names"),
+        ("{", "a line: '{' is not JSON: Input data was truncated; give one JSON object, or"),
         ('{"args": {}}', 'a line: it names no task; write {"task": "shop.send", "args": {...}}'),
-        ('{"task": "a", "args": [1]}', "a: args is no JSON object, but [1]"),
+        ('{"task": "a", "args": [1]}', "a: args is not a JSON object, but [1]"),
         ('{"task": "a", "colour": "red"}', "colour='red': no such option; there are queue, prio"),
-        ('{"task": "a", "delay": "soon"}', "'soon' is no duration: delay has no number at 'soon'"),
+        (
+            '{"task": "a", "delay": "soon"}',
+            "'soon' is not a duration: delay has no number at 'soon'",
+        ),
     ],
 )
 def test_a_wrong_line_stores_nothing_of_its_batch(
@@ -311,7 +318,7 @@ def test_a_wrong_line_stores_nothing_of_its_batch(
 def test_how_many_jobs_a_wrong_line_leaves_stored_is_said(shell: Shell, url: str) -> None:
     refused = shell("enqueue", "x", "-", stdin="{}\n" * 1500 + "[]\n")
     assert refused.code == 2
-    assert refused.err.startswith("Error: line 1501 is wrong: x: '[]' is no JSON object;")
+    assert refused.err.startswith("Error: line 1501 is wrong: x: '[]' is not a JSON object;")
     assert refused.err.endswith(
         "\nThe 1,000 up to line 1000 are stored; to go on, leave them out: tail -n +1001\n"
     )
@@ -398,4 +405,4 @@ def test_bytes_that_are_no_text_are_refused(shell: Shell, url: str, line: str) -
     refused = shell("enqueue", "x", "-", stdin=line)
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith("Error: line 1 is wrong: x: '{")
-    assert "is no JSON: " in refused.err
+    assert "is not JSON: " in refused.err

@@ -394,8 +394,8 @@ def test_a_decimal_that_is_no_number_comes_back():
         (Any, timedelta(seconds=1), "PT1S"),
         (Any, b"\x00", "AA=="),
         (Any, MODEL, MODEL.model_dump(mode="json")),
-        (dict, {"a": (1, UUID(int=1))}, {"a": [1, str(UUID(int=1))]}),
-        (list, ({"a": Point(1.0)},), [{"a": {"x": 1.0, "y": 0.0}}]),
+        (dict[str, Any], {"a": (1, UUID(int=1))}, {"a": [1, str(UUID(int=1))]}),
+        (list[Any], ({"a": Point(1.0)},), [{"a": {"x": 1.0, "y": 0.0}}]),
         (dict[str, Any], {"a": {1, 2} - {2}}, {"a": [1]}),
         (Any, uuid.UUID(int=1), str(UUID(int=1))),
     ],
@@ -511,8 +511,8 @@ class Mixed(enum.Enum):
         (dict[str, int], {1: 2}, "the key 1 would not come back"),
         # Its order, and so its name, is another one in each process: it has its own.
         pytest.param(set[float], {1.5, float("nan")}, "JSON has no nan", id="set with a NaN"),
-        (Model, Model(name="\ud800"), "is no valid Unicode text"),
-        (Path, Path("\udcff"), "is no valid Unicode text"),
+        (Model, Model(name="\ud800"), "is not valid Unicode text"),
+        (Path, Path("\udcff"), "is not valid Unicode text"),
     ],
     ids=repr,
 )

@@ -5,8 +5,12 @@ import json
 import math
 import sys
 from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
+from enum import IntEnum, StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Optional, TypedDict, Unpack
 from uuid import UUID
 
@@ -278,9 +282,9 @@ def circle():
         ([1.0, math.inf], "[1]", "JSON has no inf"),
         ({"a": {"b": -math.inf}}, "['a']['b']", "JSON has no -inf"),
         (make_user("a", [math.nan]), ".tags[0]", "JSON has no nan"),
-        ("\ud800", "", r"'\ud800' is no valid Unicode text (a lone surrogate)"),
-        (["a", "b\udfff"], "[1]", r"'b\udfff' is no valid Unicode text (a lone surrogate)"),
-        ({"\ud800": 1}, r" key '\ud800'", r"'\ud800' is no valid Unicode text (a lone surrogate)"),
+        ("\ud800", "", r"'\ud800' is not valid Unicode text (a lone surrogate)"),
+        (["a", "b\udfff"], "[1]", r"'b\udfff' is not valid Unicode text (a lone surrogate)"),
+        ({"\ud800": 1}, r" key '\ud800'", r"'\ud800' is not valid Unicode text (a lone surrogate)"),
         (
             {1: 2},
             "",
@@ -347,7 +351,18 @@ def test_plain_json_comes_back_where_anything_is_declared():
 def test_a_parameter_without_annotation_takes_jsons_own_types():
     value: Any = {"a": [None, True, 1, 1.5, "x", {"b": []}]}
     assert travel(anything, value) == value
-    assert travel(anything, OrderedDict(a=1)) == {"a": 1}
+
+
+class Size(StrEnum):
+    SMALL = "s"
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Email(str):
+    __slots__ = ()
 
 
 @pytest.mark.parametrize(
@@ -360,6 +375,14 @@ def test_a_parameter_without_annotation_takes_jsons_own_types():
         (b"x", "", "bytes"),
         (User("a", []), "", "User"),
         ({"a": [1, (2,)]}, "['a'][1]", "tuple"),
+        (Decimal("1.50"), "", "Decimal"),
+        (Path("a"), "", "PosixPath"),
+        # These are equal to what would come back, and yet they are not the same.
+        (Size.SMALL, "", "Size"),
+        ([Level.LOW], "[0]", "Level"),
+        (Email("a"), "", "Email"),
+        (OrderedDict(a=1), "", "OrderedDict"),
+        (defaultdict(int, a=1), "", "defaultdict"),
     ],
     ids=repr,
 )
@@ -367,10 +390,93 @@ def test_a_parameter_without_annotation_refuses_anything_else_with_what_to_do(va
     with pytest.raises(BadArguments) as caught:
         sign(anything).encode((value,), {})
     assert str(caught.value) == (
-        f"mail.send: argument 'value'{where}: {got} is none of JSON's own types, and the parameter "
-        "has no annotation to read it back by; annotate it, or convert the value to None, bool, "
-        "int, float, str, list or dict"
+        f"mail.send: argument 'value'{where}: {got} is not one of JSON's own types, and no "
+        "annotation says how to read it back; annotate the parameter, or convert the value to "
+        "None, bool, int, float, str, list or dict"
     )
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "where", "got"),
+    [
+        (dict, {"since": datetime(2024, 1, 2)}, "['since']", "datetime"),
+        (list, [Decimal("1.50")], "[0]", "Decimal"),
+        (list, [(1, 2)], "[0]", "tuple"),
+        (tuple, (1, {2}), "[1]", "set"),
+        (set, {Size.SMALL}, "", "Size"),
+        (Mapping, {"a": b"x"}, "['a']", "bytes"),
+        (Sequence, [UUID(int=1)], "[0]", "UUID"),
+        (Iterable, [UUID(int=1)], "[0]", "UUID"),
+        (dict | None, {"a": UUID(int=1)}, "['a']", "UUID"),
+        (dict[str, list], {"a": [UUID(int=1)]}, "['a'][0]", "UUID"),
+        (Opaque, datetime(2024, 1, 2), "", "datetime"),
+        (list[Opaque], [Size.SMALL], "[0]", "Size"),
+    ],
+    ids=repr,
+)
+def test_what_a_container_does_not_say_is_taken_as_if_it_had_no_annotation(hint, value, where, got):
+    def task(value):
+        return value
+
+    task.__annotations__ = {"value": hint}
+    with pytest.raises(BadArguments) as caught:
+        sign(task).encode((value,), {})
+    assert f"argument 'value'{where}: {got} is not one of JSON's own types" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (dict, {"a": [None, True, 1, 1.5, "x", {"b": []}]}),
+        (list, [{"a": 1}, ["b"]]),
+        (tuple, (1, "a", None)),
+        (set, {1, "a"}),
+        (frozenset, frozenset({1})),
+        (Sequence, [1]),
+        (Mapping, {"a": [1]}),
+        (Iterable, [1]),
+        (list | dict | None, {"a": 1}),
+    ],
+    ids=repr,
+)
+def test_plain_json_comes_back_in_a_container_that_does_not_say_what_is_in_it(hint, value):
+    def task(value):
+        return value
+
+    task.__annotations__ = {"value": hint}
+    back = travel(task, value)
+    assert type(back) is type(value)
+    assert back == value
+
+
+def test_a_result_may_be_of_any_class_where_no_annotation_says_one():
+    def task() -> dict:
+        return {}
+
+    def typed() -> Box:
+        return Box({})
+
+    for signature in (sign(task), sign(lambda: 1), sign(typed)):
+        result = signature.encode_result({"at": datetime(2024, 1, 2), "size": Size.SMALL})
+        assert signature.decode_result(result) == {"at": "2024-01-02T00:00:00", "size": "s"}
+    box = Box({"size": Size.SMALL})
+    assert sign(typed).decode_result(sign(typed).encode_result(box)) == box
+
+
+@dataclass
+class Box:
+    content: dict
+
+
+def test_a_value_nested_deeply_is_not_refused_for_it():
+    assert travel(anything, nested(300)) == nested(300)
+
+
+def test_a_key_without_annotation_is_text_itself():
+    with pytest.raises(
+        Unencodable, match=r"the key <Size.SMALL: 's'> .* declare dict\[Size, ...\]"
+    ):
+        sign(anything).encode(({Size.SMALL: 1},), {})
 
 
 def test_args_and_kwargs_without_annotation_take_jsons_own_types():
@@ -378,9 +484,9 @@ def test_args_and_kwargs_without_annotation_take_jsons_own_types():
         return rest, options
 
     assert travel(task, 1, [2], a={"b": None}) == ((1, [2]), {"a": {"b": None}})
-    with pytest.raises(BadArguments, match=r"argument 'rest'\[0\]: UUID is none of JSON's own"):
+    with pytest.raises(BadArguments, match=r"argument 'rest'\[0\]: UUID is not one of JSON's own"):
         sign(task).encode((UUID(int=1),), {})
-    with pytest.raises(BadArguments, match=r"argument 'options'\['at'\]: datetime is none of"):
+    with pytest.raises(BadArguments, match=r"argument 'options'\['at'\]: datetime is not one of"):
         sign(task).encode((), {"at": datetime(2024, 1, 2)})
 
 
@@ -633,7 +739,9 @@ def test_without_a_class_to_inject_nothing_is_injected():
 def test_what_is_no_json_object_is_named_as_such(function, payload, why):
     with pytest.raises(NotAnObject) as caught:
         sign(function).decode(payload)
-    assert str(caught.value).startswith(f"mail.send: the stored payload is no JSON object: {why}")
+    assert str(caught.value).startswith(
+        f"mail.send: the stored payload is not a JSON object: {why}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -802,7 +910,7 @@ def test_a_result_over_the_limit_is_refused():
 
 
 def test_a_stored_result_that_is_no_json_is_named():
-    with pytest.raises(BadPayload, match="the stored result is no JSON: JSON is malformed"):
+    with pytest.raises(BadPayload, match="the stored result is not JSON: JSON is malformed"):
         sign(typed_result).decode_result(b"what?")
 
 

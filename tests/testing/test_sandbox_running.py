@@ -116,7 +116,7 @@ def test_a_drain_may_be_of_one_queue_or_of_so_many_attempts(app):
         assert len(t.waiting) == 1
         step = t.step()
         assert step is not None
-        assert step.job.result == b'"c"'
+        assert step.job.result == "c"
         assert t.step() is None
         with pytest.raises(BadOption, match="limit"):
             t.drain(limit=0)

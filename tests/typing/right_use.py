@@ -11,6 +11,7 @@ from penstock import (
     AsyncTask,
     Context,
     Depends,
+    FailedAttempt,
     Handle,
     Job,
     Payload,
@@ -18,9 +19,14 @@ from penstock import (
     Router,
     Sender,
     Task,
+    agather,
+    as_completed,
     events,
+    gather,
 )
-from penstock.engines.records import Count, Page, QueueSettings
+from penstock.engines.records import Count, QueueSettings
+from penstock.errors import JobError
+from penstock.job import Page
 
 app = Penstock("memory://", lease="10s", priorities={"urgent": -5})
 
@@ -230,7 +236,12 @@ async def in_async_code() -> None:
     assert_type(await send.aenqueue_many([("a",)]), list[Handle[int]])
     handle = await send.aenqueue("a")
     assert_type(await handle.aresult(timeout="5s"), int)
-    assert_type(await handle.astatus(), Job)
+    assert_type(await handle.astatus(), Job[int])
+    assert_type(await agather([handle]), list[int])
+    async for done in as_completed([handle], timeout="5s"):
+        assert_type(done, Handle[int])
+    async for job in app.jobs(state="failed"):
+        assert_type(job, Job[Any])
     assert_type(await handle.acancel("why"), bool)
     assert_type(await app.acounts(), list[Count])
     assert_type(await app.afind(state="failed", queue=["a"], limit=5), Page)
@@ -243,7 +254,20 @@ async def in_async_code() -> None:
 
 handle = send.enqueue("a")
 assert_type(handle.result(timeout=5), int)
-assert_type(handle.status(), Job)
+assert_type(handle.status(), Job[int])
+assert_type(handle.status().result, int | None)
+assert_type(handle.status().enqueued_at, datetime)
+assert_type(handle.status().arguments, dict[str, Any])
+assert_type(send.job("x"), Handle[int])
+assert_type(pay.job("x").result(), str)
+assert_type(gather([handle, send.job("x")], timeout=5), list[int])
+assert_type(gather(send.enqueue_many([("a",)])), list[int])
+assert_type(gather([handle], return_exceptions=True), list[int | JobError])
+for done in as_completed([handle]):
+    assert_type(done.result(), int)
+for job in app.jobs(state="failed", queue=["a"]):
+    assert_type(job, Job[Any])
+    assert_type(job.errors, tuple[FailedAttempt, ...])
 assert_type(handle.cancel(), bool)
 assert_type(handle.cancel(reason="why"), bool)
 handle.retry()

@@ -20,7 +20,7 @@ from penstock.app import Penstock
 from penstock.cli import completion
 from penstock.cli.output import AsJson, print_block, print_json, print_json_line, print_line
 from penstock.cli.prompts import progress, say
-from penstock.cli.store import Url, check_shared, located, shared
+from penstock.cli.store import Url, check_shared, located, shared, stored_job
 from penstock.core.units import seconds
 from penstock.errors import BadArguments, BadItem, BadOption, EngineError, IdConflict, UsageError
 from penstock.find_app import VARIABLE
@@ -163,7 +163,7 @@ def enqueue(
             handles = [store.enqueue(task, call, **options_of(options))]
             _tell(handles, as_json=as_json, wait=wait, is_one=True)
         for handle in handles if wait else ():
-            _wait(handle, limit, as_json=as_json, is_one=len(handles) == 1)
+            _wait(store, handle, limit, as_json=as_json, is_one=len(handles) == 1)
 
 
 @contextmanager
@@ -276,11 +276,13 @@ def _tell(handles: Sequence[Handle[Any]], *, as_json: bool, wait: bool, is_one: 
             print_json_line(_record(handle))
 
 
-def _wait(handle: Handle[Any], limit: float | None, *, as_json: bool, is_one: bool) -> None:
+def _wait(
+    store: Penstock, handle: Handle[Any], limit: float | None, *, as_json: bool, is_one: bool
+) -> None:
     if not as_json:
         say(f"Waiting for job {handle.id}; Ctrl-C leaves it to its worker.")
     handle.result(limit)
-    result = msgspec.Raw(handle.status().result or b"null")
+    result = msgspec.Raw(stored_job(store, handle.id).result or b"null")
     if not as_json:
         print_block(msgspec.json.format(bytes(result), indent=2).decode())
     elif is_one:
@@ -332,7 +334,7 @@ def arguments(task: str, words: Sequence[str]) -> dict[str, Any]:
         said, mark, value = each.partition("=")
         name = said.removesuffix(":")
         if not mark or not name:
-            raise BadArguments(task, f"{each!r} is no argument; {_HOW}")
+            raise BadArguments(task, f"{each!r} is not an argument; {_HOW}")
         if name in found:
             raise BadArguments(task, f"{name!r} is given twice")
         found[name] = value if said == name else _json(task, said, value)
@@ -389,14 +391,16 @@ def _call(text: str, task: str | None, given: Mapping[str, Any]) -> Call:
         why = 'it names no task; write {"task": "shop.send", "args": {...}}'
         raise BadArguments("a line", why)
     if not isinstance(args, dict | None):
-        raise BadArguments(named, f"args is no JSON object, but {args!r}")
+        raise BadArguments(named, f"args is not a JSON object, but {args!r}")
     return Call(named, args, options_of({**given, **said}))
 
 
 def _object(task: str, text: str) -> dict[str, Any]:
     found = _json(task, "", text)
     if not isinstance(found, dict):
-        raise BadArguments(task, f"{text.strip()!r} is no JSON object; arguments go by their names")
+        raise BadArguments(
+            task, f"{text.strip()!r} is not a JSON object; arguments go by their names"
+        )
     return found
 
 
@@ -405,7 +409,7 @@ def _json(task: str, name: str, text: str) -> Any:
         return msgspec.json.decode(text.encode(errors="surrogateescape"))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         at = f"{name}={text}" if name else text.strip()
-        raise BadArguments(task, f"{at!r} is no JSON: {error}; {_HOW}") from None
+        raise BadArguments(task, f"{at!r} is not JSON: {error}; {_HOW}") from None
 
 
 def _time(text: str) -> datetime:

@@ -41,22 +41,21 @@ def explain(
     found = replace(found, reasons=reasons)
     if as_json:
         print_json(to_json(found))
-    elif found.job is None:
+    elif found.state is None:
         say(f"Error: job {found.id}: {found.verdict}; {found.reasons[0].next_step}")
     else:
         _print(found)
-    if found.job is None:
+    if found.state is None:
         raise typer.Exit(1)
 
 
 def to_json(found: Explanation) -> dict[str, Any]:
     """The document that ``--json`` prints."""
-    job = found.job
     return {
         "id": found.id,
-        "state": None if job is None else job.state,
-        "task": None if job is None else job.task,
-        "queue": None if job is None else job.queue,
+        "state": found.state,
+        "task": found.task,
+        "queue": found.queue,
         "verdict": found.verdict,
         "reasons": [_reason(reason) for reason in found.reasons],
         "asked_at": iso(found.asked_at),
@@ -74,9 +73,7 @@ def _reason(reason: Reason) -> dict[str, Any]:
 
 
 def _print(found: Explanation) -> None:
-    job = found.job
-    assert job is not None
-    print_line(f"job {job.id} of task {job.task} in queue {job.queue} is {job.state}")
+    print_line(f"job {found.id} of task {found.task} in queue {found.queue} is {found.state}")
     for number, reason in enumerate(found.reasons, 1):
         print_line(f"{number}. {reason.text}")
         if reason.next_step is not None:

@@ -24,12 +24,13 @@ from penstock.cli.output import (
 )
 from penstock.cli.program import group
 from penstock.cli.prompts import DryRun, Yes, confirm, progress, say
-from penstock.cli.store import Url, opened
-from penstock.core.job import FINAL, Job, State
+from penstock.cli.store import Url, opened, stored_job
+from penstock.core.job import FINAL, State
 from penstock.engines.records import Control, Page
 from penstock.errors import EngineError, UsageError
 from penstock.handle import BY_A_PERSON
-from penstock.operations import Told, Which
+from penstock.operations import Told, Which, finding
+from penstock.options import word
 
 PAGE_OF_ALL: Final = 500
 
@@ -106,7 +107,7 @@ def list_jobs(
         now = store.now()
         while True:
             size = PAGE_OF_ALL if all_pages else limit
-            page = store.find(limit=size, cursor=cursor, **which)
+            page = store._facade.call(finding(which, size, cursor), what="find")
             if not as_json:
                 table.print(row(job, now) for job in page.jobs)
             elif all_pages:
@@ -138,7 +139,7 @@ def show(
 ) -> None:
     """Show everything about one job."""
     with opened(url) as store:
-        job = store.job(id).status()
+        job = stored_job(store, word("id", id))
         if as_json:
             print_json(record(job))
         else:
@@ -311,11 +312,10 @@ def _progress(title: str, total: int) -> Iterator[Told]:
 
 def _dry_run(store: Penstock, ids: Sequence[str], can: set[State]) -> list[Control]:
     """What would become of each id, as far as its state decides."""
-    found: dict[str, Job] = {}
+    states: dict[str, State] = {}
     for start in range(0, len(ids), 500):
         some = list(ids[start : start + 500])
-        found |= {job.id: job for job in store.find(limit=len(some), id=some).jobs}
-    states = {id: job.state for id, job in found.items()}
+        states |= {job.id: job.state for job in store.find(limit=len(some), id=some).jobs}
     return [Control(id, states.get(id) in can, states.get(id)) for id in ids]
 
 

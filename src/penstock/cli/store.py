@@ -15,7 +15,8 @@ import typer
 from penstock.app import Penstock
 from penstock.clock import SystemClock
 from penstock.config import PREFIX, Settings
-from penstock.errors import BadOption, StoreMissing
+from penstock.core.job import Job
+from penstock.errors import BadOption, JobGone, StoreMissing
 from penstock.find_app import find_app
 from penstock.stores import connect
 
@@ -50,6 +51,14 @@ def shared(url: str | None) -> Iterator[Penstock]:
     with Penstock(url) as app:
         check_shared(app)
         yield app
+
+
+def stored_job(app: Penstock, id: str) -> Job:
+    """A job as it is stored. On failure: ``JobGone``."""
+    (job,) = app._facade.call(lambda client: client.engine.get([id]), what="status")
+    if job is None:
+        raise JobGone(id)
+    return job
 
 
 def located(target: str | None) -> Penstock:

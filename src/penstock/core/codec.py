@@ -24,7 +24,7 @@ import msgspec
 from msgspec import inspect as shape
 from msgspec.inspect import Type, type_info
 
-from penstock.core.json_types import ENCODER, OneOf, decoder, extra, holds_lost, is_model
+from penstock.core.json_types import ENCODER, OneOf, decoder, extra, is_loose, is_model
 from penstock.errors import BadArguments, PayloadTooLarge, Unencodable
 
 LIMIT: Final = 1 << 20
@@ -63,7 +63,7 @@ class Flaw:
 class Codec:
     """Writes and reads values of one type; ``label`` turns a path in them into words."""
 
-    __slots__ = ("_info", "_is_doubtful", "_label", "read")
+    __slots__ = ("_info", "_label", "_loose", "read")
 
     read: Callable[[bytes], Any]
     """The value that was written; what msgspec or the type itself raises if it does not fit."""
@@ -72,8 +72,9 @@ class Codec:
         self.read = decoder(kind).decode
         self._info = type_info(kind)
         self._label = label
-        # A subclass that is lost may well be equal to the plain value that comes back.
-        self._is_doubtful = holds_lost(self._info)
+        fields = getattr(self._info, "fields", ())
+        # Their values may be equal to the plain JSON that comes back, and yet be of a subclass.
+        self._loose = tuple(field.name for field in fields if is_loose(field.type))
 
     def write(self, value: Any, task: str, limit: int, rules: Rules = STRICT) -> bytes:
         """JSON that will be read as the same value.
@@ -96,7 +97,8 @@ class Codec:
             if not rules.takes_misfits:
                 raise self._misread(value, task, error) from error
             info, back = None, msgspec.json.decode(payload)
-        if self._is_doubtful or info is None or not _is_equal(value, back):
+        is_plain = rules.takes_misfits or self._is_plain(value)
+        if info is None or not is_plain or not _is_equal(value, back):
             found = _searched(_search, value, "", _nonfinite)
             found = found or _searched(_change, info, value, back, "", rules)
             if found is not None:
@@ -107,6 +109,13 @@ class Codec:
         """What ``read`` raised, in one line that begins with the place."""
         path, why = _split(error)
         return f"{self._label(path)}: {why}"
+
+    def _is_plain(self, value: Any) -> bool:
+        """What no type reads back is exactly of JSON's own types."""
+        try:
+            return all(foreign(getattr(value, name), "") is None for name in self._loose)
+        except RecursionError:
+            return False
 
     def _refusal(self, found: Flaw, task: str) -> BadArguments | Unencodable:
         where = self._label(found.path)
@@ -179,7 +188,7 @@ def _unwritable(value: object) -> str | None:
     try:
         ENCODER.encode(value)
     except UnicodeEncodeError:
-        return f"{_brief(value)} is no valid Unicode text (a lone surrogate)"
+        return f"{_brief(value)} is not valid Unicode text (a lone surrogate)"
     except Exception as error:
         key = _bad_key(value) if isinstance(value, Mapping) else None
         return key or str(error) or type(error).__name__
@@ -233,20 +242,20 @@ def _brief(value: object) -> str:
 # --- what would arrive as something else --------------------------------------------------------
 #
 # Fine is what the type's own JSON form stands for: an int for a float, a list for a tuple, text for
-# a date, a dict for a dataclass, a subclass for its class. Where the type says nothing, plain JSON
-# may come back for anything; but a parameter without annotation takes JSON's own types only.
+# a date, a dict for a dataclass, a subclass for its class. Where the type is Any, plain JSON may
+# come back for anything. Where no type says how to read a value back, it must be of JSON's own.
 
 
 def _change(info: Type | None, given: Any, back: Any, path: str, rules: Rules) -> Flaw | None:
     """The first place where ``back`` is not what ``given`` was; ``info`` None says nothing."""
     if type(given) in _ATOMS and type(back) is type(given) and given == back:
         return None
-    if extra(info, "untyped"):
-        return _unread(foreign(given, path))
     lost = None if rules.takes_misfits else extra(info, "lost")
     if lost is not None and lost.takes(given) and not lost.takes(back):
         why = f"{type(given).__name__} would arrive as {type(back).__name__}"
         return Flaw(path, f"{why} ({lost.why.replace('`', '')})")
+    if lost is not None or (extra(info, "untyped") and not rules.takes_misfits):
+        return _unread(foreign(given, path))
     if given is back or (extra(info, "paths") and isinstance(given, PurePath)):
         return None
     info = _bare(info)
@@ -277,19 +286,24 @@ def _change(info: Type | None, given: Any, back: Any, path: str, rules: Rules) -
 
 
 def foreign(value: object, path: str) -> Flaw | None:
-    """The first part of a value that is none of JSON's own types; ``path`` leads to the value."""
-    if isinstance(value, dict):
+    """The first part of a value that is not exactly of one of JSON's own types; ``path`` leads to
+    the value.
+    """
+    kind = type(value)
+    if kind in _ATOMS:
+        return None
+    if kind is dict and isinstance(value, dict):
         for key, item in value.items():
-            if not isinstance(key, str):
+            if type(key) is not str:
                 return _lost_key(key, path)
-            if found := foreign(item, f"{path}[{key!r}]"):
+            if type(item) not in _ATOMS and (found := foreign(item, f"{path}[{key!r}]")):
                 return found
-    elif isinstance(value, list):
+    elif kind is list and isinstance(value, list):
         for place, item in enumerate(value):
-            if found := foreign(item, f"{path}[{place}]"):
+            if type(item) not in _ATOMS and (found := foreign(item, f"{path}[{place}]")):
                 return found
-    elif not isinstance(value, _PLAIN):
-        return Flaw(path, f"{type(value).__name__} is none of JSON's own types", is_misfit=True)
+    elif value is not msgspec.UNSET:
+        return Flaw(path, f"{kind.__name__} is not one of JSON's own types", is_misfit=True)
     return None
 
 
@@ -298,7 +312,7 @@ def _unread(found: Flaw | None) -> Flaw | None:
     if found is None or not found.is_misfit:
         return found
     why = (
-        f"{found.why}, and the parameter has no annotation to read it back by; annotate it, or "
+        f"{found.why}, and no annotation says how to read it back; annotate the parameter, or "
         "convert the value to None, bool, int, float, str, list or dict"
     )
     return dataclasses.replace(found, why=why)
@@ -327,7 +341,10 @@ def _mapping_change(
 
 def _row_change(info: Type | None, given: Any, back: Any, path: str, rules: Rules) -> Flaw | None:
     if isinstance(back, Set):
+        is_untyped = bool(extra(getattr(info, "item_type", None), "untyped"))
         for item in given:
+            if is_untyped and not rules.takes_misfits and (found := _unread(foreign(item, path))):
+                return found
             if not isinstance(item, _PLAIN) and item not in back:  # a list stands for a tuple
                 return Flaw(path, f"{_brief(item)} would not come back as it is")
         return None

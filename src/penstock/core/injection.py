@@ -20,7 +20,7 @@ from inspect import Parameter
 from types import MappingProxyType
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, overload
 
-from penstock.core.annotations import core_class, read_hints, read_signature
+from penstock.core.annotations import Unresolved, core_class, read_hints, read_signature
 from penstock.core.hooks import Function, Manner, manner_of, name_of, refuse_hidden_yield
 from penstock.errors import BadHook, BadTask
 
@@ -212,8 +212,8 @@ def _mark(parameter: Parameter, hint: Any, task: str) -> Dependency | None:
         return parameter.default
     if get_origin(hint) is Annotated:
         return next((each for each in get_args(hint)[1:] if isinstance(each, Dependency)), None)
-    note = parameter.annotation
-    if hint is Any and isinstance(note, str) and "Annotated[" in note and "Depends(" in note:
+    note = hint.annotation if isinstance(hint, Unresolved) else ""
+    if "Annotated[" in note and "Depends(" in note:
         why = (
             f"its parameter {parameter.name!r} is annotated {note}, which cannot be read; import "
             f"those names outside TYPE_CHECKING, or give it a default: = Depends(...)"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+from abc import ABCMeta
 from collections.abc import (
     Collection,
     Iterable,
@@ -34,7 +35,9 @@ import msgspec
 from msgspec.inspect import CustomType, Metadata, Type, type_info
 
 UNTYPED: Final = Annotated[Any, msgspec.Meta(extra={"untyped": True})]
-"""The type of a parameter without annotation: JSON's own types only."""
+"""The type of a parameter without annotation, or of the items of a bare ``list``: JSON's own types
+only.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +93,20 @@ def carried(hint: Any, within: frozenset[Any] = frozenset()) -> Any:
     """The nearest type to ``hint`` that can be read back; Any where there is none.
 
     ``within`` are the type aliases that are being looked into: one that comes again is Any.
+    On failure: NameError or AttributeError for a class with a field whose type is not there.
     """
     if hint is Any or hint is object or any(hint is alias for alias in within):
         return Any
+    if (bare := _bare(hint)) is not None:
+        return bare
     why = _obstacle(hint)
-    if why is None:
+    if why is None and not _holds_bare(hint):
         return hint
     nearest = _nearest(hint, within)
     if nearest is not None and _obstacle(nearest) is None:
         return nearest
+    if why is None:
+        return hint
     return Annotated[Any, msgspec.Meta(extra={"lost": Lost(hint, why)})]
 
 
@@ -112,10 +120,9 @@ def extra(info: Type | None, name: str) -> Any:
     return (info.extra or {}).get(name) if isinstance(info, Metadata) else None
 
 
-def holds_lost(info: Type) -> bool:
-    """Somewhere in the annotation, or in those of its fields, a class is read as plain JSON."""
-    outermost = (info, *(field.type for field in getattr(info, "fields", ())))
-    return any(extra(part, "lost") for each in outermost for part in _outline(each))
+def is_loose(info: Type) -> bool:
+    """Somewhere in the annotation, what is read is plain JSON and should be what was written."""
+    return any(extra(part, "lost") or extra(part, "untyped") for part in _outline(info))
 
 
 def is_model(kind: object) -> bool:
@@ -134,6 +141,24 @@ _CONTAINERS: Final = frozenset(
 )
 
 
+def _bare(hint: Any) -> Any | None:
+    """A container that does not say what is in it, as one of JSON's own types; None: it does."""
+    origin: Any = get_origin(hint) or hint
+    if hasattr(hint, "__args__") or type(origin) not in (type, ABCMeta):
+        return None
+    if origin is Iterable:
+        origin = list
+    if origin is tuple:
+        return GenericAlias(tuple, (UNTYPED, ...))
+    if origin in (dict, Mapping, MutableMapping):
+        return origin[Any, UNTYPED]
+    return origin[UNTYPED] if origin in _CONTAINERS else None
+
+
+def _holds_bare(hint: Any) -> bool:
+    return any(_bare(part) is not None or _holds_bare(part) for part in get_args(hint))
+
+
 def _nearest(hint: Any, within: frozenset[Any]) -> Any | None:
     """The same type with its parts replaced by what can be carried, or None."""
     origin: Any = get_origin(hint) or hint
@@ -143,7 +168,7 @@ def _nearest(hint: Any, within: frozenset[Any]) -> Any | None:
     if origin in (Union, UnionType):
         return _union(parts, within)
     if origin is Iterable:
-        return GenericAlias(list, carried(parts[0], within)) if parts else list
+        return GenericAlias(list, carried(parts[0], within))
     if origin is os.PathLike:
         return Path
     if isinstance(origin, NewType):
@@ -180,7 +205,9 @@ def _obstacle(hint: Any) -> str | None:
     """Why msgspec cannot read this type with our hooks, or None if it can."""
     try:
         info = type_info(hint)
-    except Exception as error:  # a name inside a class that does not resolve, as well
+    except (NameError, AttributeError):
+        raise
+    except Exception as error:
         return str(error)
     for part in _outline(info):
         if isinstance(part, CustomType) and not _is_known(part.cls):

@@ -8,8 +8,10 @@ added or changed while jobs wait.
     def send(to: str, *, at: datetime | None = None)      send.enqueue("a@b.c") -> {"to":"a@b.c"}
 
 What a value may be is its annotation's business: see ``json_types``. A parameter without
-annotation takes JSON's own types only. One whose annotation has no JSON form, or is Any, takes
-anything that can be written, and gets plain JSON.
+annotation, or with one that has no JSON form, takes JSON's own types only. One that is Any takes
+anything that can be written, and gets plain JSON. A name in an annotation that is not there when
+the task is declared may come later, such as a class further down in the module; one that is still
+not there at the first use makes every call fail, for the value would arrive as something else.
 """
 
 from __future__ import annotations
@@ -23,7 +25,14 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.core.annotations import core_class, read_hints, read_signature
+from penstock.core.annotations import (
+    Unresolved,
+    core_class,
+    is_missing_name,
+    read_hints,
+    read_signature,
+    written,
+)
 from penstock.core.binding import Binding, BoundCall, Direct, General, Whole
 from penstock.core.codec import FROM_JSON, LIMIT, LOOSE, TOO_DEEP, Codec
 from penstock.core.hooks import Function, name_of
@@ -54,10 +63,20 @@ class _Resolved:
 class Signature:
     """How one task is called: what it takes, what it gives, and both as JSON.
 
-    Annotations are resolved at the first use, when all modules are there.
+    An annotation that cannot be resolved yet is tried again at the first use, when all modules are
+    there.
     """
 
-    __slots__ = ("_function", "_inject", "_resolved", "_supplier", "_written", "plan", "task")
+    __slots__ = (
+        "_function",
+        "_hints",
+        "_inject",
+        "_resolved",
+        "_supplier",
+        "_written",
+        "plan",
+        "task",
+    )
 
     @classmethod
     def of(
@@ -93,15 +112,19 @@ class Signature:
             self._written = read_signature(function)
         except (TypeError, ValueError) as error:
             raise BadTask(task, f"its parameters cannot be known ({error})") from error
-        hints = self._hints()
+        hints = self._hints = read_hints(function, self._written, Payload, inject)
         wanted = wanted_by(self._parameters, hints, task, supplier)
         self.plan = planned(wanted, task, inject, supplier=supplier)
         """What it needs beside the payload."""
-        _check(self._parameters, hints, self._filled(hints), task)
+        filled = self._filled(hints)
+        _check(self._parameters, hints, filled, task)
+        for name, hint in hints.items():
+            if name not in filled and isinstance(hint, Unresolved) and not hint.may_come:
+                raise BadTask(task, _unresolved(name, hint.annotation, hint.error))
 
     def __str__(self) -> str:
         """What a caller gives: ``(to: str, body: str = '')``."""
-        filled = self._filled(self._hints())
+        filled = self._filled(self._hints)
         given = [each for each in self._parameters if each.name not in filled]
         return str(inspect.Signature([_unquoted(each) for each in given]))
 
@@ -114,7 +137,7 @@ class Signature:
         """Those of these arguments that the function takes by name: all, if it takes the whole
         payload. On failure: TypeError if it wants another one.
         """
-        hints = self._hints()
+        hints = self._found()
         filled = self._filled(hints)
         given = [each for each in self._parameters if each.name not in filled]
         if any(_payload_class(hints[each.name]) for each in given):
@@ -129,8 +152,8 @@ class Signature:
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limit: int = LIMIT) -> bytes:
         """The payload for a call.
 
-        On failure: BadArguments for a call that does not bind or fit, Unencodable for a value
-        that would not come back, PayloadTooLarge.
+        On failure: BadTask for a type that cannot be found, BadArguments for a call that does not
+        bind or fit, Unencodable for a value that would not come back, PayloadTooLarge.
         """
         resolved = self._resolved or self._prepare()
         try:
@@ -154,7 +177,8 @@ class Signature:
     def decode(self, payload: bytes, context: object = None) -> BoundCall:
         """The ``(args, kwargs)`` to call the function with; ``context`` is what is injected.
 
-        On failure: NotAnObject for what is no JSON object, BadPayload for one that does not fit.
+        On failure: NotAnObject for what is not a JSON object, BadPayload for one that does not fit,
+        BadTask for a type that cannot be found.
         """
         resolved = self._resolved or self._prepare()
         try:
@@ -165,6 +189,15 @@ class Signature:
             return resolved.binding.call(value, context)
         except TypeError as error:
             raise BadPayload(self.task, str(error)) from None
+
+    def arguments(self, payload: bytes) -> dict[str, Any]:
+        """What a payload gives, by parameter name, without defaults and what the worker fills in.
+
+        On failure: as ``decode``.
+        """
+        args, kwargs = self.decode(payload, _FILLED_IN)
+        bound = self._written.bind_partial(*args, **kwargs).arguments
+        return {name: value for name, value in bound.items() if value is not _FILLED_IN}
 
     def fill(self, call: BoundCall, made: Mapping[Function, Any], plan: Plan) -> BoundCall:
         """A call from ``decode`` with its dependencies: ``made``, by their makers."""
@@ -215,24 +248,58 @@ class Signature:
         try:
             return msgspec.json.decode(payload)
         except (*_NO_JSON, RecursionError) as error:
-            raise BadPayload(self.task, f"the stored result is no JSON: {error}") from error
+            raise BadPayload(self.task, f"the stored result is not JSON: {error}") from error
 
     def _prepare(self) -> _Resolved:
         """Set all at once: threads that come here together may each use their own."""
-        hints = self._hints()
-        binding = _binding(self._parameters, hints, self._filled(hints))
+        hints = self._found()
+        filled = self._filled(hints)
+        _check(self._parameters, hints, filled, self.task)
+        for name, hint in hints.items():
+            if name not in filled:
+                self._refuse_unresolved(name, hint)
+        binding = _binding(self._parameters, hints, filled)
         body = Codec(binding.kind, binding.label)
         result = Codec(carried(hints["return"]), lambda path: f"result{path}")
         self._resolved = _Resolved(binding, body, result)
         return self._resolved
 
+    def _found(self) -> dict[str, Any]:
+        """The hints, those looked for again that were missing at the declaration.
+
+        On failure: BadTask for a ``Depends`` that shows up only now.
+        """
+        if not any(isinstance(hint, Unresolved) for hint in self._hints.values()):
+            return self._hints
+        again = read_hints(self._function, self._written, Payload, self._inject)
+        hints = {
+            name: again[name] if isinstance(hint, Unresolved) else hint
+            for name, hint in self._hints.items()
+        }
+        for name in wanted_by(self._parameters, hints, self.task, self._supplier):
+            if name not in self.plan.wanted:
+                why = (
+                    f"its parameter {name!r} is annotated with a type that asks for a dependency "
+                    "and was not there yet when the task was declared; define it before the task"
+                )
+                raise BadTask(self.task, why)
+        return hints
+
+    def _refuse_unresolved(self, name: str, hint: Any) -> None:
+        """Raise BadTask for a type, or a field of a class, that names what is not there."""
+        if isinstance(hint, Unresolved):
+            raise BadTask(self.task, _unresolved(name, hint.annotation, hint.error))
+        try:
+            carried(hint)
+        except Exception as error:
+            if not is_missing_name(error):
+                raise
+            note = written(hint).rpartition(".")[2] if isinstance(hint, type) else written(hint)
+            raise BadTask(self.task, _unresolved(name, note, error)) from error
+
     @property
     def _parameters(self) -> Sequence[Parameter]:
         return tuple(self._written.parameters.values())
-
-    def _hints(self) -> dict[str, Any]:
-        """The type of each parameter, and of ``return``, as far as it can be known now."""
-        return read_hints(self._function, self._written, Payload, self._inject)
 
     def _filled(self, hints: Mapping[str, Any]) -> frozenset[str]:
         """The parameters that are no part of the payload."""
@@ -243,7 +310,7 @@ class Signature:
         return BadArguments(self.task, f"{error}; it takes {self}")
 
     def _misread(self, payload: bytes, error: Exception, body: Codec) -> BadPayload:
-        """Tell what is no JSON object from what is one that does not fit."""
+        """Tell what is not a JSON object from what is one that does not fit."""
         try:
             found = msgspec.json.decode(payload)
         except RecursionError:
@@ -270,6 +337,8 @@ def encode_plain(body: Mapping[str, Any], task: str, limit: int = LIMIT) -> byte
 
 _PLAIN: Final = Codec(dict[str, Any], lambda path: f"payload{path}")
 
+
+_FILLED_IN: Final = object()
 
 _NO_JSON: Final = (msgspec.DecodeError, ValueError)
 
@@ -317,6 +386,20 @@ def _is(hint: Any, kind: type | None) -> bool:
 def _payload_class(hint: Any) -> type[Payload] | None:
     kind = core_class(hint)
     return kind if kind is not None and issubclass(kind, Payload) else None
+
+
+def _unresolved(name: str, annotation: str, error: Exception) -> str:
+    """Why a task cannot be called whose annotation has no type."""
+    whose = "its result" if name == "return" else f"its parameter {name!r}"
+    if is_missing_name(error):
+        return (
+            f"{whose} is annotated {annotation}, but {error} when the program runs; "
+            "import it outside `if TYPE_CHECKING:`, or define it before the task"
+        )
+    return (
+        f"{whose} is annotated {annotation}, which is not a type "
+        f"({type(error).__name__}: {error}); annotate it with one, or leave the annotation out"
+    )
 
 
 def _check(

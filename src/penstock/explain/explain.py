@@ -49,7 +49,9 @@ async def explain(engine: Engine, id: str, watch: float = 0.0) -> Explanation:
         verdict=_verdict(snapshot, reasons),
         reasons=tuple(reasons),
         asked_at=snapshot.now,
-        job=snapshot.job,
+        state=snapshot.job.state,
+        task=snapshot.job.task,
+        queue=snapshot.job.queue,
     )
 
 

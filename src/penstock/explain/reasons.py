@@ -96,13 +96,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[Reason, ...]
     asked_at: float
     """The store's instant."""
-    job: Job | None = None
-    """None if the store does not have it."""
-
-    @property
-    def state(self) -> State | None:
-        """The job's state, if it is there."""
-        return None if self.job is None else self.job.state
+    state: State | None = None
+    """The job's state; None if the store does not have it."""
+    task: str | None = None
+    queue: str | None = None
 
     @property
     def codes(self) -> tuple[Code, ...]:

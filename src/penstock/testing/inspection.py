@@ -15,7 +15,7 @@ from penstock.app import Penstock
 from penstock.core.job import Draft, Job
 from penstock.core.spec import Spec
 from penstock.core.units import text
-from penstock.errors import BadOption, BadPayload
+from penstock.errors import BadOption, BadPayload, BadTask
 from penstock.options import DEFAULTS, Options, checked
 from penstock.task import Sender
 from penstock.testing.harness import Harness
@@ -87,7 +87,7 @@ def arguments_of(spec: Spec | None, payload: bytes) -> dict[str, Any]:
         return dict(plain)
     try:
         args, kwargs = spec.signature.decode(payload, _FILLED_IN)
-    except BadPayload:
+    except (BadPayload, BadTask):
         return dict(plain)
     bound = inspect.signature(spec.function).bind_partial(*args, **kwargs)
     bound.apply_defaults()

@@ -23,7 +23,7 @@ from penstock.testing.errors import NobodyRuns
 from penstock.testing.faulty import Faulty
 from penstock.testing.stepper import NAME_PREFIX
 
-WAITS: Final = ("result", "aresult")
+WAITS: Final = ("result", "aresult", "gather", "agather", "as_completed")
 """The calls that wait for other jobs, not for the store."""
 
 

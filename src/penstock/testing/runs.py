@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.context import Retry
-from penstock.core.job import Job, OutcomeKind
+from penstock.core.job import OutcomeKind
+from penstock.job import Job
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Failure:
     """An attempt that raised: the exception itself, with its traceback."""
 
-    job: Job
+    job: Job[Any]
     """As it was when the attempt began."""
     error: BaseException
     is_final: bool
@@ -42,7 +44,7 @@ class Failure:
 class Run:
     """One attempt that ran."""
 
-    job: Job
+    job: Job[Any]
     """As it is after the attempt."""
     outcome: OutcomeKind
     at: float

@@ -20,10 +20,12 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self
 
 from penstock.app import Penstock
-from penstock.core.job import Job, State
+from penstock.core import job as stored
+from penstock.core.job import State
 from penstock.core.units import Duration, seconds
 from penstock.errors import BadOption, EngineUnavailable, JobGone
 from penstock.handle import Handle
+from penstock.job import Job, shown
 from penstock.options import instant, word
 from penstock.stores import StoreOpener
 from penstock.sync import is_on_a_loop
@@ -300,14 +302,14 @@ class Sandbox:
             raise self._inspector.unmet(task, args, expected, "no job")
 
     @property
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[Job[Any]]:
         """All jobs as they are now, in the order they were enqueued."""
-        return self._harness.jobs()
+        return [shown(job, self.app._signature_of(job.task)) for job in self._harness.jobs()]
 
     @property
-    def waiting(self) -> list[Job]:
+    def waiting(self) -> list[Job[Any]]:
         """Those that are ready or scheduled, with the reason if they are held."""
-        return [job for job in self._harness.jobs() if job.state.is_waiting]
+        return [job for job in self.jobs if job.state.is_waiting]
 
     def snapshot(self) -> dict[str, Any]:
         """The store as plain data that is the same in each run: for snapshot tests and diffs.
@@ -418,7 +420,7 @@ class Sandbox:
         why = f"it is held ({found.hold})" if found.hold else "its queue gives nothing"
         raise NotDue(id, found.state, f"{why}; see t.waiting and app.queues()")
 
-    def _job(self, id: str) -> Job:
+    def _job(self, id: str) -> stored.Job:
         for job in self._harness.jobs():
             if job.id == id:
                 return job

@@ -18,17 +18,18 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from penstock.clock import Clock
 from penstock.context import Interrupted
-from penstock.core.job import Hold, Job, Outcome, OutcomeKind
+from penstock.core.job import Hold, Outcome, OutcomeKind
 from penstock.core.spec import Spec
 from penstock.engines import changes
 from penstock.engines.engine import Engine
 from penstock.engines.records import Ask, Sighting, WorkerInfo
+from penstock.job import Job, shown
 from penstock.testing.execution import Execution
 from penstock.testing.faults import Crash, InjectedFault, TaskFaults
 from penstock.testing.runs import Failure, Run
@@ -155,14 +156,15 @@ class Stepper:
             return await self._die(attempt, at)
         failure = None
         if error is not None:
-            failure = Failure(job, error, kind is OutcomeKind.FAILED, at)
+            seen = shown(job, attempt.spec.signature)
+            failure = Failure(seen, error, kind is OutcomeKind.FAILED, at)
         if outcome is None or isinstance(error, KeyboardInterrupt):
             outcome = attempt.outcome(OutcomeKind.RELEASED)
         outcome = self._runner.followed(attempt, outcome)
         await self._settle(outcome)
         if error is not None and not isinstance(error, _OF_ATTEMPTS):
             raise error
-        return Run(await self._now_of(job), outcome.kind, at, failure, injected.is_asked_for)
+        return Run(await self._now_of(attempt), outcome.kind, at, failure, injected.is_asked_for)
 
     async def give_back(self, attempt: Attempt) -> None:
         """Release a job whose attempt has not started."""
@@ -186,7 +188,7 @@ class Stepper:
             self._deaths.append(WorkerDeath(self.worker, at + self._lease))
             self.worker = _new_name()
             await self.join()
-        return Run(await self._now_of(attempt.job), OutcomeKind.CRASHED, at, None, True)
+        return Run(await self._now_of(attempt), OutcomeKind.CRASHED, at, None, True)
 
     async def _report(self, attempt: Attempt) -> None:
         report = attempt.context.take_report(is_last=True)
@@ -199,9 +201,9 @@ class Stepper:
             outcome = replace(outcome, is_settled=False)
         await self._engine.exchange(Ask(worker=self.worker, outcomes=(outcome,)))
 
-    async def _now_of(self, job: Job) -> Job:
-        (found,) = await self._engine.get([job.id])
-        return found or job
+    async def _now_of(self, attempt: Attempt) -> Job[Any]:
+        (found,) = await self._engine.get([attempt.job.id])
+        return shown(found or attempt.job, attempt.spec.signature)
 
 
 def _new_name() -> str:

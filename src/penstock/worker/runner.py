@@ -6,7 +6,7 @@
 | returns one that cannot be stored            | failed: trying again cannot help                  |
 | raises, also SystemExit or CancelledError    | a failure: retry, or failed when the policy ends  |
 | gets arguments that do not fit its signature | a failure: a newer worker may understand them     |
-| gets a payload that is no JSON object        | failed                                            |
+| gets a payload that is not a JSON object     | failed                                            |
 | raises or returns Retry, Snooze, Cancel      | what they say; Retry obeys the policy's limit     |
 | is stopped by us, or noticed that it should  | timeout, stall: a failure; cancel: cancelled;     |
 | and returned                                 | shutdown: released; lease lost: dropped           |

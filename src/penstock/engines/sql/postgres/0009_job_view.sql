@@ -5,8 +5,8 @@
 --            expires_at or expires_in, unique_key, unique_scope, unique_until, unique_for, at_most_once.
 --            Only `task` is needed; what is null has its default. It becomes a job with the transaction it is
 --            in, which also wakes a worker. An id that a job of the same task has, or a unique key that is
---            taken, inserts nothing and is no error; the id of another task's job is one. A payload that is no
---            JSON object is kept as a failed job that says why.
+--            taken, inserts nothing and is no error; the id of another task's job is one. A payload that is
+--            not a JSON object is kept as a failed job that says why.
 --   SELECT   every job, live or finished, with what became of it. Cheap: by `id`, by `state = 'failed'`.
 --            What waits or runs is read from among the live jobs alone. `delay`, `expires_in` and
 --            `unique_for` are only for INSERT.
@@ -237,7 +237,7 @@ BEGIN
     UPDATE penstock.live SET expires_at = extract(epoch FROM NEW.expires_at) WHERE id = NEW.id;
   END IF;
   IF why_ IS NOT NULL THEN
-    PERFORM penstock.quarantine(NEW.id, format('%s: the stored payload is no JSON object: %s', NEW.task, why_));
+    PERFORM penstock.quarantine(NEW.id, format('%s: the stored payload is not a JSON object: %s', NEW.task, why_));
   END IF;
 
   -- What RETURNING shows.
