@@ -16,6 +16,7 @@ import msgspec
 from penstock.core import job as stored
 from penstock.core.job import Hold, State
 from penstock.core.signature import Signature
+from penstock.core.unique_keys import Scope
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -64,6 +65,8 @@ class Job(Generic[R_co]):
     meta: dict[str, Any] | None = None
     """What its caller gave it to carry along."""
     unique: str | None = None
+    unique_scope: Scope = "task"
+    """Whose key that is: the task's own, or one for all tasks."""
     unique_until: Literal["done", "start"] = "done"
     at_most_once: bool = False
     enqueued_at: datetime
@@ -164,6 +167,7 @@ def shown(job: stored.Job, signature: Signature | None) -> Job[Any]:
         correlation_id=job.correlation_id,
         meta=_plain(job.meta),
         unique=job.unique,
+        unique_scope=job.unique_scope,
         unique_until=job.unique_until,
         at_most_once=job.at_most_once,
         enqueued_at=_moment(job.enqueued_at),
