@@ -379,7 +379,7 @@ async def test_history_of_a_task_that_keeps_its_jobs_for_longer_is_no_fault(stor
     await store.staffed()
     await store.put(keep=90 * 86400.0)
     await settle(store.engine, await store.taken(), "succeeded")
-    await store.put()
+    await store.put("b")
     await settle(store.engine, await store.taken(), "failed")
     store.clock.advance(3600 * 27)
     await elect(store.engine, "w", 3600)

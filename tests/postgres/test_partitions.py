@@ -579,7 +579,7 @@ async def test_a_role_that_owns_nothing_deletes_row_by_row(
 async def test_a_day_is_not_dropped_while_a_person_sends_a_job_of_it_back(
     engine: PostgresEngine, admin: Admin, clock: FakeClock
 ) -> None:
-    job = await finished(engine, "failed")
+    job = await finished(engine, "failed", keep_failed=KEEP)
     name = admin.day(clock.now())
     clock.advance(30 * DAY)
     async with await psycopg.AsyncConnection.connect(admin.url) as person:
@@ -593,7 +593,7 @@ async def test_a_job_that_leaves_with_its_day_cannot_be_sent_back(
     engine: PostgresEngine, admin: Admin, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor is it said to be: its day goes between the question and the answer."""
-    job = await finished(engine, "failed", unique="only one")
+    job = await finished(engine, "failed", keep_failed=KEEP, unique="only one")
     admin.end_many(clock.now())
     clock.advance(30 * DAY)
     ask = Transaction.ask

@@ -558,10 +558,10 @@ def crowd(connection: psycopg.Connection[Any]) -> None:
           (entry, seq, priority, enqueued_at, id, task, queue, state, payload)
         SELECT n, n, 5, 0, 'live-' || n, 't', 'default', 'ready', ''
           FROM generate_series(1, 5000) AS n;
-        SELECT penstock.make_day(penstock.now() + 30 * 86400);
         INSERT INTO penstock.history
-          (entry, seq, priority, enqueued_at, finished_at, id, task, queue, state, payload)
-        SELECT n, n, 5, 0, penstock.now(), 'done-' || n, 't', 'default',
+          (entry, seq, priority, enqueued_at, finished_at, keep_failed, id, task, queue, state,
+           payload)
+        SELECT n, n, 5, 0, penstock.now(), 604800, 'done-' || n, 't', 'default',
                CASE WHEN n % 1000 = 0 THEN 'failed' ELSE 'succeeded' END, ''
           FROM generate_series(1, 5000) AS n;
         ANALYZE penstock.live; ANALYZE penstock.history;

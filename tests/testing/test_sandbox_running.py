@@ -174,7 +174,7 @@ def test_delays_without_jitter_make_the_same_plan_each_time(app):
             flaky.enqueue()
             t.advance("1h")
             plans.append([failure.at - t.clock.now() + 3600 for failure in t.failures])
-    assert plans == [[0.0, 2.0, 6.0, 14.0]] * 2
+    assert plans == [[0.0, 2.0, 12.0, 62.0, 312.0, 1562.0]] * 2
 
 
 def test_signals_mean_what_they_mean_to_a_worker(app):
