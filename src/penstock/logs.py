@@ -27,7 +27,7 @@ import msgspec
 
 from penstock.context import CURRENT, Context
 from penstock.core.job import Job, State
-from penstock.core.redaction import redacted
+from penstock.core.redaction import HIDDEN, is_secret, redacted
 from penstock.errors import BadOption
 
 FORMATS: Final = ("text", "json")
@@ -263,7 +263,7 @@ class JsonFormatter(logging.Formatter):
         fields = getattr(record, "fields", None)
         is_event = isinstance(fields, dict) and _is_ours(record)
         extra = {name: value for name, value in record.__dict__.items() if name not in _USUAL}
-        more = {**redacted(extra), **(fields if is_event and fields else {})}
+        more = {**_hidden(extra), **(fields if is_event and fields else {})}
         if is_event:
             more.pop("fields", None)
         for name, value in more.items():
@@ -362,6 +362,15 @@ def _word(value: object) -> str:
 
 
 _QUOTED: Final = json.JSONEncoder(ensure_ascii=False)
+
+
+def _hidden(extra: dict[str, Any]) -> dict[str, Any]:
+    """What was given as ``extra``, without secrets; what holds itself is left as it is."""
+    try:
+        shown: dict[str, Any] = redacted(extra)
+    except RecursionError:
+        return {name: HIDDEN if is_secret(name) else value for name, value in extra.items()}
+    return shown
 
 
 def _one_line(text: str) -> str:

@@ -395,6 +395,18 @@ def test_json_writes_what_it_can_and_else_what_python_would(kept, value, written
     assert line["value"] == written
 
 
+def test_json_hides_what_is_named_like_a_secret(kept):
+    log.info("asked", extra={"api_key": "abc", "headers": {"Authorization": "Bearer x"}})
+    log.info("asked", extra={"api_key": "abc", "odd": endless()})
+
+    asked, odd = map(parsed, kept.records)
+    assert (asked["api_key"], asked["headers"]) == (
+        "[redacted]",
+        {"Authorization": "[redacted]"},
+    )
+    assert odd["api_key"] == "[redacted]"
+
+
 # --- configure ----------------------------------------------------------------------------------
 
 

@@ -183,7 +183,7 @@ async def test_code_that_cannot_be_watched_stops_no_process(clock, caplog):
     while not caplog.messages and not rig.running.done():
         await clock.settle()
     assert "code not watched" in caplog.text
-    assert "SIGHUP brings new code" in caplog.text
+    assert "send SIGHUP to load new code" in caplog.text
     rig.started[0].joins()
     await clock.elapse(5)
     assert rig.started[0].is_alive
