@@ -13,7 +13,7 @@ from functools import partial
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, Final, Protocol, runtime_checkable
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from penstock.clock import Clock
 from penstock.config import Settings
@@ -37,8 +37,8 @@ from penstock.events import Bus
 
 # --- URLs ---------------------------------------------------------------------------------------
 
-KNOWN: Final = ("memory://", "sqlite:///", "postgresql://", "redis://")
-"""What a URL may start with, for messages."""
+PRESENT: Final = ("memory://", "sqlite:///", "postgresql://")
+"""What a URL may start with: the engines of this version."""
 
 _SCHEMES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -68,8 +68,15 @@ class Url:
     options: Mapping[str, str] = field(default_factory=dict)
     text: str = field(default="", repr=False)
 
+    @property
+    def absolute(self) -> str:
+        """A URL by which any process on this machine reaches the same store, secrets included."""
+        if self.scheme != "sqlite":
+            return self.text
+        return f"sqlite:///{quote(self.location)}{'?' if self.options else ''}{urlencode(self.options)}"
+
     def __str__(self) -> str:
-        return hidden(self.text)
+        return hidden(self.absolute)
 
 
 def parse(text: str) -> Url:
@@ -79,7 +86,7 @@ def parse(text: str) -> Url:
     start, mark, _ = text.partition("://")
     scheme = _SCHEMES.get(start.lower())
     if not mark or scheme is None:
-        raise UnknownScheme(hidden(text), KNOWN)
+        raise UnknownScheme(hidden(text), PRESENT, _instead(start, hidden(text)))
     if scheme == "postgresql":
         return _postgresql(text)
     if scheme not in ("memory", "sqlite"):
@@ -95,6 +102,13 @@ def parse(text: str) -> Url:
     if scheme == "memory":
         return Url(scheme, unquote(parts.netloc + parts.path), options, text)
     return Url(scheme, _path(text, parts.netloc, parts.path), options, text)
+
+
+def _instead(start: str, shown: str) -> str | None:
+    """What to write instead of a URL as SQLAlchemy has it: ``postgresql+psycopg://app@db/shop``."""
+    scheme, plus, _ = start.partition("+")
+    known = _SCHEMES.get(scheme.lower())
+    return f"{known}{shown[len(start) :]}" if plus and known else None
 
 
 def _postgresql(text: str) -> Url:
@@ -203,10 +217,6 @@ class StoreSource:
 
 # --- engines by URL -----------------------------------------------------------------------------
 
-
-PRESENT = ("memory://", "sqlite:///", "postgresql://")
-_DRIVERS = {"postgresql": ("psycopg", "postgres"), "redis": ("redis", "redis")}
-
 # Stores in memory are shared by their name within one process; a forked child starts without.
 _shared: dict[tuple[int, str], Any] = {}
 
@@ -282,25 +292,24 @@ def connector(url: Url, clock: Clock) -> Callable[[], Engine]:
                 synchronous="full" if safety == "full" else "normal",
                 busy_timeout=seconds(url.options.get("busy_timeout", 10.0), name="busy_timeout"),
             )
-    driver, extra = _DRIVERS[url.scheme]
-    if find_spec(driver) is None:
-        raise MissingDriver(f"{url.scheme}://", extra)
-    if url.scheme == "postgresql":
-        from penstock.engines.postgres.engine import PostgresEngine
-        from penstock.engines.postgres.schema import check_address, check_name
+        case "postgresql":
+            if find_spec("psycopg") is None:
+                raise MissingDriver("postgresql://", "postgres")
+            from penstock.engines.postgres.engine import PostgresEngine
+            from penstock.engines.postgres.schema import check_address, check_name
 
-        check_address(url.location, str(url), POSTGRES)
-        _transactions(url)
-        options = url.options
-        return partial(
-            PostgresEngine,
-            url.location,
-            clock,
-            schema=check_name(options.get("schema", "penstock")),
-            connections=_whole(options.get("connections", "4"), name="connections"),
-            connect_timeout=seconds(options.get("connect_timeout", 5.0), name="connect_timeout"),
-            listens=_flag(options["listen"], name="listen") if "listen" in options else None,
-        )
+            check_address(url.location, str(url), POSTGRES)
+            _transactions(url)
+            options = url.options
+            return partial(
+                PostgresEngine,
+                url.location,
+                clock,
+                schema=check_name(options.get("schema", "penstock")),
+                connections=_whole(options.get("connections", "4"), name="connections"),
+                connect_timeout=seconds(options.get("connect_timeout", 5.0), name="connect_timeout"),
+                listens=_flag(options["listen"], name="listen") if "listen" in options else None,
+            )
     raise MissingEngine(f"{url.scheme}://", PRESENT)
 
 

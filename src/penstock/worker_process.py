@@ -206,7 +206,7 @@ def serve(spec: ReplicaSpec, link: SupervisorLink, messages: Iterator[ToReplica]
     except (Exception, SystemExit) as error:
         link.send(_cannot_work(error))
         return 1
-    if spec.until_empty and not stop.is_used:
+    if worker.is_drain_ordered or (spec.until_empty and not stop.is_used):
         link.send(Finished())
     return 0
 

@@ -138,6 +138,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The kind of each task."""
     reserve: Mapping[int, int] = msgspec.field(default_factory=dict)
     """Slots of each kind that are kept for jobs at least as urgent as a priority."""
+    queue_slots: Mapping[str, int] = msgspec.field(default_factory=dict)
+    """Attempts of a queue that it runs at once; of one that is not named, as many as it can."""
     lease: float = 0.0
     """How long it may give no sign of life, as it was told; 0: it does not say."""
     beat: int = 0

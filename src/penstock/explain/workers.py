@@ -66,7 +66,18 @@ def unknown(snapshot: JobSnapshot, known: set[str]) -> Reason:
     return Reason(code=Code.NOT_KNOWN, text=text, next_step=step)
 
 
+def _fills_queue(snapshot: JobSnapshot, worker: WorkerInfo) -> bool:
+    """It runs as many jobs of this queue as it was told to."""
+    most = worker.queue_slots.get(snapshot.job.queue)
+    here = [hand for hand in snapshot.running if hand.worker == worker.id]
+    return most is not None and most <= sum(
+        hand.jobs for hand in here if hand.queue == snapshot.job.queue
+    )
+
+
 def _has_room(snapshot: JobSnapshot, worker: WorkerInfo) -> bool:
+    if _fills_queue(snapshot, worker):
+        return False
     kind = worker.kinds.get(snapshot.job.task)
     has = [hand for hand in snapshot.running if hand.worker == worker.id]
     if kind is None or kind not in worker.rooms:
@@ -81,6 +92,13 @@ def _has_room(snapshot: JobSnapshot, worker: WorkerInfo) -> bool:
 
 
 def _busy(snapshot: JobSnapshot) -> Reason:
+    if all(_fills_queue(snapshot, worker) for worker in snapshot.able):
+        queue = snapshot.job.queue
+        most = sum(worker.queue_slots[queue] for worker in snapshot.able)
+        has = number(len(snapshot.able), "worker that could run it runs", "workers that could run it run")
+        text = f"the {has} {most:,} of {most:,} jobs of queue {queue!r} that --queues allows"
+        step = "it starts when one ends; for more at once start another worker, or raise the slots in --queues"
+        return Reason(code=Code.BUSY, text=text, next_step=step)
     able = {worker.id: worker for worker in snapshot.able}
     kind = snapshot.able[0].kinds.get(snapshot.job.task)
     taken = Counter[str]()

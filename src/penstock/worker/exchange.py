@@ -217,6 +217,7 @@ def worker_info(id: str, specs: Mapping[str, Spec], settings: WorkerSettings) ->
         rooms=rooms,
         kinds={name: spec.kind for name, spec in specs.items()},
         reserve=settings.reserve,
+        queue_slots=settings.queue_slots,
         lease=settings.lease,
     )
 

@@ -82,7 +82,9 @@ class CannotWork(msgspec.Struct, frozen=True, tag=True):
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True):
-    """No job is left, and the process was told to end then."""
+    """Another process is not to follow: no job is left and the process was told to end then, or a
+    person has ordered the worker to drain.
+    """
 
 
 FromReplica = Loaded | Joined | Alive | ReplaceMe | SettleAfterDeath | CannotWork | Finished

@@ -8,7 +8,10 @@ SELECT * FROM penstock.exchange($1, $2, $3, $4, $5, $6, $7, $8::text[], $9, $10,
   $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19, $20, $21::bigint[])
 
 -- name: beat
-UPDATE penstock.worker SET beat = beat + 1 WHERE id = %s::text RETURNING 1
+-- It brings the worker its orders: one statement, so that a worker need not ask for them.
+WITH beaten AS (UPDATE penstock.worker SET beat = beat + 1 WHERE id = %s::text RETURNING 1)
+SELECT penstock.now(), cell.value, coalesce(cell.version, 0), cell.until, cell.ttl
+  FROM beaten LEFT JOIN penstock.cell AS cell ON cell.name = %s::text
 
 -- name: lock
 -- The live jobs of an exchange, in the order of all steps. What another transaction has just now is skipped.
