@@ -14,6 +14,8 @@ This is the composition root: the only module that knows the engines by name, wh
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
@@ -41,7 +43,18 @@ from penstock.events import Bus, Event
 from penstock.handle import BY_A_PERSON, Handle, Origin
 from penstock.operations import Operations
 from penstock.options import Call, EnqueueOptions, Options, draft, merged, word
-from penstock.stores import StoreOpener, StoreSource, connector, effects, lender, observed, parse
+from penstock.stores import (
+    MOVED,
+    StoreOpener,
+    StoreSource,
+    connector,
+    effects,
+    hidden,
+    lender,
+    moved,
+    observed,
+    parse,
+)
 from penstock.sync import Facade, blocking
 from penstock.task import AsyncTask, Sender, Task, TaskOptions, declared, refuse_duplicate
 
@@ -84,19 +97,38 @@ class Penstock(Operations):
     ) -> None:
         found = config.load({"url": url, **settings}, seconds=seconds)
         self.settings = replace(found, priorities={**PRIORITIES, **found.priorities})
-        self.url = parse(self.settings.url)
+        self._url_in_code = url
+        self.url = parse(moved(self.settings.url))
         self.bus = Bus()
-        clock = clock or SystemClock()
-        wait = self.settings.wait_for_store
-        connect = partial(observed, connector(self.url, clock), self.bus, self.settings)
-        self._source = StoreSource(StoreOpener(connect, clock), lender(self.url))
-        self._facade = Facade(self._source, str(self.url), wait)
+        opener = self._opener(clock or SystemClock())
+        self._source = StoreSource(opener, lender(self.url))
+        self._facade = Facade(self._source, str(self.url), self.settings.wait_for_store)
         self._tasks: dict[str, Sender[..., Any]] = {}
         self._specs: dict[str, Spec] = {}
         self.hooks = Hooks()
 
     def __repr__(self) -> str:
         return f"<Penstock {self.url}, {len(self._tasks)} tasks>"
+
+    def _opener(self, clock: Clock) -> StoreOpener:
+        return StoreOpener(
+            partial(observed, connector(self.url, clock), self.bus, self.settings), clock
+        )
+
+    def _move(self, url: str) -> None:
+        """Keep the jobs in another store than the code says, before this one is used: ``--url``.
+
+        On failure: ``BadOption`` if tasks write in the database that the code names.
+        """
+        if self.hooks.effects is not None and parse(url).absolute != self.url.absolute:
+            why = (
+                f"its transactional tasks write in {self.url}; name that store, or change the code"
+            )
+            raise BadOption("--url", hidden(url), why)
+        os.environ[MOVED] = json.dumps([self.settings.url, parse(url).absolute])
+        self.url = parse(url)
+        self._source.move(self._opener(self._source.opener.clock), lender(self.url))
+        self._facade.name = str(self.url)
 
     @property
     def clock(self) -> Clock:

@@ -255,7 +255,8 @@ class UnknownScheme(UsageError, ValueError):
 
     def __str__(self) -> str:
         if self.instead is not None:
-            return f"{self.url!r} names a driver, which Penstock chooses itself; write {self.instead!r}"
+            why = "names a driver, which Penstock chooses itself"
+            return f"{self.url!r} {why}; write {self.instead!r}"
         known = ", ".join(self.known)
         return f"{self.url!r} does not name an engine; a URL starts with one of {known}"
 

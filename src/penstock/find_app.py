@@ -17,7 +17,9 @@ from types import ModuleType
 from typing import Any, Final
 
 from penstock.app import Penstock
+from penstock.config import PREFIX
 from penstock.errors import AppNotFound
+from penstock.stores import parse
 
 VARIABLE: Final = "PENSTOCK_APP"
 _USUAL: Final = ("app", "penstock")
@@ -44,6 +46,25 @@ def find_app(target: str | None) -> Penstock:
     module = _imported(named, place)
     found = _follow(named, module, path) if path else _only(named, module)
     return _called(named, found)
+
+
+def find_app_on(target: str | None, url: str | None) -> tuple[Penstock, str | None]:
+    """The application that ``target`` names, on the store that ``url`` names if it is given; and a
+    warning if its code names another one than ``url`` or ``PENSTOCK_URL`` does.
+    """
+    app = find_app(target)
+    in_code = None if app._url_in_code is None else app.url
+    if url is not None:
+        app._move(url)
+    named = "--url" if url is not None else f"{PREFIX}URL"
+    other = os.environ.get(named) if url is None else url
+    if in_code is None or not other or parse(other).absolute == in_code.absolute:
+        return app, None
+    name = (target or os.environ.get(VARIABLE, "")).strip()
+    return app, (
+        f"the code of {name} names the store {in_code}, and {named} names {parse(other)}; "
+        f"{app.url} is used"
+    )
 
 
 def _look_here_first() -> None:

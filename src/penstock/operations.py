@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -140,9 +141,7 @@ class Operations:
         chosen = read_edits(edits, self.settings.priorities)
         return await self._each(partial(changes.edit, **chosen), ids, told)
 
-    async def arun_now_many(
-        self, ids: Iterable[str], *, told: Told | None = None
-    ) -> list[Control]:
+    async def arun_now_many(self, ids: Iterable[str], *, told: Told | None = None) -> list[Control]:
         """Let those of these jobs that are scheduled for later, retries too, be ready now; say what
         became of each. What keeps a job from running otherwise, such as a paused queue, still does.
         """
@@ -263,6 +262,14 @@ class Operations:
         """Return every worker that has a lease."""
         return await self._facade.ask(lambda client: client.engine.workers())
 
+    async def abusy(self) -> dict[str, int]:
+        """Return how many jobs each worker has, by its name; workers without jobs are not in it."""
+        running = await self._facade.ask(lambda client: client.engine.running())
+        found = Counter[str]()
+        for each in running:
+            found[each.worker] += each.jobs
+        return dict(found)
+
     async def adrain_worker(self, id: str, within: Duration | None = None) -> bool:
         """Let a worker take no more jobs and stop when those that it runs have ended, wherever it
         is; False: no worker of this name has a lease.
@@ -327,6 +334,7 @@ class Operations:
     edit_many = blocking(aedit_many)
     run_now_many = blocking(arun_now_many)
     run_now_all = blocking(arun_now_all)
+    busy = blocking(abusy)
     drain_worker = blocking(adrain_worker)
     draining = blocking(adraining)
     cancel_all = blocking(acancel_all)

@@ -5,6 +5,7 @@ The one place that picks a concrete engine, and only when it is asked for.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +74,8 @@ class Url:
         """A URL by which any process on this machine reaches the same store, secrets included."""
         if self.scheme != "sqlite":
             return self.text
-        return f"sqlite:///{quote(self.location)}{'?' if self.options else ''}{urlencode(self.options)}"
+        query = f"?{urlencode(self.options)}" if self.options else ""
+        return f"sqlite:///{quote(self.location)}{query}"
 
     def __str__(self) -> str:
         return hidden(self.absolute)
@@ -148,6 +150,21 @@ def hidden(text: str) -> str:
     return f"{scheme}{found}{user}{':***' if colon else ''}@{rest}"
 
 
+MOVED: Final = "PENSTOCK_MOVED"
+"""In the environment of a child process of a worker that was given another store (``--url``): the
+URL that the code names, and the one that counts, as a list in JSON."""
+
+
+def moved(text: str) -> str:
+    """The URL that counts in this process for an app whose settings say ``text``."""
+    from penstock.worker.child.find_task import is_child
+
+    if MOVED in os.environ and is_child():
+        before, after = json.loads(os.environ[MOVED])
+        return str(after) if before == text else text
+    return text
+
+
 # --- the store of one app -----------------------------------------------------------------------
 
 
@@ -205,6 +222,11 @@ class StoreSource:
         On failure: ``WrongConnection``.
         """
         return self._lend(connection) if self.is_own and self._lend is not None else None
+
+    def move(self, opener: StoreOpener, lend: Callable[[object], CallerConnection] | None) -> None:
+        """Let another store be the app's own, from the next handle on."""
+        self._openers = (opener, *self._openers[1:])
+        self._lend = lend
 
     def put(self, opener: StoreOpener) -> None:
         """Let this be the store from the next handle on."""
@@ -307,7 +329,9 @@ def connector(url: Url, clock: Clock) -> Callable[[], Engine]:
                 clock,
                 schema=check_name(options.get("schema", "penstock")),
                 connections=_whole(options.get("connections", "4"), name="connections"),
-                connect_timeout=seconds(options.get("connect_timeout", 5.0), name="connect_timeout"),
+                connect_timeout=seconds(
+                    options.get("connect_timeout", 5.0), name="connect_timeout"
+                ),
                 listens=_flag(options["listen"], name="listen") if "listen" in options else None,
             )
     raise MissingEngine(f"{url.scheme}://", PRESENT)

@@ -16,18 +16,8 @@ from rich.text import Text
 
 from penstock.cli.output import print_line
 from penstock.cli.terminal import Screen, can_show, standard
-from penstock.cli.top.render import (
-    Field,
-    Panel,
-    Size,
-    bar,
-    cell,
-    number,
-    page,
-    running,
-    sides,
-    workers,
-)
+from penstock.cli.top.panel import Field, Panel, Size, bar, cell, number, page
+from penstock.cli.top.render import running, sides, workers
 from penstock.cli.top.view import View
 from penstock.core.job import State
 from penstock.demo.history import HistoryEntry, JobHistory

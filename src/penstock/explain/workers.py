@@ -23,14 +23,14 @@ def reasons(snapshot: JobSnapshot) -> list[Reason]:
         f"start a worker: penstock worker MODULE:APP --queues {argument(queue).removeprefix('-- ')}"
     )
     if not snapshot.workers:
-        text = "no worker is there: none has a lease"
+        text = "no worker is running: none has a lease"
         return [Reason(code=Code.NO_WORKER, text=text, next_step=start)]
     if not snapshot.serving:
         served = {each for worker in snapshot.workers for each in worker.queues}
-        there = number(len(snapshot.workers), "worker is there", "workers are there")
-        text = f"no worker serves queue {queue!r}: {there}, for {listed(served) or 'no queue'}"
+        there = number(len(snapshot.workers), "worker serves", "workers serve")
+        text = f"no worker serves queue {queue!r}: {there} {listed(served) or 'no queue'}"
         meant = near(queue, sorted(served))
-        hint = f"; or was queue {meant!r} meant?" if meant else ""
+        hint = f"; or did you mean queue {meant!r}?" if meant else ""
         return [Reason(code=Code.NOT_SERVED, text=text, next_step=start + hint)]
     if not snapshot.able:
         known = {each for worker in snapshot.serving for each in worker.tasks}
@@ -55,14 +55,12 @@ def unknown(snapshot: JobSnapshot, known: set[str]) -> Reason:
     served = f"none of {number(len(snapshot.serving), 'worker')} that serve its queue"
     if len(snapshot.serving) == 1:
         served = f"worker {snapshot.serving[0].id}, the only one that serves its queue, does not"
-    text = f"{served} {'know' if len(snapshot.serving) == 1 else 'knows'} task {task!r}"
+    text = f"{served} {'have' if len(snapshot.serving) == 1 else 'has'} task {task!r}"
     meant = near(task, sorted(known))
     if meant is not None:
-        step = (
-            f"they know {meant!r}: was that meant? else start a worker whose code declares {task!r}"
-        )
+        step = f"they have {meant!r}; did you mean that? if not, start a worker whose code declares {task!r}"
     else:
-        step = f"start a worker whose code declares {task!r}, and see that its module is imported"
+        step = f"start a worker whose code declares {task!r}, and make sure that the module is imported"
     return Reason(code=Code.NOT_KNOWN, text=text, next_step=step)
 
 
@@ -95,9 +93,11 @@ def _busy(snapshot: JobSnapshot) -> Reason:
     if all(_fills_queue(snapshot, worker) for worker in snapshot.able):
         queue = snapshot.job.queue
         most = sum(worker.queue_slots[queue] for worker in snapshot.able)
-        has = number(len(snapshot.able), "worker that could run it runs", "workers that could run it run")
+        has = number(
+            len(snapshot.able), "worker that could run it runs", "workers that could run it run"
+        )
         text = f"the {has} {most:,} of {most:,} jobs of queue {queue!r} that --queues allows"
-        step = "it starts when one ends; for more at once start another worker, or raise the slots in --queues"
+        step = "it starts when one ends; start another worker, or raise the slots in --queues"
         return Reason(code=Code.BUSY, text=text, next_step=step)
     able = {worker.id: worker for worker in snapshot.able}
     kind = snapshot.able[0].kinds.get(snapshot.job.task)
@@ -114,9 +114,9 @@ def _busy(snapshot: JobSnapshot) -> Reason:
         f"{taken.total():,} of {slots:,} are taken ({by})"
     )
     if taken.total() < slots and any(worker.reserve for worker in able.values()):
-        text += "; the others are kept for more urgent jobs"
+        text += "; the others are reserved for more urgent jobs"
     option = _OPTIONS.get(kind or "", "slots")
-    step = f"it starts when one ends; for more at once start another worker, or raise {option}"
+    step = f"it starts when one of them ends; to run more at once, start another worker or raise {option}"
     return Reason(code=Code.BUSY, text=text, next_step=step)
 
 
@@ -125,19 +125,21 @@ def silence(snapshot: JobSnapshot, workers: Sequence[WorkerInfo]) -> Reason:
     watched = min((snapshot.silent or {}).values())
     lease = max(worker.lease or USUAL_LEASE for worker in workers)
     names = listed(worker.id for worker in workers)
-    text = f"no sign of life from {names} for {span(watched)}: stopped, dead or cut off"
+    text = f"no heartbeat from {names} for {span(watched)}: stopped, dead or disconnected"
     if snapshot.leader is None or snapshot.leader.holder in (snapshot.silent or {}):
-        step = "nobody alive leads, so nobody takes their jobs: start a worker, and it does"
+        step = "no live worker is the leader, so their jobs are not rescued; start a worker"
     else:
-        step = f"after a lease ({span(lease)}) the leader gives their jobs to others"
+        step = f"after a lease ({span(lease)}) the leader gives their jobs to other workers"
     return Reason(code=Code.SILENT, text=text, next_step=step)
 
 
 def no_leader(snapshot: JobSnapshot) -> Reason:
     """No worker does the chores of the leader."""
     there = number(len(snapshot.workers), "worker has a lease", "workers have a lease")
-    text = f"nobody leads, though workers stand for election: {there} and may be dead"
+    text = f"there is no leader: {there} and may be dead"
     if not snapshot.workers:
-        text = "nobody leads: nobody rescues jobs, and nobody makes due ones ready"
-    step = "start a worker (without --no-leads); penstock doctor watches whether the others live"
+        text = "there is no leader: no jobs are rescued, and scheduled jobs are not made ready"
+    step = (
+        "start a worker (without --no-leads); penstock doctor checks which of the others are alive"
+    )
     return Reason(code=Code.NO_LEADER, text=text, next_step=step)

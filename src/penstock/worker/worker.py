@@ -301,9 +301,7 @@ class Worker:
         async def beat(engine: Engine) -> None:
             try:
                 async with asyncio.TaskGroup() as group:
-                    beats = keep_beating(
-                        engine, lease, settings.beat_every, clock, log, self._obey
-                    )
+                    beats = keep_beating(engine, lease, settings.beat_every, clock, log, self._obey)
                     group.create_task(beats)
                     group.create_task(watchdog.run(engine))
             except BaseExceptionGroup as errors:

@@ -24,13 +24,17 @@ def ready(processes: int, queues: Sequence[str], store: str) -> None:
     say(_log, logging.INFO, event)
 
 
+def warned(warning: str) -> None:
+    say(_log, logging.WARNING, warning)
+
+
 def status(line: str) -> None:
     say(_log, logging.INFO, f"status: {line}")
 
 
 def draining(why: str, seconds: float) -> None:
     event = f"stopping ({why}): running attempts may go on for {text(seconds)}"
-    say(_log, logging.INFO, f"{event}; once more gives them back now")
+    say(_log, logging.INFO, f"{event}; press Ctrl-C again to stop at once")
 
 
 def forcing(why: str) -> None:

@@ -19,6 +19,8 @@ class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     app: str | None
     options: Mapping[str, Any]
+    url: str | None = None
+    """The store; None: as the application says."""
     until_empty: bool = False
     log_format: str = "text"
     log_level: str = "info"
@@ -38,14 +40,16 @@ ToReplica = ReplicaSpec | Drain
 class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The application is imported, and these are its settings."""
 
-    url: str | None
-    """The store; None: no other process can reach it."""
+    url: str
+    """The store, as any process on this machine reaches it."""
     shown: str
     """The store's URL without its secrets."""
     queues: tuple[str, ...]
     lease: float
     drain: float
     grace: float
+    warnings: tuple[str, ...] = ()
+    """What a person should know of the application, as it was found."""
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):
