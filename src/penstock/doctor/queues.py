@@ -60,12 +60,13 @@ def _overdue(snapshot: StoreSnapshot) -> Iterator[Finding]:
     some = "at least " if len(snapshot.scheduled) >= SAMPLE else ""
     step = "start a worker that leads (without --no-leads)"
     if snapshot.after.leader is not None:
-        step = f"the leader ({snapshot.after.leader.holder}) does not make them ready: restart that worker"
+        leader = snapshot.after.leader.holder
+        step = f"the leader ({leader}) does not make them ready: restart that worker"
     yield Finding(
         check="overdue",
         level=Level.WARNING,
-        text=f"{some}{number(len(late), 'job is', 'jobs are')} overdue by up to {span(max(late))} and "
-        "not ready yet",
+        text=f"{some}{number(len(late), 'job is', 'jobs are')} overdue by up to {span(max(late))} "
+        "and not ready yet",
         next_step=step,
         facts={"jobs": len(late), "late": max(late)},
     )
@@ -110,8 +111,8 @@ def _undeclared(snapshot: StoreSnapshot) -> Iterator[Finding]:
             level=Level.WARNING,
             text=f"this application does not declare task {task!r}: "
             f"{_waiting(jobs, snapshot.waiting)}",
-            next_step="keep it under its old name until they have run, or make sure that its module is "
-            f"imported{hint}",
+            next_step="keep it under its old name until they have run, or make sure that its module "
+            f"is imported{hint}",
             facts={"task": task, "jobs": jobs},
         )
 
@@ -197,7 +198,7 @@ def _history(snapshot: StoreSnapshot) -> Finding:
             check="history",
             level=Level.WARNING,
             text=f"{kept}, {some}{len(late):,} of them past keep_finished ({span(keep)})",
-            next_step="check that there is a leader, and that the workers have the same keep_finished",
+            next_step="check that there is a leader, and that workers have the same keep_finished",
             facts=facts,
         )
     if ended > MUCH_HISTORY:

@@ -74,7 +74,8 @@ def _orphans(snapshot: StoreSnapshot) -> Iterator[Finding]:
         return
     jobs = sum(hand.jobs for hand in orphans)
     owners = listed(hand.worker for hand in orphans)
-    text = f"{number(jobs, 'running job belongs', 'running jobs belong')} to workers without a lease: {owners}"
+    belong = number(jobs, "running job belongs", "running jobs belong")
+    text = f"{belong} to workers without a lease: {owners}"
     step = f"there is no leader to rescue them; {START}"
     if snapshot.after.leader is not None:
         step = (
@@ -145,8 +146,8 @@ def _leases(snapshot: StoreSnapshot) -> Iterator[Finding]:
             level=Level.WARNING,
             text=f"workers have a lease of {span(found[0])}, and this application "
             f"{span(snapshot.expected.lease)}",
-            next_step="restart the workers with the settings of this application, or run this command "
-            "with theirs",
+            next_step="restart the workers with the settings of this application, or run this "
+            "command with theirs",
         )
 
 

@@ -180,7 +180,8 @@ def _next(snapshot: JobSnapshot) -> Reason:
     if job.crashes:
         return Reason(code=Code.NEXT, text="it is about to run, on its own")
     if waited > PATIENCE:
-        text = f"nothing in the store prevents it from running, and it has been ready for {span(waited)}"
+        text = "nothing in the store prevents it from running, and it has been ready for "
+        text += span(waited)
         step = (
             f"{room} room for it but may be stopping, or stuck: penstock doctor checks whether "
             "they are alive"
@@ -208,7 +209,7 @@ def remarks(job: Job, now: float) -> list[Reason]:
     if job.expires_at is not None and job.state.is_waiting and job.expires_at > now:
         text = f"it expires in {span(job.expires_at - now)} if it has not started by then"
         if job.state is State.SCHEDULED and job.expires_at <= (job.run_at or 0.0):
-            text = f"it expires in {span(job.expires_at - now)}, before it is due, so it will never run"
+            text = f"it expires in {span(job.expires_at - now)}, before it is due: it will not run"
         found.append(Reason(code=Code.EXPIRES, text=text, until_at=job.expires_at))
     if job.at_most_once:
         text = (

@@ -58,9 +58,9 @@ def unknown(snapshot: JobSnapshot, known: set[str]) -> Reason:
     text = f"{served} {'have' if len(snapshot.serving) == 1 else 'has'} task {task!r}"
     meant = near(task, sorted(known))
     if meant is not None:
-        step = f"they have {meant!r}; did you mean that? if not, start a worker whose code declares {task!r}"
+        step = f"did you mean {meant!r}? if not, start a worker whose code declares {task!r}"
     else:
-        step = f"start a worker whose code declares {task!r}, and make sure that the module is imported"
+        step = f"start a worker whose code declares {task!r}; its module has to be imported"
     return Reason(code=Code.NOT_KNOWN, text=text, next_step=step)
 
 
@@ -116,7 +116,7 @@ def _busy(snapshot: JobSnapshot) -> Reason:
     if taken.total() < slots and any(worker.reserve for worker in able.values()):
         text += "; the others are reserved for more urgent jobs"
     option = _OPTIONS.get(kind or "", "slots")
-    step = f"it starts when one of them ends; to run more at once, start another worker or raise {option}"
+    step = f"it starts when one of them ends; start another worker, or raise {option}"
     return Reason(code=Code.BUSY, text=text, next_step=step)
 
 
