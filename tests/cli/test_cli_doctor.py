@@ -97,11 +97,11 @@ def test_it_prints_the_worst_first_and_what_to_do(
     assert (done.code, done.err) == (1, "")
     lines = done.out.splitlines()
     assert lines[:2] == [
-        "error    workers: no worker is there, and 1 job waits",
+        "error    workers: no worker is running, and 1 job is waiting",
         "         next: start a worker: penstock worker MODULE:APP",
     ]
     assert lines[2].startswith("warning  paused: queue 'mail' is paused: 1 job waits")
-    assert lines[3] == "         next: when that is over: penstock queues resume mail"
+    assert lines[3] == "         next: to continue: penstock queues resume mail"
     assert "ok       reach: sqlite file " in done.out
     assert lines[-1].startswith("1 error, 1 warning, ")
 
@@ -111,11 +111,12 @@ def test_its_next_steps_look_at_the_same_store(
 ) -> None:
     app.enqueue("send", queue="mail")
     app.pause("mail")
-    resume = "when that is over: penstock queues resume"
+    resume = "to continue: penstock queues resume"
     with_url = penstock("--url", "sqlite:///jobs.db", PENSTOCK_URL="sqlite:///other.db")
-    assert f"{resume} --url sqlite:///jobs.db mail\n" in with_url.out
-    same = penstock("--url", "sqlite:///jobs.db", PENSTOCK_URL="sqlite:///./jobs.db")
-    assert f"{resume} mail\n" in same.out
+    assert f"{resume} --url sqlite:///{tmp_path}/jobs.db mail\n" in with_url.out
+    assert f"{resume} mail\n" in penstock().out
+    assert f"{resume} --app yard mail\n" in penstock("yard").out
+    assert f"{resume} --app yard:app mail\n" in penstock("--app", "yard:app").out
 
 
 @pytest.mark.usefixtures("on_a_disk")
@@ -156,14 +157,14 @@ def test_an_application_is_compared_with_its_store(
         penstock("--json", PENSTOCK_APP="yard", PENSTOCK_URL=""),
     ):
         assert bad(done) == {"workers", "undeclared"}
-        assert findings(done)["undeclared"]["next_step"].endswith("it has 'hang': was that meant?")
+        assert findings(done)["undeclared"]["next_step"].endswith("it has 'hang': did you mean that?")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["nothing:app"], "no application at 'nothing:app'"),
-        (["yard:app", "--url", "sqlite:///jobs.db"], "give one of them"),
+        (["yard:app", "--app", "other:app"], "two applications are named, yard:app and --app other"),
         (["--url", "memory://"], "it lives in one process"),
         (["--watch", "soon"], "'soon' is no duration"),
     ],
@@ -209,16 +210,16 @@ def test_a_worker_that_was_stopped(penstock: Shell, app: Penstock, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("on_a_disk")
-def test_mending_lifts_what_has_no_cause(penstock: Shell, app: Penstock, tmp_path: Path) -> None:
+def test_repairing_lifts_what_has_no_cause(penstock: Shell, app: Penstock, tmp_path: Path) -> None:
     """A hold is left by hand: no engine leaves one behind."""
     app.enqueue("send", id="hello")
     app.close()
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as other, other:
         other.execute("UPDATE job SET hold = 'rate', hold_cause = 'the api' WHERE id = 'hello'")
     done = penstock("--json")
-    assert bad(done) == {"workers", "mend"}
-    assert findings(done)["mend"]["text"] == "found 1 hold without a cause"
-    done = penstock("--json", "--mend")
+    assert bad(done) == {"workers", "repair"}
+    assert findings(done)["repair"]["text"] == "found 1 hold without a cause"
+    done = penstock("--json", "--repair")
     assert bad(done) == {"workers"}
-    assert findings(done)["mend"]["text"] == "mended 1 hold without a cause"
+    assert findings(done)["repair"]["text"] == "repaired 1 hold without a cause"
     assert app.job("hello").status().hold is None

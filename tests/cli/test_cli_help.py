@@ -18,8 +18,10 @@ from penstock.cli.program import SUMMARIES, app, load
 
 ROOT = Path(__file__).parent.parent.parent
 GROUPS = {
-    "jobs": ("list", "show", "retry", "cancel", "purge"),
+    "jobs": ("list", "show", "retry", "cancel", "purge", "edit", "run-now"),
     "queues": ("list", "pause", "resume", "set"),
+    "tasks": ("list",),
+    "workers": ("list", "drain"),
 }
 PATHS = [(name,) for name in SUMMARIES] + [
     (name, each) for name, commands in GROUPS.items() for each in commands

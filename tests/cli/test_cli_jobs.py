@@ -12,7 +12,7 @@ import pytest
 
 from cli.conftest import Shell
 from penstock import Penstock, Retry
-from penstock.cli import jobs, prompts
+from penstock.cli import chosen_jobs, prompts
 
 RECORD = {
     "id": "mine",
@@ -91,7 +91,7 @@ def test_how_to_see_the_next_page_is_told_beside_the_table(store: Shell) -> None
     store("enqueue", "shop.send", "-", "--queue", "a b", stdin="{}\n" * 3)
     page = store("jobs", "list", "--queue", "a b", "--queue", "c", "--limit", "2")
     assert page.out.count("\n") == 3
-    more = "More: penstock jobs list --queue 'a b' --queue c --limit 2 --cursor 3\n"
+    more = "Next page: penstock jobs list --queue 'a b' --queue c --limit 2 --cursor 3\n"
     assert page.err == more
     assert store("jobs", "list", "--all").err == ""
 
@@ -135,7 +135,7 @@ def test_jobs_are_chosen_by_what_they_are(store: Shell) -> None:
 
 def test_that_nothing_fits_is_said_and_is_no_failure(store: Shell) -> None:
     found = store("jobs", "list", "--state", "failed")
-    assert (found.code, found.err) == (0, "No job fits.\n")
+    assert (found.code, found.err) == (0, "No jobs match.\n")
     store("jobs", "purge", "mine", "--yes")
     assert store("jobs", "list").err == "There are no jobs.\n"
 
@@ -164,7 +164,7 @@ def test_that_nothing_fits_is_said_and_is_no_failure(store: Shell) -> None:
         ),
         (
             ("--since", "1h", "--until", "2h"),
-            "Error: nothing fits --since 1h --until 2h: the one must be before the other\n",
+            "Error: no job can match --since 1h --until 2h: --since must be before --until\n",
         ),
         (
             ("--limit", "99999999999999999999"),
@@ -210,7 +210,7 @@ def test_a_job_that_succeeded_is_shown_with_its_result(store: Shell) -> None:
 def test_why_a_job_waits_is_said_beside_its_state(store: Shell) -> None:
     lines = store("jobs", "show", "mine").out.splitlines()
     assert lines[:3] == ["id           mine", "task         shop.send", "state        ready"]
-    assert lines[3].startswith("why          ready: no worker is there")
+    assert lines[3].startswith("why          ready: no worker is running")
 
 
 def test_a_payload_that_is_no_json_is_shown_as_it_is(store: Shell) -> None:
@@ -305,7 +305,7 @@ def test_all_that_fit_are_changed_if_nobody_has_to_be_asked(store: Shell) -> Non
 
 def test_a_filter_that_fits_nothing_has_nothing_to_do(store: Shell) -> None:
     nothing = store("jobs", "retry", "--queue", "default", "--yes")
-    assert (nothing.code, nothing.out, nothing.err) == (1, "", "No job fits.\n")
+    assert (nothing.code, nothing.out, nothing.err) == (1, "", "No jobs match.\n")
     assert store("jobs", "retry", "--all", "--json").document == {"fit": 0, "changed": 0}
 
 
@@ -319,8 +319,8 @@ def test_a_question_that_nobody_can_answer_is_refused(
     assert (refused.code, refused.out, refused.err) == (
         2,
         "",
-        f"Error: nobody can answer '{question}', for the input is no terminal; add --yes, or see "
-        "with --dry-run what would be done\n",
+        f"Error: '{question}' cannot be asked, because the input is not a terminal; add --yes, or use "
+        "--dry-run to see what would be done\n",
     )
     assert store("jobs", "show", "mine", "--json").document["state"] == "ready"
 
@@ -337,7 +337,7 @@ def test_how_many_would_be_changed_can_be_seen_before(store: Shell) -> None:
 def test_named_jobs_that_could_not_be_purged_are_counted(store: Shell) -> None:
     purged = store("jobs", "purge", "mine", "nobody", "--yes")
     assert (purged.code, purged.out) == (1, "1 job deleted.\n")
-    assert purged.err == "Not deleted: 1 of those named, which run or are not there.\n"
+    assert purged.err == "Not deleted: 1 of these ids, running or not in the store.\n"
 
 
 @pytest.mark.parametrize(
@@ -345,20 +345,20 @@ def test_named_jobs_that_could_not_be_purged_are_counted(store: Shell) -> None:
     [
         (
             ("retry",),
-            "no job is named or chosen; give ids, options such as --queue, or --all",
+            "no jobs are selected; give ids, a filter such as --queue, or --all",
         ),
         (
             ("retry", "mine", "--all"),
-            "ids are named and options choose as well; give one or the other",
+            "both ids and filters are given; give one or the other",
         ),
         (
             ("purge", "--all", "--queue", "a"),
-            "options choose and --all is given as well; give one or the other",
+            "both filters and --all are given; give one or the other",
         ),
-        (("cancel", "-"), "the input has no ids; write one a line"),
+        (("cancel", "-"), "the input has no ids; give one id per line"),
         (
             ("purge", "--state", "running"),
-            "running jobs are not deleted; cancel them first: penstock jobs cancel",
+            "running jobs cannot be deleted; cancel them first: penstock jobs cancel",
         ),
         (("cancel", ""), "ids='': it is empty; give at least one character"),
         (
@@ -419,7 +419,7 @@ def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             heard.set()
 
-    monkeypatch.setattr(jobs, "progress", progress)
+    monkeypatch.setattr(chosen_jobs, "progress", progress)
 
 
 @pytest.mark.parametrize(
@@ -438,9 +438,9 @@ def test_how_far_it_came_is_said_when_ctrl_c_ends_it(
     ended = store("jobs", *arguments, stdin=ids)
     assert (ended.code, ended.out) == (130, "")
     assert ended.err == (
-        f"It went through {step} of 2,500 jobs, perhaps a step further; repeat to go on.\n"
+        f"Stopped after {step} of 2,500 jobs, perhaps a few more; run the command again to continue.\n"
     )
-    monkeypatch.setattr(jobs, "progress", prompts.progress)
+    monkeypatch.setattr(chosen_jobs, "progress", prompts.progress)
     left = store("jobs", "cancel", "--all", "--dry-run", "--json").document["fit"]
     assert 0 < left <= 2500 - int(step.replace(",", ""))
     assert store("jobs", *arguments, stdin=ids).code == 0

@@ -198,7 +198,7 @@ def _history(snapshot: StoreSnapshot) -> Finding:
             check="history",
             level=Level.WARNING,
             text=f"{kept}, {some}{len(late):,} of them past keep_finished ({span(keep)})",
-            next_step="check that there is a leader, and that workers have the same keep_finished",
+            next_step="check that there is a leader and that workers have the same keep_finished",
             facts=facts,
         )
     if ended > MUCH_HISTORY:
