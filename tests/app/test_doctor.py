@@ -136,7 +136,11 @@ async def test_no_worker_and_jobs_that_wait(store):
     await store.put("b", delay=60)
     found = await store.examined()
     assert bad(found) == ["workers"]
-    assert told(found, "workers") == ("error", "no worker is running, and 2 jobs are waiting", START)
+    assert told(found, "workers") == (
+        "error",
+        "no worker is running, and 2 jobs are waiting",
+        START,
+    )
 
 
 async def test_a_worker_whose_beat_stands_still(store):
@@ -297,7 +301,7 @@ async def test_a_task_that_the_application_does_not_declare(store):
     assert told(found, "undeclared") == (
         "warning",
         "this application does not declare task 'send': 1 job waits",
-        "keep it under its old name until they have run, or make sure that its module is imported",
+        "keep it under its old name until they have run, or check that its module is imported",
     )
 
 
@@ -452,7 +456,9 @@ async def test_a_store_that_answers_slowly(store):
     level, text, step = told(found, "reach")
     assert level == "warning"
     assert "answers in 3" in text
-    assert step == "look for a process that holds the write lock for long, or a slow disk or network"
+    assert (
+        step == "look for a process that holds the write lock for long, or a slow disk or network"
+    )
 
 
 # --- the app ------------------------------------------------------------------------------------

@@ -193,7 +193,8 @@ async def test_a_retry_names_the_failure(engine):
     found = await explain(engine, "a")
     assert found.codes == (Code.RETRY,)
     assert told(found, "retry")[0] == (
-        "it will be retried in 12s, at 2025-06-15 15:06:52 UTC: attempt 1 failed (OSError: no route)"
+        "it will be retried in 12s, at 2025-06-15 15:06:52 UTC: attempt 1 failed "
+        "(OSError: no route)"
     )
 
 
@@ -416,7 +417,8 @@ async def test_max_running_is_reached(engine):
     assert found.codes == (Code.MAX_RUNNING,)
     assert told(found, "max_running") == (
         "queue 'mail' runs 1 of max_running 1 jobs: first",
-        "it starts when one of them ends; to run more at once: penstock queues set --max-running N mail",
+        "it starts when one of them ends; to run more at once: "
+        "penstock queues set --max-running N mail",
     )
 
 
@@ -545,9 +547,7 @@ async def test_a_job_whose_worker_has_no_lease(engine, clock):
     clock.advance(3600)
     found = await explain(engine, "a")
     assert found.codes == (Code.NO_LEASE, Code.NO_LEADER)
-    assert told(found, "no_lease")[1] == (
-        "no worker is there to rescue it; start one"
-    )
+    assert told(found, "no_lease")[1] == ("no worker is there to rescue it; start one")
     assert told(found, "no_leader")[0] == (
         "there is no leader: no jobs are rescued, and scheduled jobs are not made ready"
     )
@@ -652,9 +652,7 @@ async def test_a_job_that_was_in_a_crash_runs_alone(engine):
     )
     await claim_one(engine, "mail", worker="v")
     text, _ = told(await explain(engine, "a"), "claimed")
-    assert text.endswith(
-        "starts it when a slot is free: after a crash, a job runs on its own"
-    )
+    assert text.endswith("starts it when a slot is free: after a crash, a job runs on its own")
 
 
 # --- the app ------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def _typed(command: str, place: Path) -> str:
 def test_on_a_terminal_it_is_drawn_and_q_sums_it_up(show: Callable[..., Terminal]) -> None:
     demo = show()
     demo.until("QUEUE")
-    assert "Penstock demo  a little shop's background work" in demo.page
+    assert "Penstock demo  the background jobs of a small shop" in demo.page
     demo.until(
         lambda: re.search(r"picture\.shrink .*━.* \d+%   .*row \d+ of 192", demo.page), "bar"
     )

@@ -157,14 +157,19 @@ def test_an_application_is_compared_with_its_store(
         penstock("--json", PENSTOCK_APP="yard", PENSTOCK_URL=""),
     ):
         assert bad(done) == {"workers", "undeclared"}
-        assert findings(done)["undeclared"]["next_step"].endswith("it has 'hang': did you mean that?")
+        assert findings(done)["undeclared"]["next_step"].endswith(
+            "it has 'hang': did you mean that?"
+        )
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["nothing:app"], "no application at 'nothing:app'"),
-        (["yard:app", "--app", "other:app"], "two applications are named, yard:app and --app other"),
+        (
+            ["yard:app", "--app", "other:app"],
+            "two applications are named, yard:app and --app other",
+        ),
         (["--url", "memory://"], "it lives in one process"),
         (["--watch", "soon"], "'soon' is no duration"),
     ],

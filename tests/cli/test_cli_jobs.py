@@ -319,8 +319,8 @@ def test_a_question_that_nobody_can_answer_is_refused(
     assert (refused.code, refused.out, refused.err) == (
         2,
         "",
-        f"Error: '{question}' cannot be asked, because the input is not a terminal; add --yes, or use "
-        "--dry-run to see what would be done\n",
+        f"Error: '{question}' cannot be asked, because the input is not a terminal; add --yes, or "
+        "use --dry-run to see what would be done\n",
     )
     assert store("jobs", "show", "mine", "--json").document["state"] == "ready"
 
@@ -438,10 +438,75 @@ def test_how_far_it_came_is_said_when_ctrl_c_ends_it(
     ended = store("jobs", *arguments, stdin=ids)
     assert (ended.code, ended.out) == (130, "")
     assert ended.err == (
-        f"Stopped after {step} of 2,500 jobs, perhaps a few more; run the command again to continue.\n"
+        f"Stopped after {step} of 2,500 jobs, perhaps a few more; run the command again to "
+        "continue.\n"
     )
     monkeypatch.setattr(chosen_jobs, "progress", prompts.progress)
     left = store("jobs", "cancel", "--all", "--dry-run", "--json").document["fit"]
     assert 0 < left <= 2500 - int(step.replace(",", ""))
     assert store("jobs", *arguments, stdin=ids).code == 0
     assert store("jobs", "cancel", "--all", "--dry-run", "--json").document["fit"] == 0
+
+
+# --- edit and run-now ---------------------------------------------------------------------------
+
+
+def test_a_waiting_job_is_moved_made_urgent_and_put_off(store: Shell) -> None:
+    done = store("jobs", "edit", "mine", "--queue", "mail", "--priority", "high")
+    assert (done.code, done.out) == (0, "ID    OUTCOME\nmine  edited\n")
+    job = store("jobs", "show", "mine", "--json").document
+    assert (job["queue"], job["priority"], job["state"]) == ("mail", 0, "ready")
+    assert store("jobs", "edit", "mine", "--run-at", "2099-01-01T00:00").code == 0
+    job = store("jobs", "show", "mine", "--json").document
+    assert (job["state"], job["run_at"]) == ("scheduled", "2099-01-01T00:00:00.000000Z")
+    assert store("jobs", "edit", "mine", "--run-at", "2001-01-01T00:00").code == 0
+    job = store("jobs", "show", "mine", "--json").document
+    assert (job["state"], job["queue"]) == ("ready", "mail")
+
+
+def test_only_waiting_jobs_can_be_edited(store: Shell) -> None:
+    store("jobs", "cancel", "mine")
+    done = store("jobs", "edit", "mine", "nobody", "--delay", "1h")
+    assert done.code == 1
+    assert done.out == (
+        "ID      OUTCOME\nmine    not edited: it is cancelled\nnobody  not in the store\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--queue", "x"),
+            "no jobs are selected; give their ids, or - to read them from the input",
+        ),
+        (("mine",), "no change is given; add --queue, --priority, --run-at or --delay"),
+        (("mine", "--priority", "soon"), "unknown priority 'soon'"),
+        (("mine", "--delay", "1h", "--run-at", "2099-01-01"), "a delay is given as well"),
+    ],
+)
+def test_an_edit_that_makes_no_sense_is_refused(
+    store: Shell, arguments: tuple[str, ...], message: str
+) -> None:
+    refused = store("jobs", "edit", *arguments)
+    assert (refused.code, refused.out) == (2, "")
+    assert message in refused.err
+
+
+def test_a_scheduled_job_is_run_now(store: Shell) -> None:
+    store("enqueue", "shop.send", "--id", "later", "--delay", "2h")
+    done = store("jobs", "run-now", "later", "mine")
+    assert done.code == 1
+    assert done.out == ("ID     OUTCOME\nlater  made ready\nmine   not made ready: it is ready\n")
+    assert store("jobs", "show", "later", "--json").document["state"] == "ready"
+
+
+def test_scheduled_jobs_that_a_filter_selects_are_run_now(store: Shell) -> None:
+    for number in range(3):
+        store("enqueue", "shop.send", "--queue", "mail", "--id", f"j{number}", "--delay", "2h")
+    assert store("jobs", "run-now", "--queue", "mail", "--dry-run").out == (
+        "3 jobs would be made ready.\n"
+    )
+    done = store("jobs", "run-now", "--queue", "mail", "--yes")
+    assert (done.code, done.out) == (0, "3 jobs made ready.\n")
+    assert store("jobs", "run-now", "--state", "ready").code == 2

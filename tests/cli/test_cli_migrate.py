@@ -34,10 +34,10 @@ def test_a_check_says_what_is_to_be_done_and_does_nothing(shell: Shell, old: Pat
     for _ in range(2):
         checked = shell("migrate", "--check", "--url", "sqlite:///old.db")
         assert checked.code == 1
-        told = f"sqlite:///{path}: out of date, to be migrated from version 1 to {NEWEST}.\n"
+        told = f"sqlite:///{old}: out of date, to be migrated from version 1 to {NEWEST}.\n"
         assert (checked.out, checked.err) == (told, "")
     assert shell("migrate", "--check", "--json", "--url", "sqlite:///old.db").document == {
-        "url": f"sqlite:///{path}",
+        "url": f"sqlite:///{old}",
         "from": 1,
         "to": NEWEST,
         "is": 1,
@@ -48,10 +48,13 @@ def test_an_old_store_is_brought_up_to_date(shell: Shell, old: Path) -> None:
     done = shell("migrate", "--url", "sqlite:///old.db")
     assert (done.code, done.out) == (
         0,
-        f"sqlite:///{path}: migrated from version 1 to {NEWEST}.\n",
+        f"sqlite:///{old}: migrated from version 1 to {NEWEST}.\n",
     )
     again = shell("migrate", "--check", "--url", "sqlite:///old.db")
-    assert (again.code, again.out) == (0, f"sqlite:///{path}: up to date, version {NEWEST}.\n")
+    assert (again.code, again.out) == (
+        0,
+        f"sqlite:///{old}: up to date, version {NEWEST}.\n",
+    )
     assert shell("jobs", "list", "--url", "sqlite:///old.db").code == 0
 
 

@@ -157,3 +157,34 @@ def test_a_decision_that_makes_no_sense_is_refused(
     assert refused.code == 2
     assert refused.err.endswith(f"Error: {message}\n")
     assert store("queues", "list", "--json").document == {"queues": [QUEUE]}
+
+
+def test_all_queues_are_paused_and_those_that_are_paused_are_resumed(store: Shell) -> None:
+    store("enqueue", "shop.send", "--queue", "mail")
+    done = store("queues", "pause", "--all", "--note", "deploy")
+    assert (done.code, done.out) == (0, "Queue default paused.\nQueue mail paused.\n")
+    store("queues", "resume", "mail")
+    resumed = store("queues", "resume", "--all", "--json")
+    assert [each["name"] for each in resumed.document["queues"]] == ["default"]
+    assert store("queues", "resume", "--all").err == "No queue to be resumed.\n"
+
+
+def test_several_queues_are_paused_at_once(store: Shell) -> None:
+    store("enqueue", "shop.send", "--queue", "mail")
+    assert store("queues", "pause", "mail", "default").out == (
+        "Queue mail paused.\nQueue default paused.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "no queue is given; name one or more, or give --all"),
+        (("mail", "--all"), "both queues and --all are given; give one or the other"),
+    ],
+)
+def test_queues_are_named_or_all_of_them_are_meant(
+    store: Shell, arguments: tuple[str, ...], message: str
+) -> None:
+    refused = store("queues", "pause", *arguments)
+    assert (refused.code, refused.err) == (2, f"Error: {message}\n")

@@ -17,8 +17,8 @@ READERS = [
     ("queues", "pause", "x"),
 ]
 NEXT = (
-    "name the store with --app, --url, PENSTOCK_APP, PENSTOCK_URL or url in penstock.toml; the first "
-    "job or worker creates it\n"
+    "name the store with --app, --url, PENSTOCK_APP, PENSTOCK_URL or url in penstock.toml; the "
+    "first job or worker creates it\n"
 )
 
 
@@ -39,7 +39,10 @@ def test_what_named_the_store_is_said(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     default = shell("jobs", "list").err
-    assert f"at '{tmp_path}/penstock.db' (the default, because nothing names a store): there" in default
+    assert (
+        f"at '{tmp_path}/penstock.db' (the default, because nothing names a store): there"
+        in default
+    )
     (tmp_path / "penstock.toml").write_text('url = "sqlite:///file.db"')
     assert f"at '{tmp_path}/file.db' (from the configuration file)" in shell("jobs", "list").err
     monkeypatch.setenv("PENSTOCK_URL", "sqlite:///environment.db")

@@ -65,7 +65,10 @@ def test_it_works_until_nothing_is_left(place: Path) -> None:
 def test_the_application_may_come_from_the_environment(place: Path) -> None:
     done = penstock(place, "worker", "--until-empty", PENSTOCK_APP="yard")
     assert done.returncode == 0
-    assert f"penstock worker ready: 1 process, queues default,mail, sqlite:///{place}/jobs.db" in done.stderr
+    assert (
+        f"penstock worker ready: 1 process, queues default,mail, sqlite:///{place}/jobs.db"
+        in done.stderr
+    )
     assert "penstock worker ended: 0 done, 0 failed, 0 retried" in done.stderr
 
 

@@ -217,7 +217,7 @@ def _app_name(app: str | None) -> str:
     """The application to load; refused here, before any process starts, if none is named."""
     named = app or os.environ.get(VARIABLE, "")
     if not named.strip():
-        why = f"name one: penstock worker module:app, or set {VARIABLE}"
+        why = f"none is named; write penstock worker module:app, or set {VARIABLE}"
         raise AppNotFound("", why)
     return named
 

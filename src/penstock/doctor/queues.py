@@ -111,7 +111,7 @@ def _undeclared(snapshot: StoreSnapshot) -> Iterator[Finding]:
             level=Level.WARNING,
             text=f"this application does not declare task {task!r}: "
             f"{_waiting(jobs, snapshot.waiting)}",
-            next_step="keep it under its old name until they have run, or make sure that its module "
+            next_step="keep it under its old name until they have run, or check that its module "
             f"is imported{hint}",
             facts={"task": task, "jobs": jobs},
         )
