@@ -131,7 +131,7 @@ def test_nothing_worse_than_a_note_ends_with_0(
     assert findings(done)["integrity"] == {
         "check": "integrity",
         "level": "ok",
-        "text": "every page of the file is sound",
+        "text": "no page of the file is damaged",
         "next_step": None,
         "facts": {},
     }

@@ -12,6 +12,7 @@ from penstock.cli.next_steps import copyable
 from penstock.cli.output import AsJson, print_json, print_line, print_wrapped
 from penstock.cli.store import AppName, Url, one_name, options, shared
 from penstock.core.finding import Finding, Level
+from penstock.explain.reasons import number
 
 EPILOG = """\
 Nothing is created, migrated or changed unless --repair is given. If an application is named, its
@@ -27,6 +28,7 @@ Example: penstock doctor shop:app
 """
 
 _WORST_FIRST: Final = (Level.ERROR, Level.WARNING, Level.NOTE, Level.OK)
+_PLURALS: Final = {Level.OK: "ok", **{level: f"{level}s" for level in _WORST_FIRST[:3]}}
 
 
 def doctor(
@@ -97,4 +99,5 @@ def _print(ordered: list[Finding]) -> None:
         if finding.next_step is not None:
             print_wrapped(f"{' ' * width}  next: {finding.next_step}", indent=width + 8)
     counted = Counter(finding.level for finding in ordered)
-    print_line(", ".join(f"{counted[level]} {level}" for level in _WORST_FIRST if counted[level]))
+    counts = [(counted[level], level) for level in _WORST_FIRST if counted[level]]
+    print_line(", ".join(number(count, level, _PLURALS[level]) for count, level in counts))
