@@ -137,7 +137,8 @@ class BadDuration(UsageError, ValueError):
     value: object
     why: str
     _sentence = (
-        "{value!r} is no duration: {why}; give seconds or text such as '90s', '5m', '1h30m', '3d'"
+        "{value!r} is not a duration: {why}; "
+        "give seconds or text such as '90s', '5m', '1h30m', '3d'"
     )
 
 
@@ -160,7 +161,7 @@ class BadPolicy(UsageError, ValueError):
     value: object
     why: str
     _sentence = (
-        "{value!r} is no retry policy: {why}; "
+        "{value!r} is not a retry policy: {why}; "
         "give a number of retries, a list of delays, or one of penstock's policies"
     )
 
@@ -352,7 +353,7 @@ class BadPayload(PenstockError):
 class NotAnObject(BadPayload):
     """A stored payload that is no JSON object."""
 
-    _sentence = "{task}: the stored payload is no JSON object: {why}"
+    _sentence = "{task}: the stored payload is not a JSON object: {why}"
 
 
 # --- one job ------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ _ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
 LEAST_MEMORY: Final = 32 << 20
 """Bytes below which no child process could even begin."""
 
-_NO_FUNCTION: Final = "is no function; decorate a def or an async def"
+_NO_FUNCTION: Final = "is not a function; decorate a def or an async def"
 _OF_THE_TASK: Final = frozenset(
     {"name", "retries", "timeout", "stall", "isolation", "max_memory", "transactional"}
 )

@@ -131,7 +131,7 @@ def test_an_error_names_the_variable_it_comes_from(here):
     assert str(caught.value) == "PENSTOCK_THREADS='many': give a whole number from 1"
     with pytest.raises(BadDuration) as trouble:
         settings(environ={"PENSTOCK_LEASE": "long"})
-    assert str(trouble.value).startswith("'long' is no duration: PENSTOCK_LEASE has no number")
+    assert str(trouble.value).startswith("'long' is not a duration: PENSTOCK_LEASE has no number")
     with pytest.raises(BadOption, match="^PENSTOCK_PRIORITIES='urgent': give labels and whole"):
         settings(environ={"PENSTOCK_PRIORITIES": "urgent"})
 
@@ -141,7 +141,9 @@ def test_an_error_names_the_file_it_comes_from(here):
     with pytest.raises(BadOption, match="^penstock.toml: thraeds=2: no such setting; there are"):
         settings()
     (here / "penstock.toml").write_text("threads = \n")
-    with pytest.raises(BadOption, match="^config='penstock.toml': is no TOML: Invalid value"):
+    with pytest.raises(
+        BadOption, match="^config='penstock.toml': is not valid TOML: Invalid value"
+    ):
         settings()
 
 

@@ -127,7 +127,7 @@ async def test_an_awaited_result_times_out_too(pay):
 
 
 def test_a_timeout_that_is_no_duration_is_refused(pay):
-    with pytest.raises(BadDuration, match="'soon' is no duration: timeout has no number"):
+    with pytest.raises(BadDuration, match="'soon' is not a duration: timeout has no number"):
         pay.enqueue("a").result(timeout="soon")
 
 

@@ -180,12 +180,12 @@ PAST_9999 = datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))
         ),
         ({"priority": 1001}, BadPriority, "unknown priority 1001; use one of high"),
         ({"priority": True}, BadPriority, "unknown priority True; use one of high"),
-        ({"delay": -1}, BadDuration, "-1 is no duration: delay is negative; give seconds or"),
-        ({"delay": "a while"}, BadDuration, "'a while' is no duration: delay has no number"),
+        ({"delay": -1}, BadDuration, "-1 is not a duration: delay is negative; give seconds or"),
+        ({"delay": "a while"}, BadDuration, "'a while' is not a duration: delay has no number"),
         (
             {"expires_in": 0},
             BadDuration,
-            "0 is no duration: expires_in is 0: the job could never run; give seconds",
+            "0 is not a duration: expires_in is 0: the job could never run; give seconds",
         ),
         (
             {"run_at": NAIVE},

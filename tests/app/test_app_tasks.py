@@ -184,8 +184,8 @@ def test_cells_of_a_notebook_may_declare_a_task_again():
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (int, "<class 'int'> is no function; decorate a def or an async def"),
-        ("text", "'text' is no function; decorate a def or an async def"),
+        (int, "<class 'int'> is not a function; decorate a def or an async def"),
+        ("text", "'text' is not a function; decorate a def or an async def"),
         (lambda: (yield), "it yields; a task returns its result once"),
     ],
 )
@@ -227,7 +227,7 @@ def test_a_name_in_the_place_of_the_function_is_told_where_it_belongs(memory):
         "'mail.send' cannot be a task: it is text; the decorator takes a name as "
         "@app.task(name='mail.send')"
     )
-    with pytest.raises(BadTask, match="5 cannot be a task: it is no function; decorate a def"):
+    with pytest.raises(BadTask, match="5 cannot be a task: it is not a function; decorate a def"):
         memory.task(5)
 
 
@@ -262,9 +262,9 @@ def test_an_object_that_is_called_as_a_coroutine_is_an_async_task(memory):
         ({"name": ""}, BadOption, "name='': it is empty; give at least one character"),
         ({"queue": 7}, BadOption, "queue=7: give text, not int"),
         ({"priority": "urgent"}, BadPriority, "unknown priority 'urgent'; use one of high,"),
-        ({"timeout": 0}, BadDuration, "0 is no duration: timeout is 0: no attempt could ever"),
-        ({"timeout": "soon"}, BadDuration, "'soon' is no duration: timeout has no number at"),
-        ({"stall": 0}, BadDuration, "0 is no duration: stall is 0: no attempt could ever"),
+        ({"timeout": 0}, BadDuration, "0 is not a duration: timeout is 0: no attempt could ever"),
+        ({"timeout": "soon"}, BadDuration, "'soon' is not a duration: timeout has no number at"),
+        ({"stall": 0}, BadDuration, "0 is not a duration: stall is 0: no attempt could ever"),
         ({"isolation": "thread"}, BadOption, "isolation='thread': give 'process', or leave it"),
         (
             {"max_memory": "512MB"},
@@ -281,7 +281,7 @@ def test_an_object_that_is_called_as_a_coroutine_is_an_async_task(memory):
             BadOption,
             "max_memory='much': give bytes, or text such as '512MB' or '2GiB'",
         ),
-        ({"retries": -1}, BadPolicy, "-1 is no retry policy: retries must not be negative"),
+        ({"retries": -1}, BadPolicy, "-1 is not a retry policy: retries must not be negative"),
         (
             {"retries": 2, "at_most_once": True},
             BadOption,

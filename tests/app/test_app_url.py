@@ -141,7 +141,7 @@ def test_a_file_can_be_as_safe_as_a_power_cut_asks(tmp_path):
         (
             "postgresql:///shop?connect_timeout=soon",
             BadDuration,
-            "'soon' is no duration: connect_timeout has no number at 'soon'",
+            "'soon' is not a duration: connect_timeout has no number at 'soon'",
         ),
         (
             "postgresql:///shop?schema=pg_jobs",

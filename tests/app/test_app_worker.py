@@ -160,7 +160,7 @@ async def test_a_worker_has_the_settings_of_its_app(url):
         ({"reserve": "high=0"}, BadOption, "reserve='high=0': give priorities and slots, such as"),
         ({"reserve": {"high": 1.5}}, BadOption, "reserve={'high': 1.5}: give priorities and"),
         ({"leads": "yes"}, BadOption, "leads='yes': give True or False"),
-        ({"lease": "long"}, BadDuration, "'long' is no duration: lease has no number"),
+        ({"lease": "long"}, BadDuration, "'long' is not a duration: lease has no number"),
     ],
 )
 def test_a_worker_that_cannot_work_is_refused(memory, options, kind, message):

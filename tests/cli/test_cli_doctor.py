@@ -171,7 +171,7 @@ def test_an_application_is_compared_with_its_store(
             "two applications are named, yard:app and --app other",
         ),
         (["--url", "memory://"], "it lives in one process"),
-        (["--watch", "soon"], "'soon' is no duration"),
+        (["--watch", "soon"], "'soon' is not a duration"),
     ],
 )
 def test_it_was_called_in_a_wrong_way(

@@ -138,7 +138,7 @@ def test_a_job_may_wait_for_a_time(shell: Shell, url: str, text: str, instant: s
         (("x", "{to: 1}"), "x: '{to: 1}' is not valid JSON: JSON is malformed: "),
         (("x", "a:=1x"), "x: 'a:=1x' is not valid JSON: JSON is malformed: "),
         (("x", "--priority", "soon"), "unknown priority 'soon'; use one of high, normal, low"),
-        (("x", "--delay", "soon"), "'soon' is no duration: delay has no number at 'soon'"),
+        (("x", "--delay", "soon"), "'soon' is not a duration: delay has no number at 'soon'"),
         (("x", "--run-at", "soon"), "run_at='soon': give a date and time, such as 2026-11-16T03:"),
         (("x", "--unique-until", "end", "--unique", "u"), "unique_until='end': give 'done' or 's"),
         (("x", "--timeout", "5s"), "--timeout needs --wait"),
@@ -305,7 +305,10 @@ def test_each_line_may_name_its_task_and_options(shell: Shell, url: str) -> None
         ),
         ('{"task": "a", "args": [1]}', "a: args must be a JSON object, not [1]"),
         ('{"task": "a", "colour": "red"}', "colour='red': no such option; there are queue, prio"),
-        ('{"task": "a", "delay": "soon"}', "'soon' is no duration: delay has no number at 'soon'"),
+        (
+            '{"task": "a", "delay": "soon"}',
+            "'soon' is not a duration: delay has no number at 'soon'",
+        ),
     ],
 )
 def test_a_wrong_line_stores_nothing_of_its_batch(

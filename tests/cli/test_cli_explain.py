@@ -112,7 +112,7 @@ def test_a_watch_that_is_no_duration_ends_with_2(
     app.enqueue("send", id="hello")
     done = penstock("explain", "hello", "--watch", "soon")
     assert done.code == 2
-    assert "'soon' is no duration" in done.err
+    assert "'soon' is not a duration" in done.err
 
 
 def test_a_worker_that_was_killed_is_seen_to_be_silent(

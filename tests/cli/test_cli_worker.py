@@ -164,7 +164,10 @@ def test_every_option_reaches_the_worker(monkeypatch: pytest.MonkeyPatch) -> Non
     ("arguments", "message"),
     [
         ((), "Error: no application: none is named; write penstock worker module:app, or set PEN"),
-        (("yard:app", "--drain", "soon"), "'soon' is no duration: --drain has no number at 'soon'"),
+        (
+            ("yard:app", "--drain", "soon"),
+            "'soon' is not a duration: --drain has no number at 'soon'",
+        ),
         (("yard:app", "--max-memory", "much"), "--max-memory='much'"),
         (("yard:app", "--processes", "0"), "processes=0: give a whole number from 1"),
         (("yard:app", "--hang-limit", "1s"), "hang_limit=1.0: give at least 10 s"),

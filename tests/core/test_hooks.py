@@ -95,7 +95,7 @@ def takes_one(ctx: object) -> Iterator[None]:
         (
             Hooks.add_startup,
             5,
-            "5 cannot be a start-up hook: it is no function; decorate a def or an async def",
+            "5 cannot be a start-up hook: it is not a function; decorate a def or an async def",
         ),
         (
             Hooks.add_startup,

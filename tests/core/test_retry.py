@@ -197,7 +197,7 @@ def test_a_bad_policy_is_refused_at_its_declaration(declare, value, why):
     with pytest.raises(BadPolicy) as caught:
         declare()
     assert caught.value.value == value or caught.value.value is value
-    assert str(caught.value).startswith(f"{value!r} is no retry policy: {why}")
+    assert str(caught.value).startswith(f"{value!r} is not a retry policy: {why}")
     assert str(caught.value).endswith(
         "; give a number of retries, a list of delays, or one of penstock's policies"
     )

@@ -633,7 +633,9 @@ def test_without_a_class_to_inject_nothing_is_injected():
 def test_what_is_no_json_object_is_named_as_such(function, payload, why):
     with pytest.raises(NotAnObject) as caught:
         sign(function).decode(payload)
-    assert str(caught.value).startswith(f"mail.send: the stored payload is no JSON object: {why}")
+    assert str(caught.value).startswith(
+        f"mail.send: the stored payload is not a JSON object: {why}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -87,18 +87,20 @@ def test_a_mistake_is_named_with_its_value(written, why):
     assert caught.value.value is written
     assert caught.value.why == why
     assert str(caught.value) == (
-        f"{written!r} is no duration: {why}; "
+        f"{written!r} is not a duration: {why}; "
         "give seconds or text such as '90s', '5m', '1h30m', '3d'"
     )
 
 
 def test_the_error_says_which_parameter_it_was():
-    with pytest.raises(BadDuration, match="'5x' is no duration: timeout has an unknown unit 'x'"):
+    with pytest.raises(
+        BadDuration, match="'5x' is not a duration: timeout has an unknown unit 'x'"
+    ):
         seconds("5x", name="timeout")
 
 
 def test_the_error_is_a_value_error():
-    with pytest.raises(ValueError, match="-1 is no duration: it is negative"):
+    with pytest.raises(ValueError, match="-1 is not a duration: it is negative"):
         seconds(-1)
 
 

@@ -305,7 +305,7 @@ async def test_a_malformed_payload_is_kept_as_failed_and_says_why(
     job = await stored(engine, "bad")
     assert job.state is State.FAILED
     assert job.payload == payload.encode()
-    assert job.reason == f"t: the stored payload is no JSON object: {why}"
+    assert job.reason == f"t: the stored payload is not a JSON object: {why}"
     assert psql.execute(insert, ("{}",)).statusmessage == "INSERT 0 0"
     # Its key is free again.
     other = "INSERT INTO penstock.job (id, task, unique_key) VALUES ('good', 't', 'k')"

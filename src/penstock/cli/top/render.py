@@ -105,7 +105,7 @@ def footer(state: ScreenState) -> RenderableType:
     if not state.has_keys:
         return Text("Ctrl-C ends it", "dim")
     keys = Text.assemble(("q", "bold"), " quit  ", ("p", "bold"))
-    keys.append(" go on  " if state.is_paused else " pause  ")
+    keys.append(" continue  " if state.is_paused else " pause  ")
     keys.append("tab", "bold")
     keys.append(f" shows {TITLES[state.part]}")
     if state.selected is not None and state.width >= 60:
