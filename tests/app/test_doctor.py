@@ -156,7 +156,7 @@ async def test_a_worker_whose_beat_stands_still(store):
     assert (level, text[:19]) == ("warning", "no heartbeat for 2s")
     assert text.endswith("from w, with 1 running job")
     assert step is not None
-    assert step.startswith("after 15s without one the leader gives their jobs to other workers")
+    assert step.startswith("after 15s without one, the leader gives their jobs to other workers")
 
 
 async def test_a_worker_whose_beat_stands_still_and_nobody_else_leads(store):
@@ -185,7 +185,7 @@ async def test_a_leader_without_a_lease(store):
     found = await store.examined("w")
     assert bad(found) == []
     level, text, _ = told(found, "leader")
-    assert (level, text[:40]) == ("note", "the leader other has no lease; its term e")
+    assert (level, text[:29]) == ("note", "the leader other has no lease")
 
 
 @pytest.mark.parametrize("leads", [True, False])
@@ -267,7 +267,7 @@ async def test_due_jobs_that_nobody_makes_ready(store, leads):
     level, text, step = told(found, "overdue")
     assert level == "warning"
     assert text.startswith("1 job is overdue by up to 1m")
-    assert text.endswith(" and not made ready")
+    assert text.endswith(" and not ready yet")
     assert step == (
         "the leader (w) does not make them ready: restart that worker"
         if leads
@@ -409,7 +409,7 @@ async def test_a_clock_that_went_back_shows_by_a_job(store):
         "in the future: another machine's clock is ahead, or this machine's clock was set back"
     )
     assert step is not None
-    assert step.startswith("let NTP set the clocks of all machines (timedatectl)")
+    assert step.startswith("synchronize the clocks of all machines with NTP (timedatectl)")
 
 
 @pytest.mark.every_engine

@@ -318,7 +318,7 @@ async def test_no_worker_that_knows_the_task(engine):
     await staffed(engine, "w", tasks=())
     assert told(await explain(engine, "a"), "not_known") == (
         "none of 2 workers that serve its queue has task 'send'",
-        "start a worker whose code declares 'send', and see that its module is imported",
+        "start a worker whose code declares 'send'; its module has to be imported",
     )
 
 

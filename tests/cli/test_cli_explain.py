@@ -90,8 +90,8 @@ def test_a_job_that_is_not_there_ends_with_1(
     assert (done.code, done.out) == (1, "")
     assert done.err == (
         "Error: job nobody: the store does not have this job: it was pruned, purged or never "
-        "enqueued here; check the id, and that the code (--url, PENSTOCK_URL) with those of who "
-        "enqueued it; to keep jobs for longer after their end, raise keep_finished\n"
+        "enqueued here; check the id, and that the code which enqueued the job uses this store "
+        "(--app, --url); to keep finished jobs for longer, raise keep_finished\n"
     )
     done = penstock("explain", "nobody", "--json")
     assert (done.code, done.err) == (1, "")
