@@ -101,8 +101,9 @@ class Penstock(Operations):
         self.url = parse(moved(self.settings.url))
         self.bus = Bus()
         opener = self._opener(clock or SystemClock())
+        wait = self.settings.wait_for_store
         self._source = StoreSource(opener, lender(self.url))
-        self._facade = Facade(self._source, str(self.url), self.settings.wait_for_store)
+        self._facade = Facade(self._source, str(self.url), wait, self.settings.enqueue_batch)
         self._tasks: dict[str, Sender[..., Any]] = {}
         self._specs: dict[str, Spec] = {}
         self.hooks = Hooks()

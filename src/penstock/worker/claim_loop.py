@@ -85,6 +85,7 @@ class ClaimLoop:
         self._log = log
         self._poll = settings.poll
         self._patience = settings.patience
+        self._promote = settings.upkeep_batch
         self._wake = wake
         self._queues = deque(settings.queues)
         self._queue_slots = settings.queue_slots
@@ -196,6 +197,7 @@ class ClaimLoop:
             avoid=self._dispatcher.planner.avoid(demand),
             told=self._inflight.told,
             least_urgent=demand.least_urgent,
+            promote=self._promote,
         )
 
     def _queues_with_room(self) -> tuple[tuple[str, ...], int]:

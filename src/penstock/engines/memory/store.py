@@ -24,7 +24,6 @@ from penstock.engines.memory.lines import UniqueKeys
 from penstock.engines.memory.queues import MemoryQueues, due_at, earliest
 from penstock.engines.orders import cell_of
 from penstock.engines.records import (
-    PROMOTE_BATCH,
     Ask,
     Cell,
     Exchange,
@@ -182,7 +181,7 @@ class MemoryStore:
         verdicts = tuple(
             self._settle(outcome, ask.worker, now, overruled) for outcome in ask.outcomes
         )
-        self._promote(PROMOTE_BATCH, now)
+        self._promote(ask.promote, now)
         return Exchange(
             jobs=tuple(self._claim(ask, now)),
             verdicts=verdicts,

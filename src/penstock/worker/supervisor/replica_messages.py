@@ -48,6 +48,8 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     lease: float
     drain: float
     grace: float
+    upkeep_batch: int
+    crash_limit: int
     warnings: tuple[str, ...] = ()
     """What a person should know of the application, as it was found."""
 
