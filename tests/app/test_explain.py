@@ -726,3 +726,14 @@ def test_what_was_probably_meant_is_the_same_name_elsewhere_or_one_spelt_alike()
     assert near("shop.send", ["mail.resize", "mail.Send"]) == "mail.Send"
     assert near("shop.send", ["shop.sent"]) == "shop.sent"
     assert near("shop.send", ["x"]) is None
+
+
+async def test_the_slots_that_its_queue_has_in_a_worker_are_taken(engine):
+    await staffed(engine, queue_slots={"mail": 1})
+    await put(engine, "one")
+    await taken(engine)
+    await put(engine)
+    assert told(await explain(engine, "a"), "busy") == (
+        "the 1 worker that could run it runs 1 of 1 jobs of queue 'mail' that --queues allows",
+        "it starts when one ends; start another worker, or raise the slots in --queues",
+    )
