@@ -211,7 +211,7 @@ def cancel(
     ids: Ids = None,
     all_jobs: All = False,
     reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Why, for whoever looks at the jobs later.")
+        str, typer.Option(metavar="TEXT", help="Why, for the people who see the jobs later.")
     ] = BY_A_PERSON,
     yes: Yes = False,
     dry_run: DryRun = False,

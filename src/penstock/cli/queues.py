@@ -21,7 +21,7 @@ from penstock.errors import BadOption, UsageError
 from penstock.operations import QueueChanges
 
 LIST_EPILOG = """\
-READY jobs can start now; HELD jobs wait for a reason that `penstock explain` tells. WORKERS is the
+READY jobs can start now; HELD jobs wait for a reason that `penstock explain` shows. WORKERS is the
 number of workers that serve the queue at the moment.
 
 Example: penstock queues list --json
@@ -93,7 +93,7 @@ def pause(
     note: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT", help="Why, for whoever finds it paused later. [default: none]"
+            metavar="TEXT", help="Why, for the people who find it paused. [default: none]"
         ),
     ] = None,
     as_json: AsJson = False,
