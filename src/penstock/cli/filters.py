@@ -68,10 +68,9 @@ _OPTIONS: Final[Mapping[str, Any]] = MappingProxyType(
 )
 
 HELP: Final = """\
-Filters: --state, --queue, --task, --key and --hold may be repeated; a
-job matches if it has any of the repeated values and satisfies all of the filters. WHEN is how long
-ago, such as 90s, 2h or 3d, or a date and time, such as 2026-11-16T03:20, in UTC unless it has a
-time zone.
+Filters: --state, --queue, --task, --key and --hold may be repeated; a job matches if it has any of
+the repeated values and satisfies all of the filters. WHEN is how long ago, such as 90s, 2h or 3d,
+or a date and time, such as 2026-11-16T03:20, in UTC unless it has a time zone.
 """
 
 

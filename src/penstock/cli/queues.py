@@ -34,7 +34,7 @@ that appear later.
 Example: penstock queues pause mail --note "provider is down"
 """
 RESUME_EPILOG = """\
---all resumes every queue that is paused, whoever paused it and why.
+--all resumes every paused queue, whatever it was paused for.
 
 Example: penstock queues resume mail
 """
