@@ -356,3 +356,14 @@ def test_an_async_task_of_one_app_is_one_of_another_too(memory):
         task = memory.task(other.task(double))
     assert isinstance(task, AsyncTask)
     assert asyncio.run(task(21)) == 42
+
+
+@pytest.mark.parametrize("name", ["delay", "apply_async", "send", "send_with_options", "defer"])
+def test_what_tasks_of_other_libraries_have_leads_to_what_these_have(memory, name):
+    task = memory.task(name="mail.send")(_module_level)
+    for sender in (task, task.using(queue="mail")):
+        with pytest.raises(AttributeError) as refused:
+            getattr(sender, name)
+        assert f"task 'mail.send' has no {name!r}; call .enqueue(...)" in str(refused.value)
+    with pytest.raises(AttributeError, match="object has no attribute 'nonsense'"):
+        _ = task.nonsense
