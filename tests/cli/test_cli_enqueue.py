@@ -343,7 +343,7 @@ def test_a_line_whose_id_another_task_has_does_not_keep_the_others_from_being_st
         "Error: no job of task 'shop.mail' was stored under the id 'order-7': it belongs to a job "
         "of task 'shop.charge'; use ids that name their task, such as 'mail:order-7'\n"
         "It is line 2.\n"
-        "The 2 up to line 3 are stored; to go on, leave them out: tail -n +4\n"
+        "2 jobs are stored, up to line 3; to continue, skip them: tail -n +4\n"
     )
 
 
@@ -355,7 +355,7 @@ def test_the_key_of_another_task_is_taken_only_in_the_scope_of_the_app(
     assert (own.out, own.err) == ("b\n", "")
     shell("enqueue", "shop.charge", "--unique", "all", "--unique-scope", "app", "--id", "c")
     taken = shell("enqueue", "shop.mail", "--unique", "all", "--unique-scope", "app")
-    assert taken.err == "Job c was there already, with the same unique key.\n"
+    assert taken.err == "Job c already exists with the same unique key.\n"
     shown = shell("jobs", "show", "c", "--json").document
     assert (shown["unique"], shown["unique_scope"]) == ("all", "app")
 
