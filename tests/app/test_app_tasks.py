@@ -290,14 +290,18 @@ def test_an_object_that_is_called_as_a_coroutine_is_an_async_task(memory):
         ),
         ({"unique_for": "1h"}, BadOption, "unique_for='1h': it says nothing without unique=..."),
         ({"unique_scope": "app"}, BadOption, "unique_scope='app': it says nothing without unique"),
-        ({"keep": "long"}, BadDuration, "'long' is no duration: keep has no number at"),
+        ({"keep": "long"}, BadDuration, "'long' is not a duration: keep has no number at"),
         (
             {"keep_failed": 2e10},
             BadDuration,
-            "20000000000.0 is no duration: keep_failed is more th",
+            "20000000000.0 is not a duration: keep_failed is more th",
         ),
         ({"keep_result": "no"}, BadOption, "keep_result='no': give True or False"),
-        ({"retry_for": "ever"}, BadDuration, "'ever' is no duration: retry_for has no number at"),
+        (
+            {"retry_for": "ever"},
+            BadDuration,
+            "'ever' is not a duration: retry_for has no number at",
+        ),
         (
             {"retry_for": "1d", "retries": 0},
             BadOption,
