@@ -164,7 +164,7 @@ class Hooks:
 def _checked(function: Function, role: str, *arguments: str) -> Manner:
     """The manner of a function that can be called with these arguments."""
     if inspect.isclass(function) or not callable(function):
-        raise BadHook(repr(function), role, "it is no function; decorate a def or an async def")
+        raise BadHook(repr(function), role, "it is not a function; decorate a def or an async def")
     refuse_hidden_yield(function, role)
     try:
         inspect.signature(function).bind(*arguments)
