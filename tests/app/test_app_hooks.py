@@ -149,7 +149,7 @@ def test_decorators_give_the_function_back(memory):
 
 
 def test_what_cannot_be_a_hook_is_refused_at_its_declaration(memory):
-    with pytest.raises(BadHook, match="None cannot be a start-up hook: it is no function"):
+    with pytest.raises(BadHook, match="None cannot be a start-up hook: it is not a function"):
         memory.startup(None)
     with pytest.raises(BadHook, match="cannot be a middleware: it does not yield"):
         memory.middleware(lambda ctx: None)
