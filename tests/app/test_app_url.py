@@ -81,7 +81,7 @@ def test_a_file_can_be_as_safe_as_a_power_cut_asks(tmp_path):
             "mysql://me:secret@host/db",
             UnknownScheme,
             "'mysql://me:***@host/db' does not name an engine; a URL starts with one of memory://, "
-            "sqlite:///, postgresql://, redis://",
+            "sqlite:///, postgresql://",
         ),
         ("jobs.db", UnknownScheme, "'jobs.db' does not name an engine; a URL starts with one of"),
         ("", UnknownScheme, "'' does not name an engine; a URL starts with one of"),

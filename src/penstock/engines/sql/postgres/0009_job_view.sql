@@ -222,7 +222,7 @@ BEGIN
     UPDATE penstock.live SET expires_at = extract(epoch FROM NEW.expires_at) WHERE id = NEW.id;
   END IF;
   IF why_ IS NOT NULL THEN
-    PERFORM penstock.quarantine(NEW.id, format('%s: the stored payload is no JSON object: %s', NEW.task, why_));
+    PERFORM penstock.quarantine(NEW.id, format('%s: the stored payload is not a JSON object: %s', NEW.task, why_));
   END IF;
 
   -- What RETURNING shows.
