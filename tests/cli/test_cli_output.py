@@ -112,3 +112,13 @@ def test_a_long_line_is_broken_between_words_on_a_terminal(
 def test_a_long_line_stays_whole_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     print_wrapped("word " * 100, indent=3)
     assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_a_command_is_not_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = "penstock queues resume --url sqlite:////var/lib/shop/jobs.db mail"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    print_wrapped(f"   next: when the provider is back: {command}; or purge them", indent=9)
+    assert f"         {command};" in capsys.readouterr().out.splitlines()

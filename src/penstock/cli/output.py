@@ -29,6 +29,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _UNSEEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSEEN_IN_BLOCKS: Final = re.compile(_UNSEEN.pattern.replace(r"\x00-\x1f", r"\x00-\x08\x0b-\x1f"))
 _GAP: Final = "  "
+_COMMAND: Final = re.compile(r"\bpenstock [a-z][^;,()]*")
 _LEAST: Final = 14
 LEAST_WRAPPED: Final = 20
 """Columns that a wrapped line may take, however narrow the terminal is."""
@@ -189,21 +190,21 @@ def print_line(text: str = "") -> None:
 
 def print_wrapped(text: str, indent: int) -> None:
     """Print one line; on a terminal that is narrower, several, broken between words and indented
-    after the first. A word that is too long, such as a command's argument, stays whole.
+    after the first. A word that is too long stays whole, and so does a command, to be copied.
     """
     text = visible(text)
     if not sys.stdout.isatty():
         write(f"{text}\n")
         return
     lines = wrap(
-        text,
+        _COMMAND.sub(lambda found: found[0].replace(" ", "\0"), text),
         max(get_terminal_size().columns, LEAST_WRAPPED),
         subsequent_indent=" " * indent,
         break_long_words=False,
         break_on_hyphens=False,
         drop_whitespace=True,
     )
-    write("\n".join(lines) + "\n")
+    write("\n".join(lines).replace("\0", " ") + "\n")
 
 
 def print_block(text: str, indent: int = 0) -> None:
