@@ -332,10 +332,12 @@ class _Declared(Sender[P, R]):
         self._bind(facade, settings, spec, options)
         return self
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("spec", "options", "name", "_facade", "_settings"):
-            raise NotIncluded(default_name(self.function))
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # a type checker knows what a task has
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("spec", "options", "name", "_facade", "_settings"):
+                raise NotIncluded(default_name(self.function))
+            return super().__getattr__(name)
 
     def __repr__(self) -> str:
         spec = getattr(self, "spec", None)

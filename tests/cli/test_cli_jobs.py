@@ -427,7 +427,7 @@ def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "step"),
     [
-        (("purge", "--all", "--yes"), "1,000"),
+        (("purge", "--all", "--yes"), "200"),
         (("cancel", "--all", "--yes"), "500"),
         (("cancel", "-"), "1,000"),
     ],

@@ -144,7 +144,7 @@ def test_a_worker_serves_the_store_that_url_names_with_its_children(yard: Path) 
         id = other.enqueue("yard.apart", {}).id
         done = penstock(yard, "worker", "yard:app", "--url", "sqlite:///other.db", "--until-empty")
         assert done.returncode == 0, done.stderr
-        assert other.job(id).status().result == f'"sqlite:///{yard}/other.db"'.encode()
+        assert other.job(id).status().result == f"sqlite:///{yard}/other.db"
         assert other.count(task="yard.send", state=State.SUCCEEDED) == 2
     warning = f"the code of yard:app names the store sqlite:///{yard}/code.db, and --url names"
     assert done.stderr.count(warning) == 1
