@@ -14,6 +14,8 @@ This is the composition root: the only module that knows the engines by name, wh
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -45,7 +47,18 @@ from penstock.imports import import_all
 from penstock.operations import Operations
 from penstock.options import Call, EnqueueOptions, Options, draft, merged, route, word
 from penstock.router import Router
-from penstock.stores import StoreOpener, StoreSource, connector, effects, lender, observed, parse
+from penstock.stores import (
+    MOVED,
+    StoreOpener,
+    StoreSource,
+    connector,
+    effects,
+    hidden,
+    lender,
+    moved,
+    observed,
+    parse,
+)
 from penstock.sync import Facade, blocking
 from penstock.task import (
     AnyTask,
@@ -84,12 +97,12 @@ class Penstock(Declaring, Operations):
     ) -> None:
         found = config.load({"url": url, **settings}, seconds=seconds)
         self.settings = replace(found, priorities={**PRIORITIES, **found.priorities})
-        self.url = parse(self.settings.url)
+        self._url_in_code = url
+        self.url = parse(moved(self.settings.url))
         self.bus = Bus()
-        clock = clock or SystemClock()
+        opener = self._opener(clock or SystemClock())
         wait = self.settings.wait_for_store
-        connect = partial(observed, connector(self.url, clock), self.bus, self.settings)
-        self._source = StoreSource(StoreOpener(connect, clock), lender(self.url))
+        self._source = StoreSource(opener, lender(self.url))
         self._facade = Facade(self._source, str(self.url), wait, self.settings.enqueue_batch)
         self._tasks: dict[str, Sender[..., Any]] = {}
         self._specs: dict[str, Spec] = {}
@@ -97,6 +110,26 @@ class Penstock(Declaring, Operations):
 
     def __repr__(self) -> str:
         return f"<Penstock {self.url}, {len(self._tasks)} tasks>"
+
+    def _opener(self, clock: Clock) -> StoreOpener:
+        return StoreOpener(
+            partial(observed, connector(self.url, clock), self.bus, self.settings), clock
+        )
+
+    def _move(self, url: str) -> None:
+        """Keep the jobs in another store than the code says, before this one is used: ``--url``.
+
+        On failure: ``BadOption`` if tasks write in the database that the code names.
+        """
+        if self.hooks.effects is not None and parse(url).absolute != self.url.absolute:
+            why = (
+                f"its transactional tasks write in {self.url}; name that store, or change the code"
+            )
+            raise BadOption("--url", hidden(url), why)
+        os.environ[MOVED] = json.dumps([self.settings.url, parse(url).absolute])
+        self.url = parse(url)
+        self._source.move(self._opener(self._source.opener.clock), lender(self.url))
+        self._facade.name = str(self.url)
 
     @property
     def clock(self) -> Clock:

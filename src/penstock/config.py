@@ -180,7 +180,7 @@ def _table(path: str, text: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadOption("config", path, f"is no TOML: {error}; correct the file") from error
+        raise BadOption("config", path, f"is not valid TOML: {error}; correct the file") from error
 
 
 def _tool(table: Mapping[str, Any]) -> Mapping[str, object]:

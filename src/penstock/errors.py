@@ -297,9 +297,15 @@ class UnknownScheme(UsageError, ValueError):
 
     url: str
     known: tuple[str, ...]
+    instead: str | None = None
+    """What was probably meant."""
 
     def __str__(self) -> str:
-        return f"{self.url!r} names no engine; a URL starts with one of {', '.join(self.known)}"
+        if self.instead is not None:
+            why = "names a driver, which Penstock chooses itself"
+            return f"{self.url!r} {why}; write {self.instead!r}"
+        known = ", ".join(self.known)
+        return f"{self.url!r} does not name an engine; a URL starts with one of {known}"
 
 
 class MissingDriver(UsageError, ImportError):
@@ -318,8 +324,8 @@ class MissingEngine(UsageError, ImportError):
 
     def __str__(self) -> str:
         return (
-            f"this version of Penstock has no engine for {self.scheme}; "
-            f"it has {', '.join(self.present)}"
+            f"this version of Penstock has no engine for {self.scheme} yet; "
+            f"use one of {', '.join(self.present)}"
         )
 
 
@@ -724,8 +730,8 @@ class StoreMissing(EngineError, LookupError):
     source: str
     """Where the place is named."""
     _sentence = (
-        "there is no store at {place!r} ({source}): {why}; name it with --url, "
-        "PENSTOCK_URL or url in penstock.toml; it is made by the first job or worker"
+        "there is no store at {place!r} ({source}): {why}; name the store with --app, --url, "
+        "PENSTOCK_APP, PENSTOCK_URL or url in penstock.toml; the first job or worker creates it"
     )
 
 

@@ -20,7 +20,9 @@ from typing import Any, Final
 from penstock import app as app_module
 from penstock import imports as imports_module
 from penstock.app import Penstock
+from penstock.config import PREFIX
 from penstock.errors import AppNotFound, UsageError
+from penstock.stores import parse
 
 VARIABLE: Final = "PENSTOCK_APP"
 _OURS: Final = (__file__, app_module.__file__, imports_module.__file__)
@@ -61,6 +63,27 @@ def _import_tasks(named: str, app: Penstock, imports: Iterable[str]) -> None:
         raise
     except (Exception, SystemExit) as error:
         raise AppNotFound(named, _raised("importing the modules of its tasks", error)) from error
+
+
+def find_app_on(
+    target: str | None, url: str | None, imports: Iterable[str] = ()
+) -> tuple[Penstock, str | None]:
+    """The application that ``target`` names, with all its tasks, on the store that ``url`` names if
+    it is given; and a warning if its code names another one than ``url`` or ``PENSTOCK_URL`` does.
+    """
+    app = find_app(target, imports)
+    in_code = None if app._url_in_code is None else app.url
+    if url is not None:
+        app._move(url)
+    named = "--url" if url is not None else f"{PREFIX}URL"
+    other = os.environ.get(named) if url is None else url
+    if in_code is None or not other or parse(other).absolute == in_code.absolute:
+        return app, None
+    name = (target or os.environ.get(VARIABLE, "")).strip()
+    return app, (
+        f"the code of {name} names the store {in_code}, and {named} names {parse(other)}; "
+        f"{app.url} is used"
+    )
 
 
 def _look_here_first() -> None:

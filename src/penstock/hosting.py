@@ -46,8 +46,12 @@ LoopClient = Callable[[], AbstractAsyncContextManager[None]]
 class WorkerOptions(TypedDict, total=False):
     """What ``app.worker(...)`` and its kin take; None, or left out: as the app's settings say."""
 
-    queues: str | Iterable[str] | None
-    """By default "default", and every queue that a task of the app declares."""
+    queues: str | Iterable[str] | Mapping[str, int] | None
+    """By default "default", and every queue that a task of the app declares. With slots, such as
+    "mail=5,default=20" or {"mail": 5, "default": 20}, at most so many attempts of a queue run at
+    once in this worker."""
+    exclude_queues: str | Iterable[str] | None
+    """Of these queues, those not to serve."""
     concurrency: int | None
     threads: int | None
     children: int | None
@@ -80,20 +84,74 @@ def worker_settings(
     }
     chosen: dict[str, Any] = {name: getattr(settings, name) for name in shared}
     chosen["queues"] = tuple(dict.fromkeys(queues))
+    excluded: tuple[str, ...] = ()
     for name, value in given.items():
         if name not in WorkerOptions.__annotations__:
             known = ", ".join(WorkerOptions.__annotations__)
             raise BadOption(name, value, f"no such option of a worker; there are {known}")
-        if value is not None:
+        if value is None:
+            continue
+        if name == "queues":
+            chosen["queues"], chosen["queue_slots"] = _queues(value)
+        elif name == "exclude_queues":
+            excluded, _ = _queues(value, name, takes_slots=False)
+        else:
             chosen[name] = _checked(name, value, settings)
+    if excluded:
+        chosen["queues"] = _without(chosen["queues"], excluded)
+        slots = chosen.get("queue_slots", {})
+        chosen["queue_slots"] = {name: slots[name] for name in slots if name not in excluded}
     return WorkerSettings(**chosen)
 
 
-def _checked(name: str, value: Any, settings: Settings) -> Any:
-    if name == "queues":
+def _queues(
+    value: Any, option: str = "queues", *, takes_slots: bool = True
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Names of queues, and the slots of those that say so: "mail=5,default", or a mapping."""
+    slots: dict[str, int] = {}
+    names: list[str] = []
+    if isinstance(value, Mapping):
         # As the environment and the command line write them, too: "mail,default".
-        names = value.split(",") if isinstance(value, str) else several(name, value)
-        return tuple(word(name, queue) for queue in names)
+        given: Iterable[tuple[object, object]] = value.items()
+    else:
+        words = value.split(",") if isinstance(value, str) else several(option, value)
+        given = ((word(option, each).partition("=")[0], _after_mark(each)) for each in words)
+    for name, count in given:
+        queue = word(option, name)
+        names.append(queue)
+        if count is None:
+            continue
+        number = int(count) if isinstance(count, str) and count.isdecimal() else count
+        if not takes_slots or type(number) is not int or number < 1:
+            how = "mail=5,default=20" if takes_slots else "mail,default"
+            raise BadOption(option, value, f"give queues such as {how}")
+        slots[queue] = number
+    return tuple(names), slots
+
+
+def _after_mark(text: Any) -> str | None:
+    _, mark, count = text.partition("=")
+    return count if mark else None
+
+
+def _without(queues: tuple[str, ...], excluded: tuple[str, ...]) -> tuple[str, ...]:
+    """The queues that are left.
+
+    On failure: ``BadOption`` for a name that is not among them: a typing error would let the worker
+    serve the queue that was meant.
+    """
+    for name in excluded:
+        if name not in queues:
+            why = f"{name!r} is not a queue of this worker; there are {', '.join(queues)}"
+            raise BadOption("exclude_queues", ",".join(excluded), why)
+    left = tuple(queue for queue in queues if queue not in excluded)
+    if not left:
+        why = "no queue is left to serve; exclude fewer"
+        raise BadOption("exclude_queues", ",".join(excluded), why)
+    return left
+
+
+def _checked(name: str, value: Any, settings: Settings) -> Any:
     if name == "name":
         return word(name, value)
     if name == "reserve":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -16,12 +17,13 @@ from penstock.client import Client
 from penstock.core.job import WAITING, Hold, State
 from penstock.core.signature import Signature
 from penstock.core.units import Duration, seconds
-from penstock.engines import changes, reads, records
+from penstock.engines import changes, orders, reads, records
 from penstock.engines.engine import Engine
 from penstock.engines.records import Control, Count, Filter, QueueSettings, WorkerInfo
 from penstock.errors import BadOption
 from penstock.handle import BY_A_PERSON, LONGEST_REASON
 from penstock.job import PAGE, Jobs, Page, shown
+from penstock.job_edits import JobEdits, read_edits
 from penstock.loop_thread import Work
 from penstock.options import instant, several, word
 from penstock.sync import Facade, blocking
@@ -126,6 +128,28 @@ class Operations:
         unique key that its ``owner`` has taken.
         """
         return await self._each(changes.retry, ids, told)
+
+    async def aedit_many(
+        self, ids: Iterable[str], *, told: Told | None = None, **edits: Unpack[JobEdits]
+    ) -> list[Control]:
+        """Change the queue, the priority or the instant of those of these jobs that wait; say what
+        became of each. One that runs or has ended is not ``changed``.
+
+        A job that is changed goes to the end of its line, and one whose instant is over is ready.
+        """
+        chosen = read_edits(edits, self.settings.priorities)
+        return await self._each(partial(changes.edit, **chosen), ids, told)
+
+    async def arun_now_many(self, ids: Iterable[str], *, told: Told | None = None) -> list[Control]:
+        """Let those of these jobs that are scheduled for later, retries too, be ready now; say what
+        became of each. What keeps a job from running otherwise, such as a paused queue, still does.
+        """
+        return await self._each(changes.run_now, ids, told)
+
+    async def arun_now_all(self, *, told: Told | None = None, **which: Unpack[Which]) -> int:
+        """Let every job that fits and is scheduled be ready now; return how many were changed."""
+        chosen = narrowed(which, {State.SCHEDULED})
+        return await self._all(changes.run_now, chosen, told)
 
     async def acancel_all(
         self, reason: str = BY_A_PERSON, *, told: Told | None = None, **which: Unpack[Which]
@@ -246,6 +270,30 @@ class Operations:
         """Return every worker that has a lease."""
         return await self._facade.ask(lambda client: client.engine.workers())
 
+    async def abusy(self) -> dict[str, int]:
+        """Return how many jobs each worker has, by its name; workers without jobs are not in it."""
+        running = await self._facade.ask(lambda client: client.engine.running())
+        found = Counter[str]()
+        for each in running:
+            found[each.worker] += each.jobs
+        return dict(found)
+
+    async def adrain_worker(self, id: str, within: Duration | None = None) -> bool:
+        """Let a worker take no more jobs and stop when those that it runs have ended, wherever it
+        is; False: no worker of this name has a lease.
+
+        It hears of it with its next beat, within a fifth of its lease. Running attempts may go on
+        for ``within``, by default as the worker's ``drain`` says. A supervisor starts no other
+        process in its place, and ends with its last one.
+        """
+        limit = None if within is None else seconds(within, name="within")
+        chosen = word("id", id)
+        return await self._facade.ask(lambda client: orders.drain(client.engine, chosen, limit))
+
+    async def adraining(self) -> frozenset[str]:
+        """Return the names of the workers that were told to drain, of the last day."""
+        return await self._facade.ask(lambda client: orders.draining(client.engine))
+
     async def aexplain(self, id: str, *, watch: Duration = 0) -> Explanation:
         """Say why a job is where it is: every reason, the weightiest first, with what to do.
 
@@ -291,6 +339,12 @@ class Operations:
     resume = blocking(aresume)
     cancel_many = blocking(acancel_many)
     retry_many = blocking(aretry_many)
+    edit_many = blocking(aedit_many)
+    run_now_many = blocking(arun_now_many)
+    run_now_all = blocking(arun_now_all)
+    busy = blocking(abusy)
+    drain_worker = blocking(adrain_worker)
+    draining = blocking(adraining)
     cancel_all = blocking(acancel_all)
     retry_all = blocking(aretry_all)
     purge = blocking(apurge)

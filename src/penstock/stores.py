@@ -5,6 +5,7 @@ The one place that picks a concrete engine, and only when it is asked for.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from functools import partial
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, Final, Protocol, runtime_checkable
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from penstock.clock import Clock
 from penstock.config import Settings
@@ -37,8 +38,8 @@ from penstock.events import Bus
 
 # --- URLs ---------------------------------------------------------------------------------------
 
-KNOWN: Final = ("memory://", "sqlite:///", "postgresql://", "redis://")
-"""What a URL may start with, for messages."""
+PRESENT: Final = ("memory://", "sqlite:///", "postgresql://")
+"""What a URL may start with: the engines of this version."""
 
 _SCHEMES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -68,8 +69,16 @@ class Url:
     options: Mapping[str, str] = field(default_factory=dict)
     text: str = field(default="", repr=False)
 
+    @property
+    def absolute(self) -> str:
+        """A URL by which any process on this machine reaches the same store, secrets included."""
+        if self.scheme != "sqlite":
+            return self.text
+        query = f"?{urlencode(self.options)}" if self.options else ""
+        return f"sqlite:///{quote(self.location)}{query}"
+
     def __str__(self) -> str:
-        return hidden(self.text)
+        return hidden(self.absolute)
 
 
 def parse(text: str) -> Url:
@@ -79,7 +88,7 @@ def parse(text: str) -> Url:
     start, mark, _ = text.partition("://")
     scheme = _SCHEMES.get(start.lower())
     if not mark or scheme is None:
-        raise UnknownScheme(hidden(text), KNOWN)
+        raise UnknownScheme(hidden(text), PRESENT, _instead(start, hidden(text)))
     if scheme == "postgresql":
         return _postgresql(text)
     if scheme not in ("memory", "sqlite"):
@@ -95,6 +104,13 @@ def parse(text: str) -> Url:
     if scheme == "memory":
         return Url(scheme, unquote(parts.netloc + parts.path), options, text)
     return Url(scheme, _path(text, parts.netloc, parts.path), options, text)
+
+
+def _instead(start: str, shown: str) -> str | None:
+    """What to write instead of a URL as SQLAlchemy has it: ``postgresql+psycopg://app@db/shop``."""
+    scheme, plus, _ = start.partition("+")
+    known = _SCHEMES.get(scheme.lower())
+    return f"{known}{shown[len(start) :]}" if plus and known else None
 
 
 def _postgresql(text: str) -> Url:
@@ -132,6 +148,21 @@ def hidden(text: str) -> str:
         scheme, login = "", start
     user, colon, _ = login.partition(":")
     return f"{scheme}{found}{user}{':***' if colon else ''}@{rest}"
+
+
+MOVED: Final = "PENSTOCK_MOVED"
+"""In the environment of a child process of a worker that was given another store (``--url``): the
+URL that the code names, and the one that counts, as a list in JSON."""
+
+
+def moved(text: str) -> str:
+    """The URL that counts in this process for an app whose settings say ``text``."""
+    from penstock.worker.child.find_task import is_child
+
+    if MOVED in os.environ and is_child():
+        before, after = json.loads(os.environ[MOVED])
+        return str(after) if before == text else text
+    return text
 
 
 # --- the store of one app -----------------------------------------------------------------------
@@ -192,6 +223,11 @@ class StoreSource:
         """
         return self._lend(connection) if self.is_own and self._lend is not None else None
 
+    def move(self, opener: StoreOpener, lend: Callable[[object], CallerConnection] | None) -> None:
+        """Let another store be the app's own, from the next handle on."""
+        self._openers = (opener, *self._openers[1:])
+        self._lend = lend
+
     def put(self, opener: StoreOpener) -> None:
         """Let this be the store from the next handle on."""
         self._openers = (*self._openers, opener)
@@ -202,10 +238,6 @@ class StoreSource:
 
 
 # --- engines by URL -----------------------------------------------------------------------------
-
-
-PRESENT = ("memory://", "sqlite:///", "postgresql://")
-_DRIVERS = {"postgresql": ("psycopg", "postgres"), "redis": ("redis", "redis")}
 
 # Stores in memory are shared by their name within one process; a forked child starts without.
 _shared: dict[tuple[int, str], Any] = {}
@@ -282,25 +314,26 @@ def connector(url: Url, clock: Clock) -> Callable[[], Engine]:
                 synchronous="full" if safety == "full" else "normal",
                 busy_timeout=seconds(url.options.get("busy_timeout", 10.0), name="busy_timeout"),
             )
-    driver, extra = _DRIVERS[url.scheme]
-    if find_spec(driver) is None:
-        raise MissingDriver(f"{url.scheme}://", extra)
-    if url.scheme == "postgresql":
-        from penstock.engines.postgres.engine import PostgresEngine
-        from penstock.engines.postgres.schema import check_address, check_name
+        case "postgresql":
+            if find_spec("psycopg") is None:
+                raise MissingDriver("postgresql://", "postgres")
+            from penstock.engines.postgres.engine import PostgresEngine
+            from penstock.engines.postgres.schema import check_address, check_name
 
-        check_address(url.location, str(url), POSTGRES)
-        _transactions(url)
-        options = url.options
-        return partial(
-            PostgresEngine,
-            url.location,
-            clock,
-            schema=check_name(options.get("schema", "penstock")),
-            connections=_whole(options.get("connections", "4"), name="connections"),
-            connect_timeout=seconds(options.get("connect_timeout", 5.0), name="connect_timeout"),
-            listens=_flag(options["listen"], name="listen") if "listen" in options else None,
-        )
+            check_address(url.location, str(url), POSTGRES)
+            _transactions(url)
+            options = url.options
+            return partial(
+                PostgresEngine,
+                url.location,
+                clock,
+                schema=check_name(options.get("schema", "penstock")),
+                connections=_whole(options.get("connections", "4"), name="connections"),
+                connect_timeout=seconds(
+                    options.get("connect_timeout", 5.0), name="connect_timeout"
+                ),
+                listens=_flag(options["listen"], name="listen") if "listen" in options else None,
+            )
     raise MissingEngine(f"{url.scheme}://", PRESENT)
 
 

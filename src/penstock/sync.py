@@ -66,7 +66,8 @@ class Facade:
         self._source = source
         self._wait = wait
         self._batch = batch
-        self._name = name
+        self.name = name
+        """What messages call the store."""
         self.forget()
         here: weakref.ref[Facade] = weakref.ref(self)
         atexit.register(_exit, here)
@@ -251,7 +252,7 @@ class Facade:
             submission.abandon()
 
     def _too_late(self, what: str, timeout: float | None) -> EngineTimeout:
-        return EngineTimeout(self._name, f"{what} took longer than {timeout:g} s")
+        return EngineTimeout(self.name, f"{what} took longer than {timeout:g} s")
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -325,7 +326,7 @@ class Facade:
                 try:
                     thread = LoopThread(self._source.connect, self._wait)
                 except RuntimeError as error:  # no thread can be started any more
-                    raise EngineClosed(self._name) from error
+                    raise EngineClosed(self.name) from error
                 if self._thread is None:
                     self._finalizer = weakref.finalize(self, thread.stop)
                     self._finalizer.atexit = False

@@ -13,7 +13,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import update_wrapper
 from pathlib import PurePath
-from typing import Any, Final, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast
+from types import MappingProxyType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+)
 
 from penstock.config import Settings
 from penstock.connection_parameters import Supplier
@@ -59,6 +71,19 @@ Item = tuple[Any, ...] | list[Any] | Mapping[str, Any]
 
 # A dict itself: to call something with the names of another mapping takes four times as long.
 _NO_NAMES: Final[Mapping[str, Any]] = {}
+
+_ENQUEUE: Final = "call .enqueue(...), or await .aenqueue(...) in async code"
+_OPTIONS: Final = 'with options: .using(delay="5m", queue="mail").enqueue(...)'
+_ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "delay": _ENQUEUE,
+        "apply_async": f"{_ENQUEUE}; {_OPTIONS}",
+        "send": _ENQUEUE,
+        "send_with_options": f"{_ENQUEUE}; {_OPTIONS}",
+        "defer": _ENQUEUE,
+    }
+)
+"""What tasks of Celery, Dramatiq and Procrastinate have, and what to write here."""
 
 LEAST_MEMORY: Final = 32 << 20
 """Bytes below which no child process could even begin."""
@@ -167,6 +192,15 @@ class Sender(Generic[P, R]):
     def name(self) -> str:
         """What the store calls the task."""
         return self.spec.name
+
+    if not TYPE_CHECKING:  # a type checker knows what a task has
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what to call instead of what other libraries' tasks have."""
+            hint = _ELSEWHERE.get(name)
+            if hint is None or "spec" not in vars(self):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise AttributeError(f"task {self.name!r} has no {name!r}; {hint}")
 
     def using(self, **options: Unpack[EnqueueOptions]) -> Sender[P, R]:
         """The same task with other options, for one call or for many."""
@@ -298,10 +332,12 @@ class _Declared(Sender[P, R]):
         self._bind(facade, settings, spec, options)
         return self
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("spec", "options", "name", "_facade", "_settings"):
-            raise NotIncluded(default_name(self.function))
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # a type checker knows what a task has
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("spec", "options", "name", "_facade", "_settings"):
+                raise NotIncluded(default_name(self.function))
+            return super().__getattr__(name)
 
     def __repr__(self) -> str:
         spec = getattr(self, "spec", None)

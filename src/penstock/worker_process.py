@@ -19,17 +19,15 @@ import traceback
 from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Final, cast
-from urllib.parse import quote, urlencode
 
 import msgspec
 
 from penstock import logs
 from penstock.app import Penstock
 from penstock.core.job import SUCCEEDED, Outcome, OutcomeKind, Verdict
-from penstock.errors import AppNotFound, PenstockError, UsageError
-from penstock.find_app import find_app
+from penstock.errors import AppNotFound, BadOption, PenstockError, UsageError
+from penstock.find_app import find_app_on
 from penstock.hosting import WorkerOptions, until_signal
-from penstock.stores import Url
 from penstock.worker.runtime import loop_factory
 from penstock.worker.status import Pulse
 from penstock.worker.supervisor.replica_counts import ReplicaCounts
@@ -209,10 +207,11 @@ def serve(spec: ReplicaSpec, link: SupervisorLink, messages: Iterator[ToReplica]
         threading.Thread(
             target=_obey, args=(messages, stop), name="penstock-orders", daemon=True
         ).start()
-        app = find_app(spec.app, imports=spec.imports)
+        app, warning = find_app_on(spec.app, spec.url, spec.imports)
+        check_reachable(app)
         worker = app._worker(cast(WorkerOptions, dict(spec.options)), link)
         stop.connect(worker)
-        link.send(_loaded(app, worker))
+        link.send(_loaded(app, worker, () if warning is None else (warning,)))
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             client = app._facade.loop_client
             runner.run(until_signal(worker, stop, client, until_empty=spec.until_empty))
@@ -220,7 +219,7 @@ def serve(spec: ReplicaSpec, link: SupervisorLink, messages: Iterator[ToReplica]
     except (Exception, SystemExit) as error:
         link.send(_cannot_work(error))
         return 1
-    if spec.until_empty and not stop.is_used:
+    if worker.is_drain_ordered or (spec.until_empty and not stop.is_used):
         link.send(Finished())
     return 0
 
@@ -237,11 +236,23 @@ def _final_counts(worker: Worker) -> Pulse:
     )
 
 
-def _loaded(app: Penstock, worker: Worker) -> Loaded:
+def check_reachable(app: Penstock) -> None:
+    """Refuse a store that no other process can reach: no job would ever come."""
+    if app.url.scheme == "memory":
+        why = (
+            "this store lives in the memory of one process, so a separate worker would never see "
+            "a job; use sqlite:///jobs.db, or run the worker inside your application: "
+            "app.worker_thread()"
+        )
+        raise BadOption("url", str(app.url), why)
+
+
+def _loaded(app: Penstock, worker: Worker, warnings: tuple[str, ...]) -> Loaded:
     settings = worker.settings
     return Loaded(
-        url=_shared_url(app.url),
+        url=app.url.absolute,
         shown=str(app.url),
+        warnings=warnings,
         queues=settings.queues,
         tasks=len(app.tasks),
         lease=settings.lease,
@@ -250,18 +261,6 @@ def _loaded(app: Penstock, worker: Worker) -> Loaded:
         upkeep_batch=settings.upkeep_batch,
         crash_limit=settings.crash_limit,
     )
-
-
-def _shared_url(url: Url) -> str | None:
-    """The URL by which another process reaches the same store, from any working directory."""
-    match url.scheme:
-        case "memory":
-            return None
-        case "sqlite":
-            query = f"?{urlencode(url.options)}" if url.options else ""
-            return f"sqlite:///{quote(url.location)}{query}"
-        case _:
-            return url.text
 
 
 def _cannot_work(error: BaseException) -> CannotWork:

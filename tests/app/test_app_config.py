@@ -143,7 +143,9 @@ def test_an_error_names_the_file_it_comes_from(here):
     with pytest.raises(BadOption, match="^penstock.toml: thraeds=2: no such setting; there are"):
         settings()
     (here / "penstock.toml").write_text("threads = \n")
-    with pytest.raises(BadOption, match="^config='penstock.toml': is no TOML: Invalid value"):
+    with pytest.raises(
+        BadOption, match="^config='penstock.toml': is not valid TOML: Invalid value"
+    ):
         settings()
 
 

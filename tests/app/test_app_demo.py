@@ -52,7 +52,7 @@ def test_each_bad_attempt_is_told_once() -> None:
     history = JobHistory()
     history.add(["j1"])
     waiting = job(State.SCHEDULED, errors=(error(1),), failures=1, run_at=102.0)
-    assert told(history, waiting) == [("again", WHAT, "attempt 1: no answer")]
+    assert told(history, waiting) == [("retry", WHAT, "attempt 1: no answer")]
     assert told(history, waiting) == []
     done = job(State.SUCCEEDED, errors=(error(1),), failures=1, attempt=2, result=b'"paid"')
     assert told(history, done) == [("done", WHAT, "paid at attempt 2")]
@@ -63,7 +63,7 @@ def test_what_happened_between_two_looks_is_told_in_its_order() -> None:
     history = JobHistory()
     errors = (error(1), error(2, "crash", "the worker died during this attempt"))
     kinds = [kind for kind, _, _ in told(history, job(errors=errors, failures=1, crashes=1))]
-    assert kinds == ["again", "crash"]
+    assert kinds == ["retry", "crash"]
 
 
 def test_a_job_that_has_failed_for_good_is_a_dead_letter() -> None:
@@ -71,7 +71,7 @@ def test_a_job_that_has_failed_for_good_is_a_dead_letter() -> None:
     errors = (error(1), error(2))
     failed = job(State.FAILED, errors=errors, failures=2, attempt=2, reason="no answer\nat all")
     assert told(history, failed) == [
-        ("again", WHAT, "attempt 1: no answer"),
+        ("retry", WHAT, "attempt 1: no answer"),
         ("failed", WHAT, "for good: no answer"),
     ]
     assert [dead.id for dead in history.dead] == ["j1"]

@@ -175,7 +175,7 @@ PAST_9999 = datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))
             BadOption,
             "prio=1: no such option; there are queue, priority, delay, run_at, expires_in, key, "
             "id, unique, unique_scope, unique_until, unique_for, at_most_once, tags, name, "
-            "correlation_id, keep, keep_failed, connection",
+            "correlation_id, keep, keep_failed, meta, connection",
         ),
         (
             {"priority": "critical"},

@@ -290,14 +290,18 @@ def test_an_object_that_is_called_as_a_coroutine_is_an_async_task(memory):
         ),
         ({"unique_for": "1h"}, BadOption, "unique_for='1h': it says nothing without unique=..."),
         ({"unique_scope": "app"}, BadOption, "unique_scope='app': it says nothing without unique"),
-        ({"keep": "long"}, BadDuration, "'long' is no duration: keep has no number at"),
+        ({"keep": "long"}, BadDuration, "'long' is not a duration: keep has no number at"),
         (
             {"keep_failed": 2e10},
             BadDuration,
-            "20000000000.0 is no duration: keep_failed is more th",
+            "20000000000.0 is not a duration: keep_failed is more th",
         ),
         ({"keep_result": "no"}, BadOption, "keep_result='no': give True or False"),
-        ({"retry_for": "ever"}, BadDuration, "'ever' is no duration: retry_for has no number at"),
+        (
+            {"retry_for": "ever"},
+            BadDuration,
+            "'ever' is not a duration: retry_for has no number at",
+        ),
         (
             {"retry_for": "1d", "retries": 0},
             BadOption,
@@ -356,3 +360,14 @@ def test_an_async_task_of_one_app_is_one_of_another_too(memory):
         task = memory.task(other.task(double))
     assert isinstance(task, AsyncTask)
     assert asyncio.run(task(21)) == 42
+
+
+@pytest.mark.parametrize("name", ["delay", "apply_async", "send", "send_with_options", "defer"])
+def test_what_tasks_of_other_libraries_have_leads_to_what_these_have(memory, name):
+    task = memory.task(name="mail.send")(_module_level)
+    for sender in (task, task.using(queue="mail")):
+        with pytest.raises(AttributeError) as refused:
+            getattr(sender, name)
+        assert f"task 'mail.send' has no {name!r}; call .enqueue(...)" in str(refused.value)
+    with pytest.raises(AttributeError, match="object has no attribute 'nonsense'"):
+        _ = task.nonsense

@@ -144,7 +144,8 @@ async def test_a_worker_has_the_settings_of_its_app(url):
         (
             {"que": 1},
             BadOption,
-            "que=1: no such option of a worker; there are queues, concurrency, threads, children, "
+            "que=1: no such option of a worker; there are queues, exclude_queues, concurrency, "
+            "threads, children, "
             "reserve, prefetch, patience, lease, drain, grace, stall_limit, max_jobs, max_memory, "
             "poll, leads, name",
         ),

@@ -113,10 +113,10 @@ async def test_of_a_store_at_work_there_is_nothing_to_say(store):
     found = await store.examined("w")
     assert bad(found) == []
     assert told(found, "workers") == ("ok", "1 worker has a lease, with 2 slots", None)
-    assert told(found, "leases")[1].startswith("every worker gave a sign of life within ")
-    assert told(found, "leader") == ("ok", "w leads", None)
+    assert told(found, "leases")[1].startswith("every worker sent a heartbeat within ")
+    assert told(found, "leader") == ("ok", "the leader is w", None)
     assert told(found, "clock") == ("ok", "the clocks agree", None)
-    assert told(found, "repair") == ("ok", "every hold has a cause", None)
+    assert told(found, "repair") == ("ok", "nothing to repair", None)
     assert told(found, "history") == ("ok", "1 finished job is kept", None)
     assert told(found, "versions")[1].startswith("Penstock ")
     assert " answers in 0.0 ms" in told(found, "reach")[1]
@@ -128,7 +128,7 @@ async def test_of_a_store_at_work_there_is_nothing_to_say(store):
 async def test_no_worker_and_nothing_to_do_is_worth_a_note(store):
     found = await store.examined()
     assert bad(found) == []
-    assert told(found, "workers") == ("note", "no worker is there, and no job waits", None)
+    assert told(found, "workers") == ("note", "no worker is running, and no job is waiting", None)
 
 
 async def test_no_worker_and_jobs_that_wait(store):
@@ -136,7 +136,11 @@ async def test_no_worker_and_jobs_that_wait(store):
     await store.put("b", delay=60)
     found = await store.examined()
     assert bad(found) == ["workers"]
-    assert told(found, "workers") == ("error", "no worker is there, and 2 jobs wait", START)
+    assert told(found, "workers") == (
+        "error",
+        "no worker is running, and 2 jobs are waiting",
+        START,
+    )
 
 
 async def test_a_worker_whose_beat_stands_still(store):
@@ -149,10 +153,10 @@ async def test_a_worker_whose_beat_stands_still(store):
     found = await store.examined("lives", watch=2)
     assert bad(found) == ["leases"]
     level, text, step = told(found, "leases")
-    assert (level, text[:22]) == ("warning", "no sign of life for 2s")
+    assert (level, text[:19]) == ("warning", "no heartbeat for 2s")
     assert text.endswith("from w, with 1 running job")
     assert step is not None
-    assert step.startswith("after 15s without one the leader gives their jobs to others")
+    assert step.startswith("after 15s without one, the leader gives their jobs to other workers")
 
 
 async def test_a_worker_whose_beat_stands_still_and_nobody_else_leads(store):
@@ -160,7 +164,7 @@ async def test_a_worker_whose_beat_stands_still_and_nobody_else_leads(store):
     found = await store.examined(watch=2)
     assert bad(found) == ["leases"]
     assert told(found, "leases")[2] == (
-        f"nobody alive leads, so their jobs stay with them: {START}, and it rescues them"
+        f"no live worker is the leader, so their jobs are not rescued; {START}"
     )
 
 
@@ -170,8 +174,8 @@ async def test_nobody_leads(store):
     assert bad(found) == ["leader"]
     assert told(found, "leader") == (
         "error",
-        "nobody leads: dead workers keep their jobs, and nothing is pruned",
-        f"{START}, without --no-leads; those that are there may be dead",
+        "there is no leader: jobs of dead workers are not rescued, and nothing is pruned",
+        f"{START} (without --no-leads); the workers that have a lease may be dead",
     )
 
 
@@ -181,7 +185,7 @@ async def test_a_leader_without_a_lease(store):
     found = await store.examined("w")
     assert bad(found) == []
     level, text, _ = told(found, "leader")
-    assert (level, text[:40]) == ("note", "other leads and has no lease; its term e")
+    assert (level, text[:29]) == ("note", "the leader other has no lease")
 
 
 @pytest.mark.parametrize("leads", [True, False])
@@ -194,11 +198,11 @@ async def test_running_jobs_without_a_lease(store, leads):
     await store.staffed("lives", leads=leads)
     found = await store.examined("lives")
     level, text, step = told(found, "orphans")
-    assert (level, text) == ("error", "1 job runs with no lease: w went without them")
+    assert (level, text) == ("error", "1 running job belongs to workers without a lease: w")
     assert step == (
         "the leader (lives) should rescue them: restart that worker"
         if leads
-        else f"nobody leads: {START}, and it rescues them"
+        else f"there is no leader to rescue them; {START}"
     )
 
 
@@ -210,7 +214,7 @@ async def test_a_queue_that_nobody_serves(store):
     assert told(found, "unserved") == (
         "warning",
         "no worker serves queue 'mail', where 1 job waits",
-        f"{START} --queues mail; or was queue 'mails' meant?",
+        f"{START} --queues mail; or did you mean queue 'mails'?",
     )
 
 
@@ -222,7 +226,7 @@ async def test_leases_that_do_not_agree(store):
     assert told(found, "settings") == (
         "warning",
         "workers have different leases: 5s: v; 15s: w",
-        "give all the same lease: the leader takes jobs away by its own",
+        "give all workers the same lease: the leader judges them by its own",
     )
 
 
@@ -248,9 +252,9 @@ async def test_a_paused_queue(store):
     level, text, step = told(found, "paused")
     assert level == "warning"
     assert text.startswith(
-        "queue 'mail' is paused (provider is down): 1 job waits, the first known since 2025-06-15"
+        "queue 'mail' is paused (provider is down): 1 job waits, the oldest known since 2025-06-15"
     )
-    assert step == "when that is over: penstock queues resume mail"
+    assert step == "to continue: penstock queues resume mail"
 
 
 @pytest.mark.parametrize("leads", [True, False])
@@ -262,10 +266,10 @@ async def test_due_jobs_that_nobody_makes_ready(store, leads):
     found = await store.examined("w") if leads else await store.examined()
     level, text, step = told(found, "overdue")
     assert level == "warning"
-    assert text.startswith("1 job is due for up to 1m")
-    assert text.endswith(" and not made ready")
+    assert text.startswith("1 job is overdue by up to 1m")
+    assert text.endswith(" and not ready yet")
     assert step == (
-        "the leader (w) does not promote: restart that worker"
+        "the leader (w) does not make them ready: restart that worker"
         if leads
         else "start a worker that leads (without --no-leads)"
     )
@@ -281,10 +285,10 @@ async def test_a_task_that_no_worker_knows(store):
     found = await store.examined("w")
     assert bad(found) == ["unknown_task", "unknown_task"]
     other, send = [each for each in found if each.check == "unknown_task"]
-    assert other.text == "no worker knows task 'other': 1 job waits"
+    assert other.text == "no worker has task 'other': 1 job waits"
     assert (send.text, send.next_step) == (
-        "no worker knows task 'send': 2 jobs wait",
-        "start a worker whose code declares it; workers know 'mail.send': was that meant?",
+        "no worker has task 'send': 2 jobs wait",
+        "start a worker whose code declares it; workers have 'mail.send': did you mean that?",
     )
 
 
@@ -297,7 +301,7 @@ async def test_a_task_that_the_application_does_not_declare(store):
     assert told(found, "undeclared") == (
         "warning",
         "this application does not declare task 'send': 1 job waits",
-        "keep it under its old name until they are done, or see that its module is imported",
+        "keep it under its old name until they have run, or check that its module is imported",
     )
 
 
@@ -307,7 +311,7 @@ async def test_of_very_many_jobs_only_some_are_looked_at_and_it_says_so(store, m
     await store.staffed(tasks=("deliver",))
     for id in "abc":
         await store.put(id)
-    text = "no worker knows task 'send': at least 2 jobs wait"
+    text = "no worker has task 'send': at least 2 jobs wait"
     assert told(await store.examined("w"), "unknown_task")[1] == text
 
 
@@ -319,8 +323,8 @@ async def test_a_worker_that_runs_old_code(store):
     assert bad(found) == ["old_code"]
     assert told(found, "old_code") == (
         "warning",
-        "worker w does not know resize of this application",
-        "it runs other code: restart it, or send it SIGHUP",
+        "worker w does not have resize of this application",
+        "it runs different code: restart it, or send it SIGHUP",
     )
 
 
@@ -337,7 +341,7 @@ async def test_a_hold_without_a_cause_is_found_and_lifted_when_asked(store):
         assert told(found, "repair") == (
             "warning",
             "found 1 hold without a cause",
-            "penstock doctor --repair; the leader does so each minute, so look at it, too",
+            "repair it: penstock doctor --repair; the leader does so every minute, so check it too",
         )
     assert told(await store.examined("w", repair=True), "repair") == (
         "note",
@@ -355,8 +359,8 @@ async def test_dead_letters_are_counted(store):
     assert bad(found) == []
     assert told(found, "failed") == (
         "note",
-        "1 job has failed and waits for a person: mail 1",
-        "look at them: penstock jobs list --state failed; then retry or purge them",
+        "1 job has failed: mail 1",
+        "list them: penstock jobs list --state failed; then retry or purge them",
     )
 
 
@@ -371,7 +375,7 @@ async def test_history_that_nobody_prunes(store):
     assert told(found, "history") == (
         "warning",
         "1 finished job is kept, 1 of them for longer than they are to be kept",
-        "see that a worker leads: it deletes them",
+        "check that a worker leads: it deletes them",
     )
 
 
@@ -396,7 +400,7 @@ async def test_a_great_history_is_worth_a_note(store, monkeypatch):
     assert told(found, "history") == (
         "note",
         "1 finished job is kept",
-        "lower keep_finished if nobody needs them for so long",
+        "lower keep_finished if they are not needed for that long",
     )
 
 
@@ -414,10 +418,10 @@ async def test_a_clock_that_went_back_shows_by_a_job(store):
     level, text, step = told(found, "clock")
     assert level == "warning"
     assert text.endswith(
-        "in the future: another machine's clock is ahead, or this one was set back"
+        "in the future: another machine's clock is ahead, or this machine's clock was set back"
     )
     assert step is not None
-    assert step.startswith("let NTP set the clocks of all machines (timedatectl)")
+    assert step.startswith("synchronize the clocks of all machines with NTP (timedatectl)")
 
 
 @pytest.mark.every_engine
@@ -464,7 +468,9 @@ async def test_a_store_that_answers_slowly(store):
     level, text, step = told(found, "reach")
     assert level == "warning"
     assert "answers in 3" in text
-    assert step == "look for a writer that keeps the lock for long, or a slow disk or network"
+    assert (
+        step == "look for a process that holds the write lock for long, or a slow disk or network"
+    )
 
 
 # --- the app ------------------------------------------------------------------------------------

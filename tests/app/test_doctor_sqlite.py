@@ -57,8 +57,8 @@ def files(path: str) -> set[str]:
 
 NOT_OPENED = (
     "note",
-    "jobs and workers were not looked at: the store could not be opened as it is",
-    "do first what is said above",
+    "jobs and workers were not checked, because the store could not be opened",
+    "fix the errors above first, then run this again",
 )
 
 
@@ -115,7 +115,7 @@ def test_a_file_that_is_no_database(app, path):
     found = app.doctor()
     assert bad(found) == ["store"]
     assert told(found, "store")[1] == (
-        f"file {path!r} is damaged or no database: file is not a database"
+        f"file {path!r} is damaged or not a database: file is not a database"
     )
 
 
@@ -125,7 +125,7 @@ def test_the_database_of_another_program(app, path):
     found = app.doctor()
     assert bad(found) == ["store"]
     assert told(found, "store")[1] == (
-        f"file {path!r} is no Penstock store: the file is the database of another program"
+        f"file {path!r} is not a Penstock store: the file is the database of another program"
     )
 
 
@@ -133,9 +133,9 @@ def test_a_sound_file_is_left_as_it_is(made, path):
     before = files(path)
     found = made.doctor(thorough=True)
     assert bad(found) == []
-    assert told(found, "integrity") == ("ok", "every page of the file is sound", None)
+    assert told(found, "integrity") == ("ok", "no page of the file is damaged", None)
     assert told(found, "journal") == ("ok", "journal mode wal", None)
-    assert told(found, "lock") == ("ok", "writers have their turns", None)
+    assert told(found, "lock") == ("ok", "writers take turns", None)
     assert files(path) == before
 
 
@@ -211,7 +211,7 @@ def test_a_log_that_a_reader_keeps_open(made, path, monkeypatch):
             made.enqueue("send", {"much": "x" * 500_000})
         level, text, step = told(made.doctor(), "wal")
     assert level == "warning"
-    assert text.endswith("MB and is not folded in: a reader keeps it open")
+    assert text.endswith("MB and is not checkpointed: a reader keeps it open")
     assert step is not None
     assert f"(lsof {path}-wal)" in step
 
@@ -238,7 +238,7 @@ def test_a_lock_file_that_others_may_not_write(made, path):
     assert bad(found) == ["permissions"]
     assert told(found, "permissions") == (
         "warning",
-        f"who may write the store may not write {path}-gate",
+        f"users who may write the store may not write {path}-gate",
         f"chmod 664 {path}-gate",
     )
 
@@ -266,7 +266,7 @@ def test_a_stopped_process_that_has_the_write_lock(made, path, monkeypatch):
         f"process {other.pid} has had the write lock for 0.05 s: no other process can write",
     )
     assert step == (
-        f"look at it (ps -fp {other.pid}): let it go on (kill -CONT) if it is stopped, or end it"
+        f"see what it is (ps -fp {other.pid}): continue it (kill -CONT) if it is stopped, or end it"
     )
     assert bad(made.doctor()) == []
 
@@ -292,7 +292,7 @@ def test_a_file_in_memory_is_warned_of():
         found = app.doctor()
     assert told(found, "file_system") == (
         "warning",
-        "the file lies on tmpfs, in memory: it is gone after a restart of the machine",
+        "the file is on tmpfs, in memory: it is gone after a restart of the machine",
         "move it to a disk, unless that is what you want",
     )
 
@@ -325,7 +325,7 @@ def test_a_network_file_system_is_warned_of(kind):
     found = checkup.judged(kind)
     assert (found.level, found.text, found.next_step) == (
         "warning",
-        f"the file lies on {kind}, a network file system: locks are not safe there",
+        f"the file is on {kind}, a network file system: locks are not safe there",
         "move the file to a local disk of one machine, and run all workers there",
     )
 
@@ -333,7 +333,7 @@ def test_a_network_file_system_is_warned_of(kind):
 def test_a_file_inside_a_container_is_warned_of():
     found = checkup.judged("overlay")
     assert found.text == (
-        "the file lies on overlay, inside a container: it goes when the container goes"
+        "the file is on overlay, inside a container: it goes when the container goes"
     )
     assert found.next_step is not None
     assert "docker run -v" in found.next_step
@@ -343,7 +343,7 @@ def test_a_system_that_does_not_tell_is_no_finding(made, monkeypatch, tmp_path):
     monkeypatch.setattr(checkup, "MOUNTS", str(tmp_path / "nothing"))
     assert told(made.doctor(), "file_system")[:2] == (
         "ok",
-        "this system does not tell what the file lies on",
+        "this system does not tell what the file is on",
     )
 
 
@@ -367,6 +367,6 @@ def test_an_old_library_is_worth_a_note(made, monkeypatch):
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 51, 2))
     level, text, _ = told(made.doctor(), "sqlite")
     assert level == "note"
-    assert text.endswith("is older than 3.51.3, which mends a rare fault in its log")
+    assert text.endswith("is older than 3.51.3, which fixes a rare fault in its log")
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 51, 3))
     assert told(made.doctor(), "sqlite")[0] == "ok"

@@ -85,7 +85,7 @@ async def test_an_id_that_was_never_there(engine):
     assert found.verdict == (
         "the store does not have this job: it was pruned, purged or never enqueued here"
     )
-    assert "compare the id and the store" in str(found)
+    assert "check the id, and that the code" in str(found)
 
 
 async def test_a_job_that_succeeded(engine, clock):
@@ -127,7 +127,7 @@ async def test_a_job_that_may_have_run(engine):
     await bury(engine, "w")
     text, step = told(await explain(engine, "a"), "failed")
     assert "after 1 attempt: may have run" in text
-    assert step == "find out whether it did its work; if not: penstock jobs retry a"
+    assert step == "check whether it did its work; if not: penstock jobs retry a"
 
 
 async def test_a_job_that_was_cancelled(engine):
@@ -142,11 +142,11 @@ async def test_a_job_that_expired(engine, clock):
     await put(engine, expires_in=10)
     clock.advance(30)
     text, step = told(await explain(engine, "a"), "expired")
-    assert text == "it expired 20s ago and does not start any more"
-    assert step == "it ends as cancelled when a worker is there: none has a lease now"
+    assert text == "it expired 20s ago and will not start"
+    assert step == "it will be marked as cancelled once a worker is running: none has a lease now"
     await staffed(engine)
     _, step = told(await explain(engine, "a"), "expired")
-    assert step == "it ends as cancelled when a worker or the leader next looks"
+    assert step == "it will be marked as cancelled when a worker or the leader next looks"
     await engine.promote(10)
     text, _ = told(await explain(engine, "a"), "expired")
     assert text == "it expired 0s ago, at 2025-06-15 15:07:10 UTC: it had not started by then"
@@ -160,7 +160,7 @@ async def test_a_job_that_was_superseded(engine):
     await settle(engine, job, "retry", delay=5)
     text, step = told(await explain(engine, "a"), "superseded")
     assert text.endswith("UTC: job b has its unique key 'welcome:7'")
-    assert step == "look at that one: penstock explain b"
+    assert step == "see penstock explain b"
 
 
 # --- it waits for an instant or a cause of its own ----------------------------------------------
@@ -172,7 +172,7 @@ async def test_a_job_for_later(engine):
     found = await explain(engine, "a")
     assert found.codes == (Code.SCHEDULED,)
     assert found.verdict == (
-        "scheduled: it is scheduled for later: it starts in 5m, at 2025-06-15 15:11:40 UTC"
+        "scheduled: it is scheduled to start in 5m, at 2025-06-15 15:11:40 UTC"
     )
     assert found.reasons[0].until_at == found.asked_at + 300
 
@@ -193,7 +193,8 @@ async def test_a_retry_names_the_failure(engine):
     found = await explain(engine, "a")
     assert found.codes == (Code.RETRY,)
     assert told(found, "retry")[0] == (
-        "it tries again in 12s, at 2025-06-15 15:06:52 UTC: attempt 1 failed (OSError: no route)"
+        "it will be retried in 12s, at 2025-06-15 15:06:52 UTC: attempt 1 failed "
+        "(OSError: no route)"
     )
 
 
@@ -203,7 +204,7 @@ async def test_a_snooze_names_what_the_task_said(engine):
     await settle(engine, (await taken(engine))[0], "snooze", delay=3600, reason="not yet there")
     text, _ = told(await explain(engine, "a"), "snoozed")
     assert text == (
-        "its task asked to sleep (not yet there): it goes on in 1h, at 2025-06-15 16:06:40 UTC"
+        "its task snoozed it (not yet there): it runs again in 1h, at 2025-06-15 16:06:40 UTC"
     )
 
 
@@ -228,7 +229,7 @@ async def test_a_hold_names_its_cause_and_its_instant(engine, hold, words):
     await settle(engine, (await taken(engine))[0], "released", delay=30, **held)
     found = await explain(engine, "a")
     assert found.codes == (hold,)
-    assert told(found, hold) == (f"it is held by {words}: the api; for another 30s", None)
+    assert told(found, hold) == (f"it is held by {words}: the api, for another 30s", None)
     assert found.reasons[0].until_at == found.asked_at + 30
 
 
@@ -251,8 +252,8 @@ async def test_a_task_that_nobody_knows(engine):
     found = await explain(engine, "a")
     assert found.codes == (Code.UNKNOWN_TASK,)
     assert told(found, "unknown_task") == (
-        "it is held until a worker joins that knows task 'send': none does now",
-        "they know 'mail.send': was that meant? else start a worker whose code declares 'send'",
+        "it is held until a worker joins that has task 'send': none has it now",
+        "did you mean 'mail.send'? if not, start a worker whose code declares 'send'",
     )
 
 
@@ -263,7 +264,7 @@ async def test_a_hold_whose_cause_has_gone(engine):
     await settle(engine, (await taken(engine))[0], "released", **held)
     await staffed(engine, "new", tasks=("send",))  # and dies before it lifts the hold
     text, step = told(await explain(engine, "a"), "no_cause")
-    assert text == "it is held because no worker knew task 'send', and one does now"
+    assert text == "it is held because no worker had task 'send', but one has it now"
     assert step is not None
     assert "penstock doctor --repair" in step
 
@@ -279,11 +280,11 @@ async def test_a_queue_that_is_paused(engine):
     assert found.codes == (Code.PAUSED,)
     assert told(found, "paused") == (
         "queue 'mail' is paused: the provider is down",
-        "when that is over: penstock queues resume mail",
+        "to continue: penstock queues resume mail",
     )
     assert str(found) == (
         "job a: ready: queue 'mail' is paused: the provider is down\n"
-        "- when that is over: penstock queues resume mail"
+        "- to continue: penstock queues resume mail"
     )
 
 
@@ -291,7 +292,7 @@ async def test_no_worker_at_all(engine):
     await put(engine)
     found = await explain(engine, "a")
     assert found.codes == (Code.NO_WORKER,)
-    assert told(found, "no_worker") == ("no worker is there: none has a lease", START)
+    assert told(found, "no_worker") == ("no worker is running: none has a lease", START)
 
 
 async def test_no_worker_for_the_queue(engine):
@@ -300,8 +301,8 @@ async def test_no_worker_for_the_queue(engine):
     found = await explain(engine, "a")
     assert found.codes == (Code.NOT_SERVED,)
     assert told(found, "not_served") == (
-        "no worker serves queue 'mail': 1 worker is there, for bulk, mails",
-        f"{START}; or was queue 'mails' meant?",
+        "no worker serves queue 'mail': 1 worker serves bulk, mails",
+        f"{START}; or did you mean queue 'mails'?",
     )
 
 
@@ -310,13 +311,13 @@ async def test_no_worker_that_knows_the_task(engine):
     await put(engine)
     found = await explain(engine, "a")
     assert told(found, "not_known") == (
-        "worker w, the only one that serves its queue, does not know task 'send'",
-        "they know 'sendd': was that meant? else start a worker whose code declares 'send'",
+        "worker w, the only one that serves its queue, does not have task 'send'",
+        "did you mean 'sendd'? if not, start a worker whose code declares 'send'",
     )
     await staffed(engine, "v", tasks=())
     await staffed(engine, "w", tasks=())
     assert told(await explain(engine, "a"), "not_known") == (
-        "none of 2 workers that serve its queue knows any task, so not 'send'",
+        "none of 2 workers that serve its queue has any task, so not 'send'",
         "start a worker that imports the module that declares it: "
         "penstock worker MODULE:APP --import MODULE",
     )
@@ -331,7 +332,7 @@ async def test_a_job_that_is_about_to_run_is_not_called_stuck(engine):
     found = await explain(engine, "a")
     assert found.codes == (Code.NEXT,)
     assert found.verdict == (
-        "ready: it is about to run: nobody is before it, and 1 worker has room for it"
+        "ready: it is about to run: no job is ahead of it, and 1 worker has room for it"
     )
 
 
@@ -350,7 +351,7 @@ async def test_a_job_of_a_fair_queue_is_about_to_run(engine):
     await engine.set_queue("mail", QueueSettings(fair=True))
     await put(engine, key="big")
     assert told(await explain(engine, "a"), "next") == (
-        "it is about to run: nobody is before it, and 1 worker has room for it",
+        "it is about to run: no job is ahead of it, and 1 worker has room for it",
         None,
     )
 
@@ -361,9 +362,9 @@ async def test_a_job_that_nobody_takes_though_they_could(engine, clock):
     clock.advance(60)
     found = await explain(engine, "a")
     assert told(found, "overlooked") == (
-        "nothing in the store keeps it from running, and it has been ready for 1m",
-        "1 worker has room for it and may be about to end, or stuck: penstock doctor watches "
-        "whether they live",
+        "nothing in the store prevents it from running, and it has been ready for 1m",
+        "1 worker has room for it but may be stopping, or stuck: penstock doctor checks whether "
+        "they are alive",
     )
 
 
@@ -374,14 +375,14 @@ async def test_jobs_that_come_before_it(engine):
         await put(engine, f"before-{number}", priority=0 if number else 5)
     await put(engine)
     text, step = told(await explain(engine, "a"), "line")
-    assert text == "3 jobs of queue 'mail' come before it, 2 of them more urgent"
+    assert text == "3 jobs of queue 'mail' are ahead of it, 2 of them more urgent"
     assert step is not None
     assert "start more workers" in step
     assert told(await explain(engine, "before-0"), "line")[0] == (
-        "2 jobs of queue 'mail' come before it, 2 of them more urgent"
+        "2 jobs of queue 'mail' are ahead of it, 2 of them more urgent"
     )
     assert told(await explain(engine, "before-2"), "line")[0] == (
-        "1 job of queue 'mail' comes before it"
+        "1 job of queue 'mail' is ahead of it"
     )
 
 
@@ -389,7 +390,7 @@ async def test_one_job_that_is_more_urgent_comes_before_it(engine):
     await staffed(engine, rooms={"sync": 9}, slots=9)
     await put(engine, "before", priority=0)
     await put(engine)
-    text = "1 job of queue 'mail' comes before it, a more urgent one"
+    text = "1 job of queue 'mail' is ahead of it, a more urgent one"
     assert told(await explain(engine, "a"), "line")[0] == text
 
 
@@ -402,7 +403,7 @@ async def test_keys_that_come_before_it_in_a_fair_queue(engine):
     await put(engine, "other")
     text, _ = told(await explain(engine, "big-2"), "line")
     assert text == (
-        "2 jobs of its key in queue 'mail' come before it, and other keys take turns with it; "
+        "2 jobs of its key in queue 'mail' are ahead of it, and other keys take turns with it; "
         "the waiting jobs by key: big 3, no key 1"
     )
 
@@ -417,7 +418,8 @@ async def test_max_running_is_reached(engine):
     assert found.codes == (Code.MAX_RUNNING,)
     assert told(found, "max_running") == (
         "queue 'mail' runs 1 of max_running 1 jobs: first",
-        "it starts when one ends; for more: penstock queues set --max-running N mail",
+        "it starts when one of them ends; to run more at once: "
+        "penstock queues set --max-running N mail",
     )
 
 
@@ -429,8 +431,8 @@ async def test_an_ordered_queue_waits_for_what_runs_and_for_what_is_open(engine)
     (job,) = await taken(engine)
     await put(engine)
     told_twice = (
-        "queue 'mail' runs one job after the other, and first has not ended",
-        "look at that one: penstock explain first",
+        "queue 'mail' runs one job at a time, and first has not ended",
+        "see penstock explain first",
     )
     assert told(await explain(engine, "a"), "ordered") == told_twice
     await settle(engine, job, "retry", delay=60, error=error(job))
@@ -451,7 +453,7 @@ async def test_all_slots_of_its_kind_are_taken(engine):
     assert told(found, "busy") == (
         "no sync slot is free on the 1 worker that could run it: 2 of 2 are taken "
         "(resize 1, send 1)",
-        "it starts when one ends; for more at once start another worker, or raise --threads",
+        "it starts when one of them ends; start another worker, or raise --threads",
     )
     assert Code.BUSY not in (await explain(engine, "b")).codes
 
@@ -463,7 +465,7 @@ async def test_the_free_slots_are_kept_for_more_urgent_jobs(engine):
     await put(engine)
     await put(engine, "urgent", priority=0)
     text, _ = told(await explain(engine, "a"), "busy")
-    assert "1 of 2 are taken (send 1); the others are kept for more urgent jobs" in text
+    assert "1 of 2 are taken (send 1); the others are reserved for more urgent jobs" in text
     assert (await explain(engine, "urgent")).codes == (Code.NEXT,)
 
 
@@ -514,7 +516,7 @@ async def test_a_job_that_waits_in_its_workers_hands(engine, clock):
     clock.advance(2.5)
     text, _ = told(await explain(engine, "a"), "claimed")
     assert text == (
-        "worker w (process 7 on ada) has had it for 2.5s and starts it when a slot is free"
+        "worker w (process 7 on ada) has held it for 2.5s and starts it when a slot is free"
     )
 
 
@@ -526,9 +528,9 @@ async def test_a_cancellation_that_was_not_heard_yet(engine):
     found = await explain(engine, "a")
     assert found.codes == (Code.CANCELLING, Code.RUNNING)
     text, step = told(found, "cancelling")
-    assert text == "somebody wants it cancelled (enough), and its attempt has not ended"
+    assert text == "its cancellation was requested (enough), and its attempt has not ended"
     assert step is not None
-    assert "its worker hears of it within a second" in step
+    assert "its worker is told within a second" in step
 
 
 async def test_a_job_whose_worker_has_no_lease(engine, clock):
@@ -540,17 +542,15 @@ async def test_a_job_whose_worker_has_no_lease(engine, clock):
     found = await explain(engine, "a")
     assert found.codes == (Code.NO_LEASE,)
     assert told(found, "no_lease") == (
-        "worker w has had it for 5s and has no lease any more",
-        "the leader (w) gives it to another worker within seconds",
+        "worker w has held it for 5s and no longer has a lease",
+        "the leader (w) will give it to another worker within seconds",
     )
     clock.advance(3600)
     found = await explain(engine, "a")
     assert found.codes == (Code.NO_LEASE, Code.NO_LEADER)
-    assert told(found, "no_lease")[1] == (
-        "nobody is there to rescue it: start a worker, and it does"
-    )
+    assert told(found, "no_lease")[1] == ("no worker is there to rescue it; start one")
     assert told(found, "no_leader")[0] == (
-        "nobody leads: nobody rescues jobs, and nobody makes due ones ready"
+        "there is no leader: no jobs are rescued, and scheduled jobs are not made ready"
     )
 
 
@@ -575,8 +575,8 @@ async def test_a_worker_that_is_silent_while_it_is_watched(engine, clock):
     found = await watched(engine, clock)
     assert found.codes == (Code.SILENT, Code.RUNNING)
     text, step = told(found, "silent")
-    assert text.startswith("no sign of life from w for ")
-    assert step == "nobody alive leads, so nobody takes their jobs: start a worker, and it does"
+    assert text.startswith("no heartbeat from w for ")
+    assert step == "no live worker is the leader, so their jobs are not rescued; start a worker"
 
 
 async def test_a_silent_worker_while_another_one_leads(engine, clock):
@@ -585,7 +585,7 @@ async def test_a_silent_worker_while_another_one_leads(engine, clock):
     await put(engine)
     await taken(engine)
     _, step = told(await watched(engine, clock, "leader"), "silent")
-    assert step == "after a lease (15s) the leader gives their jobs to others"
+    assert step == "after a lease (15s) the leader gives their jobs to other workers"
 
 
 async def test_a_worker_that_beats_while_it_is_watched(engine, clock):
@@ -603,13 +603,13 @@ async def test_all_that_could_run_it_are_silent_and_nobody_leads(engine, clock):
     found = await explain(engine, "a")
     assert found.codes == (Code.NO_LEADER,)
     assert told(found, "no_leader") == (
-        "nobody leads, though workers stand for election: 1 worker has a lease and may be dead",
-        "start a worker (without --no-leads); penstock doctor watches whether the others live",
+        "there is no leader: 1 worker has a lease and may be dead",
+        "start a worker (without --no-leads); penstock doctor checks which of the others are alive",
     )
     found = await watched(engine, clock)
     assert found.codes == (Code.SILENT, Code.NO_LEADER)
     assert told(found, "silent")[1] == (
-        "nobody alive leads, so nobody takes their jobs: start a worker, and it does"
+        "no live worker is the leader, so their jobs are not rescued; start a worker"
     )
     found = await watched(engine, clock, "w")
     assert found.codes == (Code.OVERLOOKED,)
@@ -625,7 +625,7 @@ async def test_a_job_that_expires(engine):
     assert text == "it expires in 10m if it has not started by then"
     await put(engine, "b", expires_in=600, delay=601)
     text, _ = told(await explain(engine, "b"), "expires")
-    assert text == "it expires in 10m, before it is due: it never runs"
+    assert text == "it expires in 10m, before it is due: it will not run"
 
 
 async def test_a_job_that_runs_at_most_once(engine):
@@ -634,7 +634,7 @@ async def test_a_job_that_runs_at_most_once(engine):
     found = await explain(engine, "a")
     assert found.codes == (Code.NEXT, Code.AT_MOST_ONCE)
     assert told(found, "at_most_once")[0] == (
-        "it runs at most once: if its worker dies with it, it fails and is not run again"
+        "it runs at most once: if its worker dies while running it, it fails and is not retried"
     )
 
 
@@ -646,16 +646,14 @@ async def test_a_job_that_was_in_a_crash_runs_alone(engine):
     await staffed(engine, "v")
     found = await explain(engine, "a")
     assert found.codes == (Code.NEXT, Code.CRASHED)
-    assert told(found, "next")[0] == "it is about to run, apart from all others"
+    assert told(found, "next")[0] == "it is about to run, on its own"
     assert told(found, "crashed") == (
-        "it was in 1 crash: it runs alone in a child process, and fails after 3",
-        "read what is known of them: penstock jobs show a",
+        "it was in 1 crash: it now runs on its own in a child process, and fails after 3",
+        "for details: penstock jobs show a",
     )
     await claim_one(engine, "mail", worker="v")
     text, _ = told(await explain(engine, "a"), "claimed")
-    assert text.endswith(
-        "starts it when a slot is free: after a crash a job runs apart from all others"
-    )
+    assert text.endswith("starts it when a slot is free: after a crash, a job runs on its own")
 
 
 # --- the app ------------------------------------------------------------------------------------
@@ -716,7 +714,7 @@ def test_a_shell_takes_a_copied_name_for_just_that(name):
 async def test_next_steps_quote_what_a_shell_would_misread(engine):
     await engine.set_queue("my mail; date", QueueSettings(paused=True))
     found = await explain(engine, await put(engine, queue="my mail; date"))
-    assert told(found, "paused")[1] == "when that is over: penstock queues resume 'my mail; date'"
+    assert told(found, "paused")[1] == "to continue: penstock queues resume 'my mail; date'"
     start = "start a worker: penstock worker MODULE:APP --queues 'my mail; date'"
     assert told(found, "no_worker")[1] == start
     await put(engine, "-x")
@@ -729,3 +727,14 @@ def test_what_was_probably_meant_is_the_same_name_elsewhere_or_one_spelt_alike()
     assert near("shop.send", ["mail.resize", "mail.Send"]) == "mail.Send"
     assert near("shop.send", ["shop.sent"]) == "shop.sent"
     assert near("shop.send", ["x"]) is None
+
+
+async def test_the_slots_that_its_queue_has_in_a_worker_are_taken(engine):
+    await staffed(engine, queue_slots={"mail": 1})
+    await put(engine, "one")
+    await taken(engine)
+    await put(engine)
+    assert told(await explain(engine, "a"), "busy") == (
+        "the 1 worker that could run it runs 1 of 1 jobs of queue 'mail' that --queues allows",
+        "it starts when one ends; start another worker, or raise the slots in --queues",
+    )

@@ -18,7 +18,7 @@ from cli.terminals import PATIENCE, Terminal, processes_of
 from penstock.cli.program import run
 
 PENSTOCK = (sys.executable, "-m", "penstock")
-STOPPED = "Stopped. Nothing is left of it."
+STOPPED = "Stopped. Its files are deleted."
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_it_ends_by_itself_though_a_worker_is_killed_and_says_what_to_try(tmp_pa
         lines: list[str] = []
         for line in process.stdout:
             lines.append(line.rstrip("\n"))
-            if not killed and "runs jobs now" in line:
+            if not killed and "is running jobs" in line:
                 killed = True
                 os.kill(int(line.split()[3]), signal.SIGKILL)
         told = process.stderr.read()
@@ -122,7 +122,7 @@ def _typed(command: str, place: Path) -> str:
 def test_on_a_terminal_it_is_drawn_and_q_sums_it_up(show: Callable[..., Terminal]) -> None:
     demo = show()
     demo.until("QUEUE")
-    assert "Penstock demo  a little shop's background work" in demo.page
+    assert "Penstock demo  the background jobs of a small shop" in demo.page
     demo.until(
         lambda: re.search(r"picture\.shrink .*━.* \d+%   .*row \d+ of 192", demo.page), "bar"
     )
@@ -133,10 +133,10 @@ def test_on_a_terminal_it_is_drawn_and_q_sums_it_up(show: Callable[..., Terminal
     demo.press("q")
     assert demo.ended() == 0
     assert demo.is_given_back()
-    assert "more wait: nothing is lost." in demo.after
+    assert "more are waiting in the store." in demo.after
     dead = r"order\.ship 1013, \d attempts: ValueError: order 1013 has no address"
     assert re.search(dead, demo.after)
-    assert demo.after.index("Try next:") > demo.after.index("All of it stays in")
+    assert demo.after.index("Try next:") > demo.after.index("Everything is kept in")
     assert nobody_is_left(url_in(demo.raw))
 
 
@@ -151,7 +151,7 @@ def test_ctrl_c_leaves_nothing_behind(
     demo.until(lambda: sign in demo.raw, sign)
     if sign == "picture.shrink":
         demo.until(lambda: re.search(r"━ .*%|━+.* \d+%", demo.page), "progress")
-        assert demo.page.splitlines()[-1] == "q or Ctrl-C ends it now"
+        assert demo.page.splitlines()[-1] == "q or Ctrl-C stops it now"
     demo.press("\x03" * (3 if sign == "picture.shrink" else 1))
     assert demo.ended() == 130
     after = demo.after if "QUEUE" in demo.raw else demo.raw.replace("\r\n", "\n")
@@ -173,7 +173,7 @@ def test_it_stays_until_ctrl_c_and_so_does_what_was_done(
     demo.press("\x03")
     assert demo.ended() == 130
     (folder,) = temporary.iterdir()
-    assert demo.after.strip() == f"Stopped. What was done stays in {folder}"
+    assert demo.after.strip() == f"Stopped. The store is kept in {folder}"
     assert nobody_is_left(url)
     listed = subprocess.run(
         [*PENSTOCK, "jobs", "list", "--state", "running", "--url", url, "--json"],
@@ -224,7 +224,7 @@ def test_workers_of_a_demo_that_was_killed_end_by_themselves(temporary: Path) ->
     ) as process:
         assert process.stdout is not None
         url = url_in(process.stdout.readline())
-        while "runs jobs now" not in process.stdout.readline():
+        while "is running jobs" not in process.stdout.readline():
             pass
         process.kill()
     assert nobody_is_left(url)

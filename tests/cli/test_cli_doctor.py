@@ -106,11 +106,11 @@ def test_it_prints_the_worst_first_and_what_to_do(
     assert (done.code, done.err) == (1, "")
     lines = done.out.splitlines()
     assert lines[:2] == [
-        "error    workers: no worker is there, and 1 job waits",
+        "error    workers: no worker is running, and 1 job is waiting",
         "         next: start a worker: penstock worker MODULE:APP",
     ]
     assert lines[2].startswith("warning  paused: queue 'mail' is paused: 1 job waits")
-    assert lines[3] == "         next: when that is over: penstock queues resume mail"
+    assert lines[3] == "         next: to continue: penstock queues resume mail"
     assert "ok       reach: sqlite file " in done.out
     assert lines[-1].startswith("1 error, 1 warning, ")
 
@@ -120,11 +120,12 @@ def test_its_next_steps_look_at_the_same_store(
 ) -> None:
     app.enqueue("send", queue="mail")
     app.pause("mail")
-    resume = "when that is over: penstock queues resume"
+    resume = "to continue: penstock queues resume"
     with_url = penstock("--url", "sqlite:///jobs.db", PENSTOCK_URL="sqlite:///other.db")
-    assert f"{resume} --url sqlite:///jobs.db mail\n" in with_url.out
-    same = penstock("--url", "sqlite:///jobs.db", PENSTOCK_URL="sqlite:///./jobs.db")
-    assert f"{resume} mail\n" in same.out
+    assert f"{resume} --url sqlite:///{tmp_path}/jobs.db mail\n" in with_url.out
+    assert f"{resume} mail\n" in penstock().out
+    assert f"{resume} --app yard mail\n" in penstock("yard").out
+    assert f"{resume} --app yard:app mail\n" in penstock("--app", "yard:app").out
 
 
 @pytest.mark.usefixtures("on_a_disk")
@@ -139,7 +140,7 @@ def test_nothing_worse_than_a_note_ends_with_0(
     assert findings(done)["integrity"] == {
         "check": "integrity",
         "level": "ok",
-        "text": "every page of the file is sound",
+        "text": "no page of the file is damaged",
         "next_step": None,
         "facts": {},
     }
@@ -165,14 +166,19 @@ def test_an_application_is_compared_with_its_store(
         penstock("--json", PENSTOCK_APP="yard", PENSTOCK_URL=""),
     ):
         assert bad(done) == {"workers", "undeclared"}
-        assert findings(done)["undeclared"]["next_step"].endswith("it has 'hang': was that meant?")
+        assert findings(done)["undeclared"]["next_step"].endswith(
+            "it has 'hang': did you mean that?"
+        )
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["nothing:app"], "no application at 'nothing:app'"),
-        (["yard:app", "--url", "sqlite:///jobs.db"], "give one of them"),
+        (
+            ["yard:app", "--app", "other:app"],
+            "two applications are named, yard:app and --app other",
+        ),
         (["--url", "memory://"], "it lives in one process"),
         (["--watch", "soon"], "'soon' is not a duration"),
     ],

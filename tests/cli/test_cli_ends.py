@@ -211,7 +211,7 @@ def test_it_asks_with_the_number_and_takes_no_for_an_answer(place: Path) -> None
     terminal.type("\n")
     code, said = terminal.end()
     assert code == 1
-    assert said.endswith("Nothing was done.\n")
+    assert said.endswith("Nothing was changed.\n")
     with Penstock(f"sqlite:///{place}/jobs.db") as app:
         assert app.count(state="ready") == 2000
 
@@ -232,7 +232,7 @@ def test_the_end_of_the_input_is_no_answer(place: Path) -> None:
     terminal.type("\x04")
     code, said = terminal.end()
     assert code == 1
-    assert said.endswith("Nothing was done.\n")
+    assert said.endswith("Nothing was changed.\n")
 
 
 # --- Ctrl-C -------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def test_ctrl_c_at_a_question_ends_it(place: Path) -> None:
 
 def test_ctrl_c_while_it_waits_for_a_result_leaves_the_job(place: Path) -> None:
     terminal = Terminal(place, "enqueue", "shop.send", "--id", "mine", "--wait")
-    terminal.expect("Waiting for job mine; Ctrl-C leaves it to its worker.")
+    terminal.expect("Waiting for job mine; Ctrl-C stops waiting, the job continues.")
     terminal.type("\x03")
     code, said = terminal.end()
     assert code == 130

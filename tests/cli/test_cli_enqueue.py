@@ -61,8 +61,8 @@ def test_that_the_job_was_there_already_is_said(shell: Shell, url: str) -> None:
     same = shell("enqueue", "shop.send", "--id", "a")
     taken = shell("enqueue", "shop.send", "--unique", "u")
     assert (same.code, same.out, taken.code, taken.out) == (0, "a\n", 0, "a\n")
-    assert same.err == "Job a was there already, with the same id.\n"
-    assert taken.err == "Job a was there already, with the same unique key.\n"
+    assert same.err == "Job a already exists with the same id.\n"
+    assert taken.err == "Job a already exists with the same unique key.\n"
 
 
 @pytest.mark.parametrize(
@@ -126,26 +126,27 @@ def test_a_job_may_wait_for_a_time(shell: Shell, url: str, text: str, instant: s
     [
         (
             ("x", "ada"),
-            "x: 'ada' is not an argument; give one JSON object, or NAME=TEXT and NAME:=JSON one by "
-            "one",
+            "x: 'ada' is not an argument; give one JSON object, or NAME=TEXT and "
+            "NAME:=JSON one by one",
         ),
         (
             ("x", "=1"),
             "x: '=1' is not an argument; give one JSON object, or NAME=TEXT and NAME:=JSON",
         ),
         (("x", "a=1", "a:=2"), "x: 'a' is given twice"),
-        (("x", "[1]"), "x: '[1]' is not a JSON object; arguments go by their names"),
-        (("x", "{to: 1}"), "x: '{to: 1}' is not JSON: JSON is malformed: "),
-        (("x", "a:=1x"), "x: 'a:=1x' is not JSON: JSON is malformed: "),
+        (("x", "[1]"), "x: '[1]' is not a JSON object; name the arguments"),
+        (("x", "{to: 1}"), "x: '{to: 1}' is not valid JSON: JSON is malformed: "),
+        (("x", "a:=1x"), "x: 'a:=1x' is not valid JSON: JSON is malformed: "),
         (("x", "--priority", "soon"), "unknown priority 'soon'; use one of high, normal, low"),
         (("x", "--delay", "soon"), "'soon' is not a duration: delay has no number at 'soon'"),
         (("x", "--run-at", "soon"), "run_at='soon': give a date and time, such as 2026-11-16T03:"),
         (("x", "--unique-until", "end", "--unique", "u"), "unique_until='end': give 'done' or 's"),
-        (("x", "--timeout", "5s"), "--timeout says how long to wait; give --wait as well"),
-        (("-", "a=1"), "the lines of the input have the arguments; give none beside -"),
+        (("x", "--timeout", "5s"), "--timeout needs --wait"),
+        (("-", "a=1"), "with - the arguments come from the input; give none on the command line"),
         (
-            ("x", "--app", "a:b", "--url", "c"),
-            "--app names a store of its own; give --app or --url",
+            ("x", "--url", "postgresql+psycopg://app@db/shop"),
+            "'postgresql+psycopg://app@db/shop' names a driver, which Penstock chooses itself; "
+            "write 'postgresql://app@db/shop'",
         ),
         (("x", "--app", "nowhere:app"), "no application at 'nowhere:app': there is no module 'no"),
         (("",), "task='': it is empty; give at least one character"),
@@ -201,14 +202,15 @@ def test_a_task_that_the_application_does_not_have_is_refused(
     shell: Shell, yard: Path, task: str, hint: str
 ) -> None:
     """Its job would wait for ever; who means the task of another says so with --url."""
-    why = f"task={task!r}: yard:app has no such task; {hint}--url alone stores a job by name, "
+    why = f"task={task!r}: yard:app has no such task; {hint}to store a job by name "
     refused = shell("enqueue", task, "--app", "yard:app")
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err == f"Error: {why}without a check\n"
+    assert refused.err == f"Error: {why}without this check, give --url alone\n"
     lines = f'{{"task": "yard.send", "args": {{"to": "a"}}}}\n{{"task": "{task}"}}\n'
     refused = shell("enqueue", "-", "--app", "yard:app", stdin=lines)
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err == f"Error: line 2 is wrong: {why}without a check\nNone is stored.\n"
+    why += "without this check, give --url alone"
+    assert refused.err == f"Error: line 2 is wrong: {why}\nNo jobs are stored.\n"
     assert shell("enqueue", task, "--url", "sqlite:///jobs.db").code == 0
 
 
@@ -216,7 +218,7 @@ def test_an_application_without_tasks_takes_no_jobs(shell: Shell, yard: Path) ->
     (yard / "yard.py").write_text("from penstock import Penstock\napp = Penstock()\n")
     refused = shell("enqueue", "send", "--app", "yard:app")
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err.startswith("Error: task='send': yard:app has no such task; --url alone")
+    assert refused.err.startswith("Error: task='send': yard:app has no such task; to store a job")
 
 
 def test_what_an_application_prints_is_not_among_the_data(shell: Shell, yard: Path) -> None:
@@ -247,8 +249,8 @@ def test_the_result_is_waited_for(shell: Shell, yard: Path) -> None:
             )
     assert (known.code, known.out) == (0, '[\n  "ada",\n  "ada"\n]\n')
     assert known.err == (
-        "Job a was there already, with the same id.\n"
-        "Waiting for job a; Ctrl-C leaves it to its worker.\n"
+        "Job a already exists with the same id.\n"
+        "Waiting for job a; Ctrl-C stops waiting, the job continues.\n"
     )
     assert listed.document == {"id": "b", "created": True, "because": None, "result": ["bob"]}
     assert (failed.code, failed.out) == (1, "")
@@ -295,10 +297,13 @@ def test_each_line_may_name_its_task_and_options(shell: Shell, url: str) -> None
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("[]", "a line: '[]' is not a JSON object; arguments go by their names"),
-        ("{", "a line: '{' is not JSON: Input data was truncated; give one JSON object, or"),
-        ('{"args": {}}', 'a line: it names no task; write {"task": "shop.send", "args": {...}}'),
-        ('{"task": "a", "args": [1]}', "a: args is not a JSON object, but [1]"),
+        ("[]", "a line: '[]' is not a JSON object; name the arguments"),
+        ("{", "a line: '{' is not valid JSON: Input data was truncated; give one JSON object, or"),
+        (
+            '{"args": {}}',
+            'a line: it does not name a task; write {"task": "shop.send", "args": {...}}',
+        ),
+        ('{"task": "a", "args": [1]}', "a: args must be a JSON object, not [1]"),
         ('{"task": "a", "colour": "red"}', "colour='red': no such option; there are queue, prio"),
         (
             '{"task": "a", "delay": "soon"}',
@@ -312,7 +317,7 @@ def test_a_wrong_line_stores_nothing_of_its_batch(
     refused = shell("enqueue", "-", stdin=f'{{"task": "good"}}\n\n{line}\n{{"task": "good"}}\n')
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith(f"Error: line 3 is wrong: {message}")
-    assert refused.err.endswith("\nNone is stored.\n")
+    assert refused.err.endswith("\nNo jobs are stored.\n")
 
 
 def test_how_many_jobs_a_wrong_line_leaves_stored_is_said(shell: Shell, url: str) -> None:
@@ -320,7 +325,7 @@ def test_how_many_jobs_a_wrong_line_leaves_stored_is_said(shell: Shell, url: str
     assert refused.code == 2
     assert refused.err.startswith("Error: line 1501 is wrong: x: '[]' is not a JSON object;")
     assert refused.err.endswith(
-        "\nThe 1,000 up to line 1000 are stored; to go on, leave them out: tail -n +1001\n"
+        "\n1,000 jobs are stored, up to line 1000; to continue, skip them: tail -n +1001\n"
     )
     assert len(refused.out.split()) == 1000
     counted = shell("jobs", "cancel", "--all", "--dry-run", "--json").document
@@ -338,7 +343,7 @@ def test_a_line_whose_id_another_task_has_does_not_keep_the_others_from_being_st
         "Error: no job of task 'shop.mail' was stored under the id 'order-7': it belongs to a job "
         "of task 'shop.charge'; use ids that name their task, such as 'mail:order-7'\n"
         "It is line 2.\n"
-        "The 2 up to line 3 are stored; to go on, leave them out: tail -n +4\n"
+        "2 jobs are stored, up to line 3; to continue, skip them: tail -n +4\n"
     )
 
 
@@ -350,14 +355,14 @@ def test_the_key_of_another_task_is_taken_only_in_the_scope_of_the_app(
     assert (own.out, own.err) == ("b\n", "")
     shell("enqueue", "shop.charge", "--unique", "all", "--unique-scope", "app", "--id", "c")
     taken = shell("enqueue", "shop.mail", "--unique", "all", "--unique-scope", "app")
-    assert taken.err == "Job c was there already, with the same unique key.\n"
+    assert taken.err == "Job c already exists with the same unique key.\n"
     shown = shell("jobs", "show", "c", "--json").document
     assert (shown["unique"], shown["unique_scope"]) == ("all", "app")
 
 
 def test_an_input_without_lines_stores_nothing(shell: Shell, url: str) -> None:
     empty = shell("enqueue", "-", stdin="\n\n")
-    assert (empty.code, empty.out, empty.err) == (0, "", "The input has no jobs.\n")
+    assert (empty.code, empty.out, empty.err) == (0, "", "The input contains no jobs.\n")
 
 
 def test_ctrl_c_says_which_lines_are_stored(
@@ -374,7 +379,7 @@ def test_ctrl_c_says_which_lines_are_stored(
     ended = shell("enqueue", "x", "-", stdin="\n\n" + "{}\n" * 1500)
     assert (ended.code, len(ended.out.split())) == (130, 1000)
     assert ended.err == (
-        "The 1,000 up to line 1002 are stored; to go on, leave them out: tail -n +1003\n"
+        "1,000 jobs are stored, up to line 1002; to continue, skip them: tail -n +1003\n"
     )
 
 
@@ -393,10 +398,10 @@ def test_what_is_not_certain_to_be_stored_is_said(
     ended = shell("enqueue", "x", "-", stdin="{}\n" * 1500)
     assert ended.code == 1
     assert ended.err.endswith(
-        "\nThe 1,000 up to line 1000 are stored, perhaps also the 500 after.\n"
+        "\n1,000 jobs are stored, up to line 1000; the next 500 may be stored too.\n"
     )
     ended = shell("enqueue", "x", "-", stdin="{}\n")
-    assert ended.err.endswith("\nPerhaps the first 1 are stored.\n")
+    assert ended.err.endswith("\nThe first 1 may be stored.\n")
 
 
 @pytest.mark.parametrize("line", ['{"to": "\udcff"}', "{\udcff}"])
@@ -405,4 +410,4 @@ def test_bytes_that_are_no_text_are_refused(shell: Shell, url: str, line: str) -
     refused = shell("enqueue", "x", "-", stdin=line)
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith("Error: line 1 is wrong: x: '{")
-    assert "is not JSON: " in refused.err
+    assert "is not valid JSON: " in refused.err

@@ -42,8 +42,8 @@ def test_it_prints_every_reason_with_its_next_step(
     assert done.out == (
         "job hello of task send in queue mail is ready\n"
         "1. queue 'mail' is paused: provider is down\n"
-        "   next: when that is over: penstock queues resume mail\n"
-        "2. no worker is there: none has a lease\n"
+        "   next: to continue: penstock queues resume mail\n"
+        "2. no worker is running: none has a lease\n"
         "   next: start a worker: penstock worker MODULE:APP --queues mail\n"
     )
 
@@ -54,8 +54,8 @@ def test_its_next_steps_look_at_the_same_store(
     app.enqueue("send", id="hello", queue="my mail")
     app.pause("my mail")
     done = penstock("explain", "hello", "--url", "sqlite:///jobs.db", PENSTOCK_URL="")
-    step = "penstock queues resume --url sqlite:///jobs.db 'my mail'"
-    assert f"   next: when that is over: {step}\n" in done.out
+    step = f"penstock queues resume --url sqlite:///{tmp_path}/jobs.db 'my mail'"
+    assert f"   next: to continue: {step}\n" in done.out
     words = shlex.split(step)[1:]
     assert penstock(*words, PENSTOCK_URL="").code == 0
     assert not app.queues()["my mail"].paused
@@ -74,7 +74,7 @@ def test_it_prints_json(penstock: Shell, app: Penstock, tmp_path: Path) -> None:
     assert scheduled == {"code": "scheduled", "next_step": None, "since_at": None}
     assert no_worker == {
         "code": "no_worker",
-        "text": "no worker is there: none has a lease",
+        "text": "no worker is running: none has a lease",
         "next_step": "start a worker: penstock worker MODULE:APP --queues default",
         "since_at": None,
         "until_at": None,
@@ -90,8 +90,8 @@ def test_a_job_that_is_not_there_ends_with_1(
     assert (done.code, done.out) == (1, "")
     assert done.err == (
         "Error: job nobody: the store does not have this job: it was pruned, purged or never "
-        "enqueued here; compare the id and the store (--url, PENSTOCK_URL) with those of who "
-        "enqueued it; to keep jobs for longer after their end, raise keep_finished\n"
+        "enqueued here; check the id, and that the code which enqueued the job uses this store "
+        "(--app, --url); to keep finished jobs for longer, raise keep_finished\n"
     )
     done = penstock("explain", "nobody", "--json")
     assert (done.code, done.err) == (1, "")
@@ -149,4 +149,4 @@ def test_a_worker_that_was_killed_is_seen_to_be_silent(
     dead = penstock("explain", "hello", "--watch", "1s", "--json")
     found = json.loads(dead.out)
     assert found["reasons"][0]["code"] == "silent"
-    assert found["verdict"].startswith("running: no sign of life from ")
+    assert found["verdict"].startswith("running: no heartbeat from ")

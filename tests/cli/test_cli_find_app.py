@@ -29,15 +29,13 @@ number = 7
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory; what is imported from it is forgotten again."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delenv("PENSTOCK_APP", raising=False)
     for name in ("yard", "pair", "lone", "bare", "needy", "bad", "leaves", "deep", "deep.yard"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    (tmp_path / "yard.py").write_text(YARD)
-    return tmp_path
+    (here / "yard.py").write_text(YARD)
+    return here
 
 
 def refused(target: str | None) -> str:

@@ -15,11 +15,14 @@ import pytest
 
 from cli.conftest import Shell
 from penstock.cli.program import SUMMARIES, app, load
+from penstock.config import Settings
 
 ROOT = Path(__file__).parent.parent.parent
 GROUPS = {
-    "jobs": ("list", "show", "retry", "cancel", "purge"),
+    "jobs": ("list", "show", "retry", "cancel", "purge", "edit", "run-now"),
     "queues": ("list", "pause", "resume", "set"),
+    "tasks": ("list",),
+    "workers": ("list", "drain"),
 }
 PATHS = [(name,) for name in SUMMARIES] + [
     (name, each) for name, commands in GROUPS.items() for each in commands
@@ -202,3 +205,40 @@ def test_a_completion_script_can_be_shown(shell: Shell, name: str) -> None:
 
 def test_completion_is_offered() -> None:
     assert app._add_completion
+
+
+# --- defaults -----------------------------------------------------------------------------------
+
+FILTERS = {
+    *("--state", "--queue", "--task", "--key", "--hold", "--tag", "--correlation-id"),
+    *("--since", "--until", "--priority", "--run-at", "--delay", "--max-running", "--weight"),
+}
+"""Options without which nothing is filtered, or nothing is changed."""
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in PATHS if path not in {(name,) for name in GROUPS}], ids=" ".join
+)
+def test_every_option_that_takes_a_value_says_its_default(path: tuple[str, ...]) -> None:
+    command = load(path[0])
+    for name in path[1:]:
+        command = command.commands[name]
+    options = [each for each in command.params if each.opts[0].startswith("--")]
+    silent = {
+        each.opts[0]
+        for each in options
+        if not each.is_flag and each.default is None and "[default: " not in each.help
+    }
+    assert silent <= (FILTERS if path[0] != "enqueue" else set())
+
+
+def test_the_defaults_of_a_worker_are_those_of_the_settings(shell: Shell) -> None:
+    told = " ".join(shell("worker", "--help").out.split())
+    settings = Settings()
+    for name in ("concurrency", "threads", "children"):
+        assert re.search(rf"--{name} N [^\[]*\[default: {getattr(settings, name)}\]", told)
+    for name in ("drain", "grace", "lease"):
+        assert re.search(
+            rf"--{name} DURATION [^\[]*\[default: {getattr(settings, name):g}s\]", told
+        )
+    assert re.search(rf"--stall-limit DURATION [^\[]*\[default: {settings.stall_limit:g}s\]", told)

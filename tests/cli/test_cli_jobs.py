@@ -12,7 +12,7 @@ import pytest
 
 from cli.conftest import Shell
 from penstock import Penstock, Retry
-from penstock.cli import jobs, prompts
+from penstock.cli import chosen_jobs, prompts
 
 RECORD = {
     "id": "mine",
@@ -93,7 +93,7 @@ def test_how_to_see_the_next_page_is_told_beside_the_table(store: Shell) -> None
     store("enqueue", "shop.send", "-", "--queue", "a b", stdin="{}\n" * 3)
     page = store("jobs", "list", "--queue", "a b", "--queue", "c", "--limit", "2")
     assert page.out.count("\n") == 3
-    more = "More: penstock jobs list --queue 'a b' --queue c --limit 2 --cursor 3\n"
+    more = "Next page: penstock jobs list --queue 'a b' --queue c --limit 2 --cursor 3\n"
     assert page.err == more
     assert store("jobs", "list", "--all").err == ""
 
@@ -137,7 +137,7 @@ def test_jobs_are_chosen_by_what_they_are(store: Shell) -> None:
 
 def test_that_nothing_fits_is_said_and_is_no_failure(store: Shell) -> None:
     found = store("jobs", "list", "--state", "failed")
-    assert (found.code, found.err) == (0, "No job fits.\n")
+    assert (found.code, found.err) == (0, "No jobs match.\n")
     store("jobs", "purge", "mine", "--yes")
     assert store("jobs", "list").err == "There are no jobs.\n"
 
@@ -166,7 +166,7 @@ def test_that_nothing_fits_is_said_and_is_no_failure(store: Shell) -> None:
         ),
         (
             ("--since", "1h", "--until", "2h"),
-            "Error: nothing fits --since 1h --until 2h: the one must be before the other\n",
+            "Error: no job can match --since 1h --until 2h: --since must be before --until\n",
         ),
         (
             ("--limit", "99999999999999999999"),
@@ -212,7 +212,7 @@ def test_a_job_that_succeeded_is_shown_with_its_result(store: Shell) -> None:
 def test_why_a_job_waits_is_said_beside_its_state(store: Shell) -> None:
     lines = store("jobs", "show", "mine").out.splitlines()
     assert lines[:3] == ["id           mine", "task         shop.send", "state        ready"]
-    assert lines[3].startswith("why          ready: no worker is there")
+    assert lines[3].startswith("why          ready: no worker is running")
 
 
 def test_a_payload_that_is_no_json_is_shown_as_it_is(store: Shell) -> None:
@@ -307,7 +307,7 @@ def test_all_that_fit_are_changed_if_nobody_has_to_be_asked(store: Shell) -> Non
 
 def test_a_filter_that_fits_nothing_has_nothing_to_do(store: Shell) -> None:
     nothing = store("jobs", "retry", "--queue", "default", "--yes")
-    assert (nothing.code, nothing.out, nothing.err) == (1, "", "No job fits.\n")
+    assert (nothing.code, nothing.out, nothing.err) == (1, "", "No jobs match.\n")
     assert store("jobs", "retry", "--all", "--json").document == {"fit": 0, "changed": 0}
 
 
@@ -321,8 +321,8 @@ def test_a_question_that_nobody_can_answer_is_refused(
     assert (refused.code, refused.out, refused.err) == (
         2,
         "",
-        f"Error: nobody can answer '{question}', for the input is no terminal; add --yes, or see "
-        "with --dry-run what would be done\n",
+        f"Error: '{question}' cannot be asked, because the input is not a terminal; add --yes, or "
+        "use --dry-run to see what would be done\n",
     )
     assert store("jobs", "show", "mine", "--json").document["state"] == "ready"
 
@@ -339,7 +339,7 @@ def test_how_many_would_be_changed_can_be_seen_before(store: Shell) -> None:
 def test_named_jobs_that_could_not_be_purged_are_counted(store: Shell) -> None:
     purged = store("jobs", "purge", "mine", "nobody", "--yes")
     assert (purged.code, purged.out) == (1, "1 job deleted.\n")
-    assert purged.err == "Not deleted: 1 of those named, which run or are not there.\n"
+    assert purged.err == "Not deleted: 1 of these ids, running or not in the store.\n"
 
 
 @pytest.mark.parametrize(
@@ -347,20 +347,20 @@ def test_named_jobs_that_could_not_be_purged_are_counted(store: Shell) -> None:
     [
         (
             ("retry",),
-            "no job is named or chosen; give ids, options such as --queue, or --all",
+            "no jobs are selected; give ids, a filter such as --queue, or --all",
         ),
         (
             ("retry", "mine", "--all"),
-            "ids are named and options choose as well; give one or the other",
+            "both ids and filters are given; give one or the other",
         ),
         (
             ("purge", "--all", "--queue", "a"),
-            "options choose and --all is given as well; give one or the other",
+            "both filters and --all are given; give one or the other",
         ),
-        (("cancel", "-"), "the input has no ids; write one a line"),
+        (("cancel", "-"), "the input has no ids; give one id per line"),
         (
             ("purge", "--state", "running"),
-            "running jobs are not deleted; cancel them first: penstock jobs cancel",
+            "running jobs cannot be deleted; cancel them first: penstock jobs cancel",
         ),
         (("cancel", ""), "ids='': it is empty; give at least one character"),
         (
@@ -421,13 +421,13 @@ def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             heard.set()
 
-    monkeypatch.setattr(jobs, "progress", progress)
+    monkeypatch.setattr(chosen_jobs, "progress", progress)
 
 
 @pytest.mark.parametrize(
     ("arguments", "step"),
     [
-        (("purge", "--all", "--yes"), "1,000"),
+        (("purge", "--all", "--yes"), "200"),
         (("cancel", "--all", "--yes"), "500"),
         (("cancel", "-"), "1,000"),
     ],
@@ -440,10 +440,75 @@ def test_how_far_it_came_is_said_when_ctrl_c_ends_it(
     ended = store("jobs", *arguments, stdin=ids)
     assert (ended.code, ended.out) == (130, "")
     assert ended.err == (
-        f"It went through {step} of 2,500 jobs, perhaps a step further; repeat to go on.\n"
+        f"Stopped after {step} of 2,500 jobs, perhaps a few more; run the command again to "
+        "continue.\n"
     )
-    monkeypatch.setattr(jobs, "progress", prompts.progress)
+    monkeypatch.setattr(chosen_jobs, "progress", prompts.progress)
     left = store("jobs", "cancel", "--all", "--dry-run", "--json").document["fit"]
     assert 0 < left <= 2500 - int(step.replace(",", ""))
     assert store("jobs", *arguments, stdin=ids).code == 0
     assert store("jobs", "cancel", "--all", "--dry-run", "--json").document["fit"] == 0
+
+
+# --- edit and run-now ---------------------------------------------------------------------------
+
+
+def test_a_waiting_job_is_moved_made_urgent_and_put_off(store: Shell) -> None:
+    done = store("jobs", "edit", "mine", "--queue", "mail", "--priority", "high")
+    assert (done.code, done.out) == (0, "ID    OUTCOME\nmine  edited\n")
+    job = store("jobs", "show", "mine", "--json").document
+    assert (job["queue"], job["priority"], job["state"]) == ("mail", 0, "ready")
+    assert store("jobs", "edit", "mine", "--run-at", "2099-01-01T00:00").code == 0
+    job = store("jobs", "show", "mine", "--json").document
+    assert (job["state"], job["run_at"]) == ("scheduled", "2099-01-01T00:00:00.000000Z")
+    assert store("jobs", "edit", "mine", "--run-at", "2001-01-01T00:00").code == 0
+    job = store("jobs", "show", "mine", "--json").document
+    assert (job["state"], job["queue"]) == ("ready", "mail")
+
+
+def test_only_waiting_jobs_can_be_edited(store: Shell) -> None:
+    store("jobs", "cancel", "mine")
+    done = store("jobs", "edit", "mine", "nobody", "--delay", "1h")
+    assert done.code == 1
+    assert done.out == (
+        "ID      OUTCOME\nmine    not edited: it is cancelled\nnobody  not in the store\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--queue", "x"),
+            "no jobs are selected; give their ids, or - to read them from the input",
+        ),
+        (("mine",), "no change is given; add --queue, --priority, --run-at or --delay"),
+        (("mine", "--priority", "soon"), "unknown priority 'soon'"),
+        (("mine", "--delay", "1h", "--run-at", "2099-01-01"), "a delay is given as well"),
+    ],
+)
+def test_an_edit_that_makes_no_sense_is_refused(
+    store: Shell, arguments: tuple[str, ...], message: str
+) -> None:
+    refused = store("jobs", "edit", *arguments)
+    assert (refused.code, refused.out) == (2, "")
+    assert message in refused.err
+
+
+def test_a_scheduled_job_is_run_now(store: Shell) -> None:
+    store("enqueue", "shop.send", "--id", "later", "--delay", "2h")
+    done = store("jobs", "run-now", "later", "mine")
+    assert done.code == 1
+    assert done.out == ("ID     OUTCOME\nlater  made ready\nmine   not made ready: it is ready\n")
+    assert store("jobs", "show", "later", "--json").document["state"] == "ready"
+
+
+def test_scheduled_jobs_that_a_filter_selects_are_run_now(store: Shell) -> None:
+    for number in range(3):
+        store("enqueue", "shop.send", "--queue", "mail", "--id", f"j{number}", "--delay", "2h")
+    assert store("jobs", "run-now", "--queue", "mail", "--dry-run").out == (
+        "3 jobs would be made ready.\n"
+    )
+    done = store("jobs", "run-now", "--queue", "mail", "--yes")
+    assert (done.code, done.out) == (0, "3 jobs made ready.\n")
+    assert store("jobs", "run-now", "--state", "ready").code == 2

@@ -34,10 +34,10 @@ def test_a_check_says_what_is_to_be_done_and_does_nothing(shell: Shell, old: Pat
     for _ in range(2):
         checked = shell("migrate", "--check", "--url", "sqlite:///old.db")
         assert checked.code == 1
-        told = f"sqlite:///old.db: to be migrated from version 1 to {NEWEST}.\n"
+        told = f"sqlite:///{old}: out of date, to be migrated from version 1 to {NEWEST}.\n"
         assert (checked.out, checked.err) == (told, "")
     assert shell("migrate", "--check", "--json", "--url", "sqlite:///old.db").document == {
-        "url": "sqlite:///old.db",
+        "url": f"sqlite:///{old}",
         "from": 1,
         "to": NEWEST,
         "is": 1,
@@ -48,21 +48,25 @@ def test_an_old_store_is_brought_up_to_date(shell: Shell, old: Path) -> None:
     done = shell("migrate", "--url", "sqlite:///old.db")
     assert (done.code, done.out) == (
         0,
-        f"sqlite:///old.db: migrated from version 1 to {NEWEST}.\n",
+        f"sqlite:///{old}: migrated from version 1 to {NEWEST}.\n",
     )
     again = shell("migrate", "--check", "--url", "sqlite:///old.db")
-    assert (again.code, again.out) == (0, f"sqlite:///old.db: up to date, version {NEWEST}.\n")
+    assert (again.code, again.out) == (
+        0,
+        f"sqlite:///{old}: up to date, version {NEWEST}.\n",
+    )
     assert shell("jobs", "list", "--url", "sqlite:///old.db").code == 0
 
 
 def test_a_store_that_is_not_there_is_made_but_not_by_a_check(shell: Shell, tmp_path: Path) -> None:
     checked = shell("migrate", "--check", "--url", "sqlite:///new.db")
-    assert (checked.code, checked.out) == (1, f"sqlite:///new.db: to be made, version {NEWEST}.\n")
+    told = f"sqlite:///{tmp_path}/new.db: does not exist yet, to be created, version {NEWEST}.\n"
+    assert (checked.code, checked.out) == (1, told)
     assert list(tmp_path.iterdir()) == []
     made = shell("migrate", "--json", "--url", "sqlite:///new.db")
     assert (made.code, made.document) == (
         0,
-        {"url": "sqlite:///new.db", "from": 0, "to": NEWEST, "is": NEWEST},
+        {"url": f"sqlite:///{tmp_path}/new.db", "from": 0, "to": NEWEST, "is": NEWEST},
     )
 
 
@@ -126,7 +130,7 @@ def test_without_a_server_all_the_steps_are_printed(shell: Shell) -> None:
     printed = shell("migrate", "--sql", "--url", url)
     assert printed.code == 0
     assert printed.out == schema_sql("penstock")
-    assert "these are all the steps, for a store that is not there yet" in printed.err
+    assert "printing all steps, for a store that does not exist yet" in printed.err
     assert shell("migrate", "--url", url).code == 1
 
 
@@ -136,4 +140,4 @@ def test_a_store_in_a_file_is_not_made_by_sql(shell: Shell) -> None:
     assert "a sqlite store is not made by SQL alone; run it without --sql" in refused.err
     alone = shell("migrate", "--sql", "--check", "--url", "sqlite:///new.db")
     assert alone.code != 0
-    assert "it prints SQL and nothing else; give it alone" in alone.err
+    assert "it prints SQL only; leave out --check and --json" in alone.err

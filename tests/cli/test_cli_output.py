@@ -9,7 +9,14 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from penstock.cli.output import Column, PrintedTable, print_block, print_json, visible
+from penstock.cli.output import (
+    Column,
+    PrintedTable,
+    print_block,
+    print_json,
+    print_wrapped,
+    visible,
+)
 from penstock.cli.times import iso, moment, relative, rough
 
 COLUMNS = (Column("NAME", shrink=True), Column("JOBS", align="right"), Column("NOTE"))
@@ -86,3 +93,32 @@ def test_a_bar_is_on_the_screen_and_what_is_printed_in_its_file(tmp_path: Path) 
     assert terminal.exitstatus == 0
     ids = (tmp_path / "ids").read_text()
     assert (len(set(ids.split())), ids.count("\n"), "\x1b" in ids) == (3000, 3000, False)
+
+
+@pytest.mark.parametrize("width", [30, 60, 100])
+def test_a_long_line_is_broken_between_words_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
+) -> None:
+    text = "warning  unserved: no worker serves queue 'mail', where 12 jobs wait --queues mail"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_wrapped(text, indent=9)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    assert all(line.startswith(" " * 9) for line in lines[1:])
+    assert " ".join(line.strip() for line in lines).split() == text.split()
+
+
+def test_a_long_line_stays_whole_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    print_wrapped("word " * 100, indent=3)
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_a_command_is_not_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = "penstock queues resume --url sqlite:////var/lib/shop/jobs.db mail"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    print_wrapped(f"   next: when the provider is back: {command}; or purge them", indent=9)
+    assert f"         {command};" in capsys.readouterr().out.splitlines()

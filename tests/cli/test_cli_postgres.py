@@ -59,7 +59,7 @@ def test_a_store_is_made_filled_and_looked_at(
     assert shell("enqueue", "shop.send", '{"to": "ada"}', "--id", "a", "--queue", "mail").code == 0
     assert shell("migrate", "--check").out.startswith(f"{postgres_url}: up to date, version ")
     assert [job["id"] for job in shell("jobs", "list", "--json").document["jobs"]] == ["a"]
-    assert shell("queues", "pause", "mail", "--note", "later").out == "Queue mail is paused.\n"
+    assert shell("queues", "pause", "mail", "--note", "later").out == "Queue mail paused.\n"
     assert "queue 'mail' is paused: later" in shell("explain", "a").out
     assert shell("top", "--once").out.startswith(f"{postgres_url}, ")
     assert shell("jobs", "cancel", "a").out.split() == ["ID", "OUTCOME", "a", "cancelled"]

@@ -81,7 +81,7 @@ def test_a_store_without_queues_says_so(store: Shell) -> None:
 
 def test_a_queue_is_paused_with_a_note_and_resumed(store: Shell) -> None:
     paused = store("queues", "pause", "default", "--note", "provider is down")
-    assert (paused.code, paused.out, paused.err) == (0, "Queue default is paused.\n", "")
+    assert (paused.code, paused.out, paused.err) == (0, "Queue default paused.\n", "")
     (queue,) = store("queues", "list", "--json").document["queues"]
     assert (queue["paused"], queue["note"]) == (True, "provider is down")
     resumed = store("queues", "resume", "default", "--json")
@@ -98,9 +98,9 @@ def test_a_queue_is_paused_with_a_note_and_resumed(store: Shell) -> None:
 
 def test_a_queue_that_nobody_has_named_is_paused_with_a_warning(store: Shell) -> None:
     typo = store("queues", "pause", "defualt")
-    assert (typo.code, typo.out) == (0, "Queue defualt is paused.\n")
+    assert (typo.code, typo.out) == (0, "Queue defualt paused.\n")
     assert typo.err == (
-        "Warning: no job, setting or worker has named queue 'defualt' so far. "
+        "Warning: there is no queue 'defualt' yet: no job, setting or worker names it. "
         "Did you mean default?\n"
     )
     assert store("queues", "pause", "defualt").err == ""
@@ -123,7 +123,7 @@ def test_what_is_decided_stays_until_it_is_decided_otherwise(store: Shell) -> No
     lifted = store("queues", "set", "default", "--max-running", "none", "--no-fair", "--json")
     assert (lifted.document["max_running"], lifted.document["fair"]) == (None, False)
     told = store("queues", "set", "default", "--fair")
-    assert (told.code, told.out) == (0, "Queue default is set.\n")
+    assert (told.code, told.out) == (0, "Queue default updated.\n")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_is_decided_stays_until_it_is_decided_otherwise(store: Shell) -> No
     [
         (
             ("set", "default"),
-            "nothing is to be set; give --max-running, --ordered, --fair or --weight",
+            "no change is given; add --max-running, --ordered, --fair or --weight",
         ),
         (
             ("set", "default", "--max-running", "many"),
@@ -159,3 +159,34 @@ def test_a_decision_that_makes_no_sense_is_refused(
     assert refused.code == 2
     assert refused.err.endswith(f"Error: {message}\n")
     assert store("queues", "list", "--json").document == {"queues": [QUEUE]}
+
+
+def test_all_queues_are_paused_and_those_that_are_paused_are_resumed(store: Shell) -> None:
+    store("enqueue", "shop.send", "--queue", "mail")
+    done = store("queues", "pause", "--all", "--note", "deploy")
+    assert (done.code, done.out) == (0, "Queue default paused.\nQueue mail paused.\n")
+    store("queues", "resume", "mail")
+    resumed = store("queues", "resume", "--all", "--json")
+    assert [each["name"] for each in resumed.document["queues"]] == ["default"]
+    assert store("queues", "resume", "--all").err == "No queue to be resumed.\n"
+
+
+def test_several_queues_are_paused_at_once(store: Shell) -> None:
+    store("enqueue", "shop.send", "--queue", "mail")
+    assert store("queues", "pause", "mail", "default").out == (
+        "Queue mail paused.\nQueue default paused.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "no queue is given; name one or more, or give --all"),
+        (("mail", "--all"), "both queues and --all are given; give one or the other"),
+    ],
+)
+def test_queues_are_named_or_all_of_them_are_meant(
+    store: Shell, arguments: tuple[str, ...], message: str
+) -> None:
+    refused = store("queues", "pause", *arguments)
+    assert (refused.code, refused.err) == (2, f"Error: {message}\n")

@@ -17,8 +17,8 @@ READERS = [
     ("queues", "pause", "x"),
 ]
 NEXT = (
-    "name it with --url, PENSTOCK_URL or url in penstock.toml; it is made by the first job or "
-    "worker\n"
+    "name the store with --app, --url, PENSTOCK_APP, PENSTOCK_URL or url in penstock.toml; the "
+    "first job or worker creates it\n"
 )
 
 
@@ -39,7 +39,10 @@ def test_what_named_the_store_is_said(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     default = shell("jobs", "list").err
-    assert f"at '{tmp_path}/penstock.db' (the default, for nothing names one): there" in default
+    assert (
+        f"at '{tmp_path}/penstock.db' (the default, because nothing names a store): there"
+        in default
+    )
     (tmp_path / "penstock.toml").write_text('url = "sqlite:///file.db"')
     assert f"at '{tmp_path}/file.db' (from the configuration file)" in shell("jobs", "list").err
     monkeypatch.setenv("PENSTOCK_URL", "sqlite:///environment.db")
@@ -51,7 +54,7 @@ def test_an_empty_file_is_no_store(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "empty.db").touch()
     refused = shell("jobs", "list", "--url", "sqlite:///empty.db")
     assert refused.code == 1
-    assert "(from --url): the file is empty; name it" in refused.err
+    assert "(from --url): the file is empty; name the store" in refused.err
     assert (tmp_path / "empty.db").stat().st_size == 0
 
 
@@ -67,7 +70,7 @@ def test_a_directory_is_no_store(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     refused = shell("jobs", "list", "--url", "sqlite:///folder")
     assert refused.code == 1
-    assert f"at '{tmp_path}/folder' (from --url): it is a directory; name it" in refused.err
+    assert f"at '{tmp_path}/folder' (from --url): it is a directory; name the store" in refused.err
 
 
 @pytest.mark.parametrize(
@@ -80,8 +83,8 @@ def test_a_directory_is_no_store(shell: Shell, tmp_path: Path) -> None:
         ),
         (
             "mysql://x",
-            "'mysql://x' names no engine; a URL starts with one of memory://, sqlite:///, "
-            "postgresql://, redis://",
+            "'mysql://x' does not name an engine; a URL starts with one of memory://, "
+            "sqlite:///, postgresql://",
         ),
         (
             "sqlite://jobs.db",

@@ -21,7 +21,8 @@ from cli.terminals import ENTER, Terminal
 from penstock import Penstock
 from penstock.cli.program import app as command
 from penstock.cli.top.live import pause
-from penstock.cli.top.render import Field, Panel, ScreenState, frame, shares
+from penstock.cli.top.panel import Field, Panel, shares
+from penstock.cli.top.render import ScreenState, frame
 from penstock.cli.top.view import BeatAges, View
 from penstock.clock import SystemClock
 from penstock.core.job import ErrorRecord, Job, Outcome, OutcomeKind, State
@@ -172,6 +173,54 @@ def test_tab_and_arrows_choose_what_is_listed(top: Terminal) -> None:
     top.press("\x1b[Z")
     top.until("tab shows all")
     assert "WORKER" in top.page
+
+
+def test_arrows_select_a_job_and_e_explains_it(top: Terminal) -> None:
+    top.until("QUEUE")
+    assert "e explain" not in top.page
+    top.press("\x1b[B")
+    top.until("e explain  c cancel")
+    top.press("e")
+    top.until("Explain")
+    top.until("has been running")
+    assert "QUEUE" not in top.page
+    top.press("x")
+    top.until("QUEUE")
+    top.press("\x1b[B")
+    top.press("e")
+    top.until("it failed")
+    top.until("next: read its errors: penstock jobs show")
+    top.press("q")
+    top.until("QUEUE")
+    top.press("q")
+    assert top.ended() == 0
+    assert top.is_given_back()
+
+
+def test_c_cancels_the_selected_job_after_a_question(top: Terminal, yard: Yard) -> None:
+    top.until("QUEUE")
+    top.press("\x1b[B")
+    top.until("c cancel")
+    (job,) = yard.app.find(state=State.RUNNING).jobs
+    top.press("c")
+    top.until(f"Cancel job {job.id}?")
+    top.press("n")
+    top.until("QUEUE")
+    assert yard.app.job(job.id).status().cancel_reason is None
+    top.press("c")
+    top.until("Cancel job")
+    top.press("y")
+    top.until("it was asked to stop")
+    assert yard.app.job(job.id).status().cancel_reason is not None
+    yard.app.close()
+
+
+def test_a_question_mark_shows_the_keys(top: Terminal) -> None:
+    top.until("? help")
+    top.press("?")
+    top.until("cancel the selected job, after a question")
+    top.press("?")
+    top.until("QUEUE")
 
 
 def test_it_fits_when_the_terminal_is_made_smaller(top: Terminal) -> None:
@@ -391,6 +440,21 @@ def test_a_worker_that_is_silent_is_seen_at_once() -> None:
     assert beats["old"] == ["2s", "ago"]
     assert beats["dead"] == ["40s", "silent"]
     assert beats["new"][-1] == "-"
+
+
+def test_at_80_columns_the_ids_and_names_of_running_jobs_are_seen() -> None:
+    running = job(id="0123456789abcdef01234567", task="mail.send", name="Welcome Ada", started=True)
+    page = drawn(View("sqlite:///x", Overview(now=5.0, running=(running,)), 10.0), width=80)
+    (line,) = [line for line in page.splitlines() if line.startswith("mail.send")]
+    assert "Welcome Ada" in line
+    assert "0123456789abcdef01234567" in line
+
+
+def test_a_selected_job_is_shown_wherever_it_is_in_the_list() -> None:
+    jobs = tuple(job(id=f"job-{number:03}", started=True) for number in range(90))
+    view = View("sqlite:///x", Overview(now=5.0, running=jobs), 10.0)
+    assert "job-080" not in drawn(view)
+    assert "job-080" in drawn(view, selected="job-080")
 
 
 @pytest.mark.parametrize("width", [40, 50, 59, 60, 68, 79, 80, 200])

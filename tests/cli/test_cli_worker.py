@@ -249,13 +249,6 @@ def test_reload_without_its_package_says_what_to_install(place: Path) -> None:
     assert "pip install 'penstock[reload]'" in done.stderr
 
 
-def test_a_store_in_memory_ends_with_its_process(place: Path) -> None:
-    (place / "yard.py").write_text("from penstock import Penstock\napp = Penstock('memory://')\n")
-    done = penstock(place, "worker", "yard:app", "--until-empty")
-    assert done.returncode == 0, done.stderr
-    assert "queues=default tasks=0 store=memory://" in done.stderr
-
-
 def test_ctrl_c_while_the_application_is_loaded_ends_at_once(place: Path) -> None:
     (place / "yard.py").write_text(
         "import pathlib, threading\npathlib.Path('sign').touch()\nthreading.Event().wait()\n"

@@ -392,7 +392,11 @@ WRONG = [
     ("(task, state) VALUES ('t', 'ready')", "column state of a new job is not yours", "Leave it"),
     ("(task, result) VALUES ('t', '1')", "column result of a new job is not yours", "Leave it"),
     ("(task, enqueued_at) VALUES ('t', now())", "column enqueued_at of a new job", "Leave it out"),
-    ("(task, priority) VALUES ('t', 1001)", "priority 1001 is out of range", "-1000 to 1000"),
+    (
+        "(task, priority) VALUES ('t', 1001)",
+        "priority 1001 is out of range",
+        "0 is high, 5 normal, 10 low",
+    ),
     ("(task, run_at, delay) VALUES ('t', now(), '1h')", "run_at and delay are both", "Give one"),
     (
         "(task, expires_at, expires_in) VALUES ('t', now(), '1h')",

@@ -21,7 +21,7 @@ from penstock.worker.supervisor.replica_messages import (
     SettleAfterDeath,
     unpacked,
 )
-from penstock.worker_process import SupervisorLink, _shared_url
+from penstock.worker_process import SupervisorLink
 
 
 class Listener:
@@ -109,8 +109,7 @@ def test_the_store_is_named_so_that_another_process_finds_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path
 ) -> None:
     url = parse("sqlite:///50%25 of #jobs.db?synchronous=full".replace("#", "%23"))
-    assert parse(_shared_url(url) or "").location == url.location
-    assert parse(_shared_url(url) or "").options == {"synchronous": "full"}
+    assert parse(url.absolute).location == url.location
+    assert parse(url.absolute).options == {"synchronous": "full"}
     monkeypatch.chdir(tmp_path)
-    assert parse(_shared_url(url) or "").location == url.location
-    assert _shared_url(parse("memory://here")) is None
+    assert parse(url.absolute).location == url.location

@@ -38,7 +38,7 @@ async def beating(rig, lease: Lease) -> None:
     engine, log = rig.connect(), WorkerLog()
     try:
         await open_patiently(engine, rig.clock, log.unavailable)
-        await keep_beating(engine, lease, 3.0, rig.clock, log)
+        await keep_beating(engine, lease, 3.0, rig.clock, log, lambda order: None)
     finally:
         await engine.close()
 

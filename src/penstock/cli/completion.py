@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stderr, redirect_stdout
 
 import typer
 
@@ -43,11 +44,24 @@ def tasks(context: typer.Context, incomplete: str) -> list[str]:
     return _known(context, incomplete, names)
 
 
+def workers(context: typer.Context, incomplete: str) -> list[str]:
+    """The workers that have a lease."""
+    from penstock.app import Penstock
+
+    return _known(context, incomplete, lambda app: [worker.id for worker in Penstock.workers(app)])
+
+
 def _known(context: typer.Context, incomplete: str, ask: Callable[..., Iterable[str]]) -> list[str]:
     from penstock.cli.store import opened
 
     try:
-        with opened(_url(context)) as app:
+        # The shell reads stdout, and what an application's module prints would be in its way.
+        with (
+            open(os.devnull, "w") as nowhere,
+            redirect_stdout(nowhere),
+            redirect_stderr(nowhere),
+            opened(context.params.get("name"), _url(context)) as app,
+        ):
             return _fitting(ask(app), incomplete)
     except Exception:
         return []

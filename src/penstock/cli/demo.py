@@ -1,4 +1,4 @@
-"""``penstock demo``: a little shop's background work, live."""
+"""``penstock demo``: the background jobs of a small shop, live."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from penstock.cli.prompts import say
 from penstock.errors import PenstockError, ProcessFailed
 
 EPILOG: Final = """\
-It makes a store of its own, an SQLite file in a temporary folder that stays until you delete it,
-and says at its end which commands to try on it.
+The demo creates a store of its own, an SQLite file in a temporary folder, and keeps it until you
+delete it. At the end it suggests commands to try on it.
 
-Exit codes: 0 it has ended, by itself or by the key q; 1 something went wrong; 2 it was called in a
-wrong way; 130 Ctrl-C.
+Exit codes: 0 the demo ended, or you pressed q; 1 something went wrong; 2 wrong usage; 130 Ctrl-C.
 
 Example: penstock demo --stay
 """
@@ -25,15 +24,15 @@ TERMINATED: Final = 143
 
 
 def demo(
-    stay: Annotated[
-        bool, typer.Option("--stay", help="Let orders come in until q or Ctrl-C.")
-    ] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="Keep going until q or Ctrl-C.")] = False,
     keep: Annotated[
         str | None,
-        typer.Option(metavar="FOLDER", help="A new folder for the store; else a temporary one."),
+        typer.Option(
+            metavar="FOLDER", help="A new folder for the store. [default: a temporary folder]"
+        ),
     ] = None,
 ) -> None:
-    """Show a little shop's background work: two processes, retries, crashes, dead letters."""
+    """Show the background jobs of a small shop: two processes, retries, crashes, failed jobs."""
     # Here, because only this command draws: what draws takes a while to import.
     from penstock.demo.folder import make
     from penstock.demo.run import run
@@ -51,8 +50,8 @@ def demo(
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is already ending
     if stay or keep is not None:
-        say(f"Stopped. What was done stays in {folder.path}")
+        say(f"Stopped. The store is kept in {folder.path}")
     else:
         folder.remove()
-        say("Stopped. Nothing is left of it.")
+        say("Stopped. Its files are deleted.")
     raise typer.Exit(INTERRUPTED if stopped_by == "Ctrl-C" else TERMINATED)

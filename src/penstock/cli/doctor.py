@@ -3,61 +3,68 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from typing import Annotated, Any, Final
 
 import typer
 
-from penstock.app import Penstock
 from penstock.cli.next_steps import copyable
-from penstock.cli.output import AsJson, print_json, print_line
-from penstock.cli.store import Url, check_shared
+from penstock.cli.output import AsJson, print_json, print_line, print_wrapped
+from penstock.cli.store import AppName, Url, one_name, options, shared
 from penstock.core.finding import Finding, Level
-from penstock.errors import BadOption
-from penstock.find_app import VARIABLE, find_app
+from penstock.explain.reasons import number
 
 EPILOG = """\
-Nothing is made, migrated or changed, unless --repair is given. With an application its tasks and
-settings are compared with those of the workers and of the jobs that wait.
+Nothing is created, migrated or changed unless --repair is given. If an application is named, its
+tasks and settings are compared with those of the workers and of the waiting jobs.
 
-Whether workers live is seen by watching their beats: that ends as soon as each has shown one, and
-at most after --watch, which is by default a little longer than the pause between two.
+To see which workers are alive, the command waits for one heartbeat of each, at most as long as
+--watch says.
 
-Exit codes: 0 nothing is worse than a note; 1 something is, or the store cannot be reached; 2 it was
-called in a wrong way.
+Exit codes: 0 no errors or warnings; 1 there are some, or the store cannot be reached; 2 wrong
+usage.
 
 Example: penstock doctor shop:app
 """
 
 _WORST_FIRST: Final = (Level.ERROR, Level.WARNING, Level.NOTE, Level.OK)
+_PLURALS: Final = {Level.OK: "ok", **{level: f"{level}s" for level in _WORST_FIRST[:3]}}
 
 
 def doctor(
     app: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODULE:APP]", help=f"The application to compare with; else {VARIABLE}."
+            metavar="[MODULE:APP]",
+            help="The application to compare with; the same as --app.",
+            show_default=False,
         ),
     ] = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Lift holds without a cause, free keys nobody needs.")
+        bool,
+        typer.Option(
+            "--repair", help="Release holds that have no cause and unique keys that no job needs."
+        ),
     ] = False,
     thorough: Annotated[
-        bool, typer.Option("--thorough", help="Also check that every page of the store is sound.")
+        bool, typer.Option("--thorough", help="Also check every page of the store for damage.")
     ] = False,
     watch: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="How long to watch for signs of life."),
+        typer.Option(
+            metavar="DURATION",
+            help="How long to wait for heartbeats at most. [default: 0.3 of the workers' lease]",
+        ),
     ] = None,
-    url: Url = None,
     as_json: AsJson = False,
+    name: AppName = None,
+    url: Url = None,
 ) -> None:
-    """Look at a store, its workers and its queues; say what is wrong and what to do."""
-    with _application(app, url) as found:
-        check_shared(found)
+    """Check a store, its workers and its queues, and say what is wrong and what to do."""
+    named = one_name(app, name)
+    with shared(named, url) as found:
         findings = asyncio.run(found.adoctor(watch=watch, thorough=thorough, repair=repair))
-        copied = [copyable(finding, found) for finding in findings]
+    copied = [copyable(finding, options(named, url)) for finding in findings]
     ordered = sorted(copied, key=lambda finding: _WORST_FIRST.index(finding.level))
     if as_json:
         print_json(to_json(ordered))
@@ -65,14 +72,6 @@ def doctor(
         _print(ordered)
     if ordered[0].level.is_bad:
         raise typer.Exit(1)
-
-
-def _application(app: str | None, url: str | None) -> Penstock:
-    if app is not None and url is not None:
-        raise BadOption("--url", url, "the application says where its store is; give one of them")
-    if app is None and (url is not None or not os.environ.get(VARIABLE, "").strip()):
-        return Penstock(url)
-    return find_app(app)
 
 
 def to_json(ordered: list[Finding]) -> dict[str, Any]:
@@ -95,8 +94,10 @@ def to_json(ordered: list[Finding]) -> dict[str, Any]:
 def _print(ordered: list[Finding]) -> None:
     width = max(len(level) for level in Level)
     for finding in ordered:
-        print_line(f"{finding.level.ljust(width)}  {finding.check}: {finding.text}")
+        text = f"{finding.level.ljust(width)}  {finding.check}: {finding.text}"
+        print_wrapped(text, indent=width + 2)
         if finding.next_step is not None:
-            print_line(f"{' ' * width}  next: {finding.next_step}")
+            print_wrapped(f"{' ' * width}  next: {finding.next_step}", indent=width + 8)
     counted = Counter(finding.level for finding in ordered)
-    print_line(", ".join(f"{counted[level]} {level}" for level in _WORST_FIRST if counted[level]))
+    counts = [(counted[level], level) for level in _WORST_FIRST if counted[level]]
+    print_line(", ".join(number(count, level, _PLURALS[level]) for count, level in counts))

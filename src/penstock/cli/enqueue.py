@@ -2,56 +2,51 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from types import MappingProxyType
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
 from penstock.app import Penstock
 from penstock.cli import completion
+from penstock.cli.calls import InputLine, StoredSoFar, arguments, batches, named, options_of
 from penstock.cli.output import AsJson, print_block, print_json, print_json_line, print_line
 from penstock.cli.prompts import progress, say
-from penstock.cli.store import Url, check_shared, located, shared, stored_job
+from penstock.cli.store import AppName, Url, app_name, shared, stored_job
 from penstock.core.units import seconds
-from penstock.errors import BadArguments, BadItem, BadOption, EngineError, IdConflict, UsageError
-from penstock.find_app import VARIABLE
+from penstock.errors import BadItem, BadOption, EngineError, IdConflict, UsageError
 from penstock.handle import Handle
-from penstock.options import Call, EnqueueOptions, word
+from penstock.options import word
 
 EPILOG = """\
-Arguments are one JSON object, or NAME=TEXT and NAME:=JSON one by one. With - for the arguments,
-the input has one such object a line. With - for the task, each line is an object with task, args
-and any of the options, named as in Python: {"task": "shop.send", "args": {"to": "ada"}, "delay":
-"5m"}.
+Give the arguments as one JSON object, or one by one as NAME=TEXT and NAME:=JSON. With - instead of
+arguments, each line of the input is one such object. With - instead of a task, each line is an
+object with task, args and any of the options, named as in Python:
+{"task": "shop.send", "args": {"to": "ada"}, "delay": "5m"}.
 
-With --app, the application checks that it has the task and that the arguments fit, and adds the
-task's options. With --url alone, a job is stored by name without a check, and waits for a worker
-that knows the task. The id of each job is printed; with --wait, its result.
+With --app (or PENSTOCK_APP), the application checks that it has the task and that the arguments
+fit, and applies the task's options. With --url alone, the job is stored by name without a check,
+and waits for a worker that knows the task. The id of each job is printed; with --wait, its result.
 
-Lines are stored a thousand at a time. If it ends early, it says how many are stored and with which
-line to go on; lines with an id of their own may simply be given again.
+Lines are stored in batches of 1,000. If the command ends early, it says how many jobs are stored
+and which line to continue with; lines with an id of their own can simply be sent again.
 
-A DURATION is written 500ms, 90s or 1h30m.
+A DURATION is written as 500ms, 90s or 1h30m.
 
-Exit codes: 0 it is stored, and with --wait it has succeeded; 1 the store did not take it, or with
---wait it did not succeed, or not in time; 2 it was called in a wrong way.
+Exit codes: 0 the job is stored, and with --wait it succeeded; 1 the store did not accept it, or
+with --wait it failed or took too long; 2 wrong usage.
 
 Example: penstock enqueue shop.send to=ada@example.com count:=3 --app shop:app --delay 5m
 """
 
 _WHAT: Final[Mapping[str | None, str]] = MappingProxyType({"id": "id", "unique": "unique key"})
-BATCH: Final = 1000
-"""Lines that are stored at once."""
-_HOW: Final = "give one JSON object, or NAME=TEXT and NAME:=JSON one by one"
 
 
 def enqueue(
@@ -59,77 +54,108 @@ def enqueue(
         str,
         typer.Argument(
             metavar="TASK",
-            help="The task, by its name; - reads jobs from the input.",
+            help="The task's name; - reads jobs from the input.",
             autocompletion=completion.tasks,
         ),
     ],
     args: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ARGS", help="Its arguments: JSON, NAME=TEXT, NAME:=JSON, or -."),
-    ] = None,
-    app: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:APP", help="The application; else PENSTOCK_APP, unless --url is given."
-        ),
+        typer.Argument(metavar="ARGS", help="The arguments: JSON, NAME=TEXT, NAME:=JSON, or -."),
     ] = None,
     queue: Annotated[
         str | None,
-        typer.Option(metavar="QUEUE", help="The queue.", autocompletion=completion.queues),
+        typer.Option(
+            metavar="QUEUE",
+            help="The queue. [default: the task's, else default]",
+            autocompletion=completion.queues,
+        ),
     ] = None,
     priority: Annotated[
         str | None,
-        typer.Option(metavar="PRIORITY", help="high, normal, low, your own label, or a number."),
+        typer.Option(
+            metavar="PRIORITY",
+            help="high, normal, low, a label of your app, or a number. [default: the task's, else "
+            "normal]",
+        ),
     ] = None,
     delay: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long to wait first.")
+        str | None,
+        typer.Option(metavar="DURATION", help="Run it that long from now. [default: at once]"),
     ] = None,
     run_at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="When to run: 2026-11-16T03:20+00:00.")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Run it then: 2026-11-16T03:20+00:00. [default: at once]"
+        ),
     ] = None,
     expires_in: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long it may wait.")
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="Cancel it if it has not started by then. [default: never]"
+        ),
     ] = None,
     key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The tenant or resource it belongs to.")
+        str | None,
+        typer.Option(metavar="KEY", help="The tenant or resource it belongs to. [default: none]"),
     ] = None,
     id: Annotated[
         str | None,
-        typer.Option("--id", metavar="ID", help="An id of your own; twice does nothing."),
+        typer.Option(
+            "--id",
+            metavar="ID",
+            help="An id of your own; enqueuing it twice does nothing. [default: a new id]",
+        ),
     ] = None,
     unique: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="While another job has this key, nothing is done."),
+        typer.Option(
+            metavar="KEY", help="Skip the job while another one has this key. [default: none]"
+        ),
     ] = None,
     unique_scope: Annotated[
-        str | None, typer.Option(metavar="task|app", help="Whose key it is: the task's, or all's.")
+        str | None,
+        typer.Option(
+            metavar="task|app", help="Whose key it is: the task's, or all tasks'. [default: task]"
+        ),
     ] = None,
     unique_until: Annotated[
-        str | None, typer.Option(metavar="done|start", help="When the key is free again.")
+        str | None,
+        typer.Option(metavar="done|start", help="When the key is released. [default: done]"),
     ] = None,
     unique_for: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long the key stays taken.")
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="Keep the key at least this long. [default: until released]"
+        ),
     ] = None,
     at_most_once: Annotated[
-        bool, typer.Option("--at-most-once", help="Rather not at all than twice.")
+        bool,
+        typer.Option("--at-most-once", help="Never run it a second time, not even after a crash."),
     ] = False,
     tag: Annotated[
-        list[str] | None, typer.Option(metavar="TAG", help="A tag; give it several times.")
+        list[str] | None,
+        typer.Option(metavar="TAG", help="A tag; may be repeated. [default: none]"),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What people call this job.")
+    job_name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="TEXT", help="A name for people to read. [default: none]"),
     ] = None,
     correlation_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="What it belongs to.")
+        str | None,
+        typer.Option(metavar="ID", help="The request or workflow it is part of. [default: none]"),
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it has ended and print its result.")
+    ] = False,
     timeout: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long to wait at most.")
+        str | None,
+        typer.Option(metavar="DURATION", help="How long to wait at most. [default: no limit]"),
     ] = None,
     as_json: AsJson = False,
+    name: AppName = None,
     url: Url = None,
 ) -> None:
-    """Store jobs; print their ids."""
+    """Enqueue jobs and print their ids."""
     options = {
         "queue": queue,
         "priority": priority,
@@ -144,16 +170,18 @@ def enqueue(
         "unique_for": unique_for,
         "at_most_once": at_most_once or None,
         "tags": tag or None,
-        "name": name,
+        "name": job_name,
         "correlation_id": correlation_id,
     }
     if timeout is not None and not wait:
-        raise UsageError("--timeout says how long to wait; give --wait as well")
+        raise UsageError("--timeout needs --wait")
     limit = None if timeout is None else seconds(timeout, name="--timeout")
-    with _application(app, url) as (store, check):
+    with _application(name, url) as (store, check):
         if task == "-" or args == ["-"]:
             if task == "-" and args:
-                raise UsageError("the lines of the input have the arguments; give none beside -")
+                raise UsageError(
+                    "with - the arguments come from the input; give none on the command line"
+                )
             handles = _store_lines(
                 store, check, None if task == "-" else task, options, as_json, wait
             )
@@ -168,17 +196,14 @@ def enqueue(
 
 @contextmanager
 def _application(
-    target: str | None, url: str | None
+    name: str | None, url: str | None
 ) -> Iterator[tuple[Penstock, Callable[[str], None]]]:
     """The named application, or one without tasks on the named store; and a check that refuses a
     task that the application does not have.
     """
-    if target and url:
-        raise UsageError("--app names a store of its own; give --app or --url")
-    target = target or (None if url else os.environ.get(VARIABLE))
-    with located(target) if target else shared(url) as app:
-        check_shared(app)
-        yield app, partial(_check_task, target, app.tasks) if target else lambda _: None
+    chosen = app_name(name, url)
+    with shared(name, url) as app:
+        yield app, partial(_check_task, chosen, app.tasks) if chosen else lambda _: None
 
 
 def _check_task(target: str, known: Iterable[str], task: str) -> None:
@@ -187,7 +212,8 @@ def _check_task(target: str, known: Iterable[str], task: str) -> None:
         return
     near = _nearest(task, known)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    why = f"{target} has no such task; {hint}--url alone stores a job by name, without a check"
+    why = f"{target} has no such task; {hint}"
+    why += "to store a job by name without this check, give --url alone"
     raise BadOption("task", task, why)
 
 
@@ -238,7 +264,7 @@ def _store_lines(
         say(stored.told())
         raise
     if not stored.jobs:
-        say("The input has no jobs.")
+        say("The input contains no jobs.")
     return kept
 
 
@@ -265,7 +291,7 @@ def _tell(handles: Sequence[Handle[Any]], *, as_json: bool, wait: bool, is_one: 
     """Print the ids, unless the results will be printed with them."""
     for handle in handles:
         if not handle.created and not as_json:
-            say(f"Job {handle.id} was there already, with the same {_WHAT[handle.because]}.")
+            say(f"Job {handle.id} already exists with the same {_WHAT[handle.because]}.")
         if wait:
             continue
         if not as_json:
@@ -280,7 +306,7 @@ def _wait(
     store: Penstock, handle: Handle[Any], limit: float | None, *, as_json: bool, is_one: bool
 ) -> None:
     if not as_json:
-        say(f"Waiting for job {handle.id}; Ctrl-C leaves it to its worker.")
+        say(f"Waiting for job {handle.id}; Ctrl-C stops waiting, the job continues.")
     handle.result(limit)
     result = msgspec.Raw(stored_job(store, handle.id).result or b"null")
     if not as_json:
@@ -293,129 +319,3 @@ def _wait(
 
 def _record(handle: Handle[Any]) -> dict[str, Any]:
     return {"id": handle.id, "created": handle.created, "because": handle.because}
-
-
-# --- reading calls -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class InputLine:
-    """A call, and where it stands in the input."""
-
-    number: int
-    call: Call
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSoFar:
-    """How far the input is stored: up to ``line``; perhaps also ``under_way`` more jobs."""
-
-    jobs: int = 0
-    line: int = 0
-    under_way: int = 0
-
-    def told(self) -> str:
-        """How to go on from here, for a person."""
-        some = f"{self.under_way:,}"
-        if not self.jobs:
-            return f"Perhaps the first {some} are stored." if self.under_way else "None is stored."
-        done = f"The {self.jobs:,} up to line {self.line} are stored"
-        if self.under_way:
-            return f"{done}, perhaps also the {some} after."
-        return f"{done}; to go on, leave them out: tail -n +{self.line + 1}"
-
-
-def arguments(task: str, words: Sequence[str]) -> dict[str, Any]:
-    """The arguments that words on a command line mean."""
-    if len(words) == 1 and words[0].lstrip()[:1] in ("{", "["):
-        return _object(task, words[0])
-    found: dict[str, Any] = {}
-    for each in words:
-        said, mark, value = each.partition("=")
-        name = said.removesuffix(":")
-        if not mark or not name:
-            raise BadArguments(task, f"{each!r} is not an argument; {_HOW}")
-        if name in found:
-            raise BadArguments(task, f"{name!r} is given twice")
-        found[name] = value if said == name else _json(task, said, value)
-    return found
-
-
-def options_of(given: Mapping[str, Any]) -> EnqueueOptions:
-    """Options whose values are text, as the library takes them."""
-    chosen = {name: value for name, value in given.items() if value is not None}
-    priority = chosen.get("priority")
-    if isinstance(priority, str) and priority.removeprefix("-").isdecimal():
-        chosen["priority"] = int(priority)
-    if isinstance(chosen.get("run_at"), str):
-        chosen["run_at"] = _time(chosen["run_at"])
-    return cast(EnqueueOptions, chosen)
-
-
-def batches(
-    lines: Iterable[str], task: str | None, given: Mapping[str, Any]
-) -> Iterator[list[InputLine]]:
-    """The calls that lines of JSON mean, some at a time; ``given`` holds where a line says nothing.
-
-    With a ``task``, a line is its arguments; without, it names one. Empty lines mean nothing.
-    """
-    batch: list[InputLine] = []
-    for number, text in enumerate(lines, 1):
-        if not text.strip():
-            continue
-        with named(number):
-            batch.append(InputLine(number, _call(text, task, given)))
-        if len(batch) == BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-@contextmanager
-def named(number: int) -> Iterator[None]:
-    """Let an error say which line is wrong."""
-    try:
-        yield
-    except UsageError as error:
-        why = error.error if isinstance(error, BadItem) else error
-        raise UsageError(f"line {number} is wrong: {why}") from error
-
-
-def _call(text: str, task: str | None, given: Mapping[str, Any]) -> Call:
-    said = _object(task or "a line", text)
-    if task is not None:
-        return Call(task, said, options_of(given))
-    named, args = said.pop("task", None), said.pop("args", None)
-    if not isinstance(named, str):
-        why = 'it names no task; write {"task": "shop.send", "args": {...}}'
-        raise BadArguments("a line", why)
-    if not isinstance(args, dict | None):
-        raise BadArguments(named, f"args is not a JSON object, but {args!r}")
-    return Call(named, args, options_of({**given, **said}))
-
-
-def _object(task: str, text: str) -> dict[str, Any]:
-    found = _json(task, "", text)
-    if not isinstance(found, dict):
-        raise BadArguments(
-            task, f"{text.strip()!r} is not a JSON object; arguments go by their names"
-        )
-    return found
-
-
-def _json(task: str, name: str, text: str) -> Any:
-    try:
-        return msgspec.json.decode(text.encode(errors="surrogateescape"))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        at = f"{name}={text}" if name else text.strip()
-        raise BadArguments(task, f"{at!r} is not JSON: {error}; {_HOW}") from None
-
-
-def _time(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        why = "give a date and time, such as 2026-11-16T03:20+00:00"
-        raise BadOption("run_at", text, why) from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -8,36 +8,37 @@ import typer
 from msgspec.structs import replace
 
 from penstock.cli.next_steps import copyable
-from penstock.cli.output import AsJson, print_json, print_line
+from penstock.cli.output import AsJson, print_json, print_line, print_wrapped
 from penstock.cli.prompts import say
-from penstock.cli.store import Url, opened
+from penstock.cli.store import AppName, Url, opened, options
 from penstock.cli.times import iso
 from penstock.explain import Explanation, Reason
 
 EPILOG = """\
-Whether a worker that has a lease still lives can only be seen by watching for its beat: that ends
-as soon as one is seen, and at most after --watch.
+Whether a worker is still alive can only be seen by waiting for its next heartbeat. The command
+waits until it has seen one, at most as long as --watch says.
 
-Exit codes: 0 the job is there; 1 it is not, or the store cannot be reached; 2 it was called in a
-wrong way.
+Exit codes: 0 the job was found; 1 it is not in the store, or the store cannot be reached; 2 wrong
+usage.
 
 Example: penstock explain 5f2c09a1b3d4e5f60718
 """
 
 
 def explain(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The id of a job.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")],
     watch: Annotated[
         str,
-        typer.Option(metavar="DURATION", help="How long to watch for a sign of life."),
+        typer.Option(metavar="DURATION", help="How long to wait for heartbeats at most."),
     ] = "4s",
-    url: Url = None,
     as_json: AsJson = False,
+    name: AppName = None,
+    url: Url = None,
 ) -> None:
-    """Say why a job has not run: every reason, the weightiest first, with what to do."""
-    with opened(url) as app:
+    """Explain why a job has not run: every reason, the most important first, and what to do."""
+    with opened(name, url) as app:
         found = app.explain(job, watch=watch)
-        reasons = tuple(copyable(reason, app) for reason in found.reasons)
+    reasons = tuple(copyable(reason, options(name, url)) for reason in found.reasons)
     found = replace(found, reasons=reasons)
     if as_json:
         print_json(to_json(found))
@@ -75,6 +76,6 @@ def _reason(reason: Reason) -> dict[str, Any]:
 def _print(found: Explanation) -> None:
     print_line(f"job {found.id} of task {found.task} in queue {found.queue} is {found.state}")
     for number, reason in enumerate(found.reasons, 1):
-        print_line(f"{number}. {reason.text}")
+        print_wrapped(f"{number}. {reason.text}", indent=3)
         if reason.next_step is not None:
-            print_line(f"   next: {reason.next_step}")
+            print_wrapped(f"   next: {reason.next_step}", indent=9)

@@ -26,41 +26,51 @@ _OPTIONS: Final[Mapping[str, Any]] = MappingProxyType(
             Texts,
             typer.Option(
                 metavar="STATE",
-                help="scheduled, ready, running, succeeded, failed, cancelled.",
+                help="scheduled, ready, running, succeeded, failed or cancelled.",
                 autocompletion=completion.states,
             ),
         ],
         "queue": Annotated[
             Texts,
-            typer.Option(metavar="QUEUE", help="Of this queue.", autocompletion=completion.queues),
+            typer.Option(
+                metavar="QUEUE", help="Only jobs of this queue.", autocompletion=completion.queues
+            ),
         ],
         "task": Annotated[
             Texts,
-            typer.Option(metavar="TASK", help="Of this task.", autocompletion=completion.tasks),
+            typer.Option(
+                metavar="TASK", help="Only jobs of this task.", autocompletion=completion.tasks
+            ),
         ],
-        "key": Annotated[Texts, typer.Option(metavar="KEY", help="Of this tenant or resource.")],
+        "key": Annotated[Texts, typer.Option(metavar="KEY", help="Only jobs with this key.")],
         "hold": Annotated[
             Texts,
             typer.Option(
-                metavar="HOLD", help="That wait for this cause.", autocompletion=completion.holds
+                metavar="HOLD",
+                help="Only jobs held for this reason.",
+                autocompletion=completion.holds,
             ),
         ],
-        "tag": Annotated[str | None, typer.Option(metavar="TAG", help="With this tag.")],
+        "tag": Annotated[str | None, typer.Option(metavar="TAG", help="Only jobs with this tag.")],
         "correlation_id": Annotated[
-            str | None, typer.Option(metavar="ID", help="That belong to this.")
+            str | None, typer.Option(metavar="ID", help="Only jobs with this correlation id.")
         ],
         "since": Annotated[
             str | None,
-            typer.Option(metavar="WHEN", help="Enqueued then or later: 2h (ago), or a date."),
+            typer.Option(
+                metavar="WHEN", help="Only jobs enqueued since then: 2h (ago), or a date."
+            ),
         ],
-        "until": Annotated[str | None, typer.Option(metavar="WHEN", help="Enqueued before then.")],
+        "until": Annotated[
+            str | None, typer.Option(metavar="WHEN", help="Only jobs enqueued before then.")
+        ],
     }
 )
 
 HELP: Final = """\
---state, --queue, --task, --key and --hold may be given several times: any of them fits, and all
-that are given must. WHEN is a duration before now, such as 90s, 2h or 3d, or a date and time, such
-as 2026-11-16T03:20, in UTC unless it says otherwise.
+Filters: --state, --queue, --task, --key and --hold may be repeated; a job matches if it has any of
+the repeated values and satisfies all of the filters. WHEN is how long ago, such as 90s, 2h or 3d,
+or a date and time, such as 2026-11-16T03:20, in UTC unless it has a time zone.
 """
 
 
@@ -108,7 +118,7 @@ def _which(given: Mapping[str, Any]) -> Which:
             chosen[name] = _instant(f"--{name}", chosen[name])
     if "since" in chosen and "until" in chosen and chosen["since"] >= chosen["until"]:
         since, until = (f"--{name} {given[name]}" for name in ("since", "until"))
-        raise UsageError(f"nothing fits {since} {until}: the one must be before the other")
+        raise UsageError(f"no job can match {since} {until}: --since must be before --until")
     return cast(Which, chosen)
 
 

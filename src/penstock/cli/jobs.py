@@ -1,109 +1,137 @@
-"""``penstock jobs``: list and show jobs; retry, cancel or purge them by their ids or by options."""
+"""``penstock jobs``: list and show jobs; retry, cancel, purge, edit or hurry them."""
 
 from __future__ import annotations
 
-import shlex
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from penstock.app import Penstock
+from penstock.cli import completion
+from penstock.cli.calls import priority_of, time_of
+from penstock.cli.chosen_jobs import (
+    chosen,
+    confirmed,
+    counted,
+    named_ids,
+    print_count,
+    print_each,
+    rehearsed,
+)
 from penstock.cli.filters import HELP, as_options, filtered
 from penstock.cli.job_record import COLUMNS, print_page, record, row
-from penstock.cli.output import (
-    AsJson,
-    Column,
-    PrintedTable,
-    print_json,
-    print_json_line,
-    print_line,
-    print_table,
-)
+from penstock.cli.output import AsJson, PrintedTable, print_json, print_json_line
 from penstock.cli.program import group
-from penstock.cli.prompts import DryRun, Yes, confirm, progress, say
-from penstock.cli.store import Url, opened, stored_job
-from penstock.core.job import FINAL, State
-from penstock.engines.records import Control, Page
-from penstock.errors import EngineError, UsageError
+from penstock.cli.prompts import DryRun, Yes, say
+from penstock.cli.store import AppName, Url, opened, options, stored_job
+from penstock.core.job import FINAL, WAITING, State
+from penstock.engines.records import Page
+from penstock.errors import UsageError
 from penstock.handle import BY_A_PERSON
-from penstock.operations import Told, Which, finding
+from penstock.job_edits import JobEdits
+from penstock.operations import Which, finding
 from penstock.options import word
 
 PAGE_OF_ALL: Final = 500
 
 LIST_EPILOG = f"""\
 {HELP}
-Newest first. --json prints one document with jobs and the cursor of the next page; with --all, one
-line for each job.
+The newest jobs come first. --json prints one document with the jobs and the cursor of the next
+page; with --all, one line per job.
 
 Example: penstock jobs list --state failed --since 2h
 """
 SHOW_EPILOG = """\
-Exit codes: 0 here it is; 1 the store does not know it.
+Exit codes: 0 the job was found; 1 it is not in the store.
 
 Example: penstock jobs show 5f2c09a1b3d4e5f60718
 """
 
-_ASKS: Final = "It asks before it acts on jobs that options choose, and says how many they are."
+_ASKS: Final = (
+    "If filters select the jobs, it says how many there are and asks before changing them."
+)
+_CODES: Final = """\
+2 wrong usage, or confirmation is needed and the input is not a terminal."""
 
 RETRY_EPILOG = f"""\
-{_ASKS} Without --state, these are failed jobs only. A job
-that is sent back has all its retries again.
+{_ASKS} Without --state, filters select failed jobs only. A
+retried job gets all of its retries again.
 
 {HELP}
-Exit codes: 0 all of it went as told; 1 an id is unknown or its job could not be sent back, no job
-fits, or the answer was no; 2 it was called in a wrong way, or nobody could be asked.
+Exit codes: 0 success; 1 an id is unknown or its job cannot be retried, no jobs match, or you
+answered no; {_CODES}
 
 Example: penstock jobs retry --task shop.send --since 2h
 """
 CANCEL_EPILOG = f"""\
-{_ASKS} Without --state, these are scheduled, ready and running jobs.
+{_ASKS} Without --state, filters select scheduled, ready and
+running jobs.
 
 {HELP}
-Exit codes: 0 all of it went as told; 1 an id is unknown or its job has ended otherwise, no job
-fits, or the answer was no; 2 it was called in a wrong way, or nobody could be asked.
+Exit codes: 0 success; 1 an id is unknown or its job has already ended otherwise, no jobs match, or
+you answered no; {_CODES}
 
 Example: penstock jobs cancel --queue mail --state scheduled
 """
 PURGE_EPILOG = f"""\
-It asks first, and says how many they are. Running jobs stay. An id that a person chose stays in the
-ledger, so that it cannot be used again too early.
+It says how many jobs there are and asks before deleting them. Running jobs are kept. An id that a
+caller chose stays in the ledger, so that it cannot be reused too early.
 
 {HELP}
-Exit codes: 0 they are deleted; 1 an id is unknown or its job runs, no job fits, or the answer was
-no; 2 it was called in a wrong way, or nobody could be asked.
+Exit codes: 0 the jobs are deleted; 1 an id is unknown or its job is running, no jobs match, or you
+answered no; {_CODES}
 
 Example: penstock jobs purge --state succeeded --until 30d
+"""
+EDIT_EPILOG = """\
+Only waiting jobs (scheduled or ready) can be edited. An edited job goes to the end of its line. A
+TIME is a date and time, in UTC unless it has a time zone; one that has passed makes the job ready.
+
+Exit codes: 0 all jobs were edited; 1 an id is unknown or its job is not waiting; 2 wrong usage.
+
+Example: penstock jobs edit 5f2c09a1b3d4e5f60718 --queue urgent --priority high
+"""
+RUN_NOW_EPILOG = f"""\
+For jobs that are scheduled for later, such as delayed jobs and retries. They become ready and run
+as soon as a worker has a free slot. A paused queue or a limit still holds them back.
+
+{_ASKS}
+
+{HELP}
+Exit codes: 0 success; 1 an id is unknown or its job is not scheduled, no jobs match, or you
+answered no; {_CODES}
+
+Example: penstock jobs run-now 5f2c09a1b3d4e5f60718
 """
 
 Ids = Annotated[
     list[str] | None,
-    typer.Argument(metavar="ID", help="The jobs; - reads ids from the input, one a line."),
+    typer.Argument(metavar="ID", help="Job ids; - reads them from the input, one per line."),
 ]
-All = Annotated[bool, typer.Option("--all", help="All jobs, if nothing else chooses.")]
+All = Annotated[bool, typer.Option("--all", help="All jobs, unless filtered.")]
 
-app = group("jobs", "See jobs, send them back to run, cancel or delete them.")
+app = group("jobs", "List, retry, cancel, edit and delete jobs.")
 
 
 @app.command("list", epilog=LIST_EPILOG)
 @filtered
 def list_jobs(
     which: Which,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Jobs on a page.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Jobs per page.")] = 50,
     cursor: Annotated[
         str | None,
-        typer.Option(metavar="CURSOR", help="Go on where a page ended: it said with which."),
+        typer.Option(
+            metavar="CURSOR",
+            help="Continue after a previous page, which printed this. [default: the first page]",
+        ),
     ] = None,
-    all_pages: Annotated[bool, typer.Option("--all", help="All pages, as they come.")] = False,
+    all_pages: Annotated[bool, typer.Option("--all", help="Print all pages.")] = False,
     as_json: AsJson = False,
+    name: AppName = None,
     url: Url = None,
 ) -> None:
-    """List the jobs that fit, newest first."""
+    """List jobs, newest first."""
     table = PrintedTable(COLUMNS)
-    with opened(url) as store:
+    with opened(name, url) as store:
         now = store.now()
         while True:
             size = PAGE_OF_ALL if all_pages else limit
@@ -119,26 +147,26 @@ def list_jobs(
             if not all_pages or cursor is None:
                 break
     if not as_json:
-        _say_more(page, which, limit, url, all_pages)
+        _say_more(page, which, limit, options(name, url), all_pages)
 
 
-def _say_more(page: Page, which: Which, limit: int, url: str | None, all_pages: bool) -> None:
+def _say_more(page: Page, which: Which, limit: int, place: str, all_pages: bool) -> None:
     if not page.jobs:
-        say("No job fits." if which else "There are no jobs.")
+        say("No jobs match." if which else "There are no jobs.")
     if page.cursor is not None and not all_pages:
-        place = f"--url {shlex.quote(url)}" if url else ""
-        options = (as_options(which), f"--limit {limit}", f"--cursor {page.cursor}", place)
-        say(f"More: penstock jobs list {' '.join(filter(None, options))}")
+        words = (as_options(which), f"--limit {limit}", f"--cursor {page.cursor}", place)
+        say(f"Next page: penstock jobs list {' '.join(filter(None, words))}")
 
 
 @app.command("show", epilog=SHOW_EPILOG)
 def show(
-    id: Annotated[str, typer.Argument(metavar="ID", help="The job.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="The job's id.")],
     as_json: AsJson = False,
+    name: AppName = None,
     url: Url = None,
 ) -> None:
     """Show everything about one job."""
-    with opened(url) as store:
+    with opened(name, url) as store:
         job = stored_job(store, word("id", id))
         if as_json:
             print_json(record(job))
@@ -156,24 +184,25 @@ def retry(
     yes: Yes = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
+    name: AppName = None,
     url: Url = None,
 ) -> None:
-    """Send failed or cancelled jobs back to run again."""
-    named = _chosen(ids, which, all_jobs)
-    with opened(url) as store:
+    """Run failed or cancelled jobs again."""
+    named = chosen(ids, which, all_jobs)
+    with opened(name, url) as store:
         if named:
             can = {State.FAILED, State.CANCELLED}
-            with _progress("Retrying", len(named)) as told:
+            with counted("Retrying", len(named)) as told:
                 answers = (
-                    _dry_run(store, named, can) if dry_run else store.retry_many(named, told=told)
+                    rehearsed(store, named, can) if dry_run else store.retry_many(named, told=told)
                 )
-            _print_each(answers, "retried", (), dry_run, as_json)
+            print_each(answers, "retried", (), dry_run, as_json)
             return
         which.setdefault("state", [State.FAILED])
-        count = _confirmed(store, which, "Retry", "retried", yes, dry_run, as_json)
-        with _progress("Retrying", count) as told:
+        count = confirmed(store, which, "Retry", "retried", yes, dry_run, as_json)
+        with counted("Retrying", count) as told:
             changed = store.retry_all(told=told, **which)
-    _print_count(changed, "retried", as_json)
+    print_count(changed, "retried", as_json)
 
 
 @app.command("cancel", epilog=CANCEL_EPILOG)
@@ -183,31 +212,32 @@ def cancel(
     ids: Ids = None,
     all_jobs: All = False,
     reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Why, for the next person.")
+        str, typer.Option(metavar="TEXT", help="Why, for the people who see the jobs later.")
     ] = BY_A_PERSON,
     yes: Yes = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
+    name: AppName = None,
     url: Url = None,
 ) -> None:
-    """Cancel waiting jobs, and ask running ones to end."""
-    named = _chosen(ids, which, all_jobs)
-    with opened(url) as store:
+    """Cancel waiting jobs, and ask running jobs to stop."""
+    named = chosen(ids, which, all_jobs)
+    with opened(name, url) as store:
         if named:
             can = set(State) - FINAL
-            with _progress("Cancelling", len(named)) as told:
+            with counted("Cancelling", len(named)) as told:
                 answers = (
-                    _dry_run(store, named, can)
+                    rehearsed(store, named, can)
                     if dry_run
                     else store.cancel_many(named, reason, told=told)
                 )
-            _print_each(answers, "cancelled", (State.CANCELLED, State.RUNNING), dry_run, as_json)
+            print_each(answers, "cancelled", (State.CANCELLED, State.RUNNING), dry_run, as_json)
             return
         which.setdefault("state", [State.SCHEDULED, State.READY, State.RUNNING])
-        count = _confirmed(store, which, "Cancel", "cancelled", yes, dry_run, as_json)
-        with _progress("Cancelling", count) as told:
+        count = confirmed(store, which, "Cancel", "cancelled", yes, dry_run, as_json)
+        with counted("Cancelling", count) as told:
             changed = store.cancel_all(reason, told=told, **which)
-    _print_count(changed, "cancelled", as_json)
+    print_count(changed, "cancelled", as_json)
 
 
 @app.command("purge", epilog=PURGE_EPILOG)
@@ -219,148 +249,103 @@ def purge(
     yes: Yes = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
+    name: AppName = None,
     url: Url = None,
 ) -> None:
-    """Delete jobs that do not run, with their results."""
-    named = _chosen(ids, which, all_jobs)
+    """Delete jobs that are not running, with their results."""
+    named = chosen(ids, which, all_jobs)
     if named:
         which["id"] = named
     wanted = which.get("state") or list(State)
     which["state"] = [state for state in wanted if state != State.RUNNING]
     if not which["state"]:
-        raise UsageError("running jobs are not deleted; cancel them first: penstock jobs cancel")
-    with opened(url) as store:
-        count = _confirmed(store, which, "Delete", "deleted", yes, dry_run, as_json)
-        with _progress("Deleting", count) as told:
+        raise UsageError("running jobs cannot be deleted; cancel them first: penstock jobs cancel")
+    with opened(name, url) as store:
+        count = confirmed(store, which, "Delete", "deleted", yes, dry_run, as_json)
+        with counted("Deleting", count) as told:
             purged = store.purge(told=told, **which)
-    _print_count(purged, "deleted", as_json)
+    print_count(purged, "deleted", as_json)
     if purged < len(named):
-        say(f"Not deleted: {len(named) - purged} of those named, which run or are not there.")
+        say(f"Not deleted: {len(named) - purged} of these ids, running or not in the store.")
         raise typer.Exit(1)
 
 
-# --- choosing ----------------------------------------------------------------------------------
-
-
-def _chosen(ids: Sequence[str] | None, which: Which, all_jobs: bool) -> list[str]:
-    """The ids that are given, each once; none if options choose the jobs."""
-    named = [each for id in ids or () for each in (_read_ids() if id == "-" else [id])]
-    if named and (which or all_jobs):
-        raise UsageError("ids are named and options choose as well; give one or the other")
-    if which and all_jobs:
-        raise UsageError("options choose and --all is given as well; give one or the other")
-    if ids and not named:
-        raise UsageError("the input has no ids; write one a line")
-    if not (named or which or all_jobs):
-        raise UsageError("no job is named or chosen; give ids, options such as --queue, or --all")
-    return list(dict.fromkeys(named))
-
-
-def _read_ids() -> list[str]:
-    return [line.strip() for line in sys.stdin if line.strip()]
-
-
-def _confirmed(
-    store: Penstock,
-    which: Which,
-    verb: str,
-    done: str,
-    yes: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
-    """How many jobs to change. Exits if there are none, on a dry run, or if the answer is no."""
-    count = store.count(**which)
-    if dry_run or not count:
-        if as_json:
-            print_json({"fit": count, "changed": 0})
-        elif count:
-            print_line(f"{_jobs(count)} would be {done}.")
-        else:
-            say("No job fits.")
-        raise typer.Exit(0 if count else 1)
-    if not confirm(f"{verb} {_jobs(count)}?", yes=yes):
-        raise typer.Exit(1)
-    return count
-
-
-@contextmanager
-def _progress(title: str, total: int) -> Iterator[Told]:
-    """Show a bar; if the block ends early, say how far it came."""
-    met = 0
-
-    def count(more: int) -> None:
-        nonlocal met
-        met += more
-        told(more)
-
-    def progress_so_far() -> str:
-        return (
-            f"It went through {met:,} of {_jobs(total)}, perhaps a step further; repeat to go on."
-        )
-
-    try:
-        with progress(title, total) as told:
-            yield count
-    except KeyboardInterrupt:
-        say(progress_so_far())
-        raise
-    except EngineError as error:
-        error.add_note(progress_so_far())
-        raise
-
-
-def _dry_run(store: Penstock, ids: Sequence[str], can: set[State]) -> list[Control]:
-    """What would become of each id, as far as its state decides."""
-    states: dict[str, State] = {}
-    for start in range(0, len(ids), 500):
-        some = list(ids[start : start + 500])
-        states |= {job.id: job.state for job in store.find(limit=len(some), id=some).jobs}
-    return [Control(id, states.get(id) in can, states.get(id)) for id in ids]
-
-
-# --- printing ----------------------------------------------------------------------------------
-
-
-def _print_count(changed: int, verb: str, as_json: bool) -> None:
-    if as_json:
-        print_json({"changed": changed})
-    else:
-        print_line(f"{_jobs(changed)} {verb}.")
-
-
-def _print_each(
-    answers: Sequence[Control], verb: str, wanted: Sequence[State], dry_run: bool, as_json: bool
+@app.command("edit", epilog=EDIT_EPILOG)
+def edit(
+    ids: Ids = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUEUE", help="Move it to this queue.", autocompletion=completion.queues
+        ),
+    ] = None,
+    priority: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PRIORITY", help="high, normal, low, a label of your app, or a number."
+        ),
+    ] = None,
+    run_at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Run it then: 2026-11-16T03:20+00:00.")
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Run it that long from now: 90s, 2h.")
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    name: AppName = None,
+    url: Url = None,
 ) -> None:
-    """Print what became of each id; exit 1 unless all are in the wanted state, now or before."""
-    if as_json:
-        print_json({"jobs": [_record(each) for each in answers]})
-    else:
-        columns = (Column("ID"), Column("OUTCOME", shrink=True))
-        print_table(columns, [(each.id, _outcome(each, verb, dry_run)) for each in answers])
-    if not all(each.changed or each.state in wanted for each in answers):
-        raise typer.Exit(1)
-
-
-def _record(answer: Control) -> dict[str, Any]:
-    return {
-        "id": answer.id,
-        "changed": answer.changed,
-        "state": answer.state,
-        "owner": answer.owner,
+    """Change the queue, the priority or the time of waiting jobs. What is not given stays."""
+    named = named_ids(ids)
+    if not named:
+        raise UsageError("no jobs are selected; give their ids, or - to read them from the input")
+    given = {"queue": queue, "priority": priority, "run_at": run_at, "delay": delay}
+    if all(value is None for value in given.values()):
+        raise UsageError("no change is given; add --queue, --priority, --run-at or --delay")
+    edits: JobEdits = {
+        "queue": queue,
+        "priority": None if priority is None else priority_of(priority),
+        "run_at": None if run_at is None else time_of(run_at),
+        "delay": delay,
     }
+    with opened(name, url) as store, counted("Editing", len(named)) as told:
+        answers = (
+            rehearsed(store, named, WAITING)
+            if dry_run
+            else store.edit_many(named, told=told, **edits)
+        )
+    print_each(answers, "edited", (), dry_run, as_json)
 
 
-def _outcome(answer: Control, verb: str, dry_run: bool) -> str:
-    if answer.state is None:
-        return "not in the store"
-    if answer.owner is not None:
-        return f"not {verb}: job {answer.owner} has its unique key"
-    if not answer.changed:
-        return f"not {verb}: it is {answer.state}"
-    done = "asked to end" if answer.state is State.RUNNING else verb
-    return f"would be {done}" if dry_run else done
-
-
-def _jobs(count: int) -> str:
-    return f"{count:,} job{'' if count == 1 else 's'}"
+@app.command("run-now", epilog=RUN_NOW_EPILOG)
+@filtered
+def run_now(
+    which: Which,
+    ids: Ids = None,
+    all_jobs: All = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    name: AppName = None,
+    url: Url = None,
+) -> None:
+    """Run scheduled jobs now instead of later."""
+    named = chosen(ids, which, all_jobs)
+    if set(which.get("state", ())) - {State.SCHEDULED}:
+        raise UsageError("only scheduled jobs can be run now; leave out --state")
+    with opened(name, url) as store:
+        if named:
+            with counted("Making ready", len(named)) as told:
+                answers = (
+                    rehearsed(store, named, {State.SCHEDULED})
+                    if dry_run
+                    else store.run_now_many(named, told=told)
+                )
+            print_each(answers, "made ready", (), dry_run, as_json)
+            return
+        which.setdefault("state", [State.SCHEDULED])
+        count = confirmed(store, which, "Run", "made ready", yes, dry_run, as_json)
+        with counted("Making ready", count) as told:
+            changed = store.run_now_all(told=told, **which)
+    print_count(changed, "made ready", as_json)

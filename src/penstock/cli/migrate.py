@@ -10,20 +10,22 @@ import typer
 from penstock.app import Penstock
 from penstock.cli.output import AsJson, print_block, print_json, print_line
 from penstock.cli.prompts import say
-from penstock.cli.store import Url, shared
+from penstock.cli.store import AppName, Url, shared
 from penstock.clock import SystemClock
 from penstock.engines.records import Schema
 from penstock.errors import BadOption, EngineUnavailable
 from penstock.stores import connect, migration
 
 EPILOG = """\
-Every command and worker does the same when it opens a store of an older version; call this where
-you want it to happen at a moment of your choice. A store that does not exist is made.
+Every command and worker migrates a store of an older version when it opens it. Use this command to
+choose the moment yourself, such as a step of your deployment. A store that does not exist is
+created.
 
-With --sql a PostgreSQL store is only looked at: the steps that it lacks are printed, for its owner
-to run. All of them are if there is no server to ask.
+With --sql, nothing is changed: the missing steps of a PostgreSQL store are printed, for its owner
+to run. If the server cannot be reached, all steps are printed.
 
-Exit codes: 0 the schema is up to date; 1 it is not, with --check.
+Exit codes: 0 the schema is up to date; 1 it is not (with --check), or the store cannot be reached;
+2 wrong usage.
 
 Example: penstock migrate --check
 """
@@ -31,19 +33,19 @@ Example: penstock migrate --check
 
 def migrate(
     check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit 1 if something is to be done.")
+        bool,
+        typer.Option("--check", help="Change nothing; exit with 1 if the schema is out of date."),
     ] = False,
-    sql: Annotated[
-        bool, typer.Option("--sql", help="Change nothing; print the SQL that would be run.")
-    ] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Change nothing; print the SQL.")] = False,
     as_json: AsJson = False,
+    name: AppName = None,
     url: Url = None,
 ) -> None:
-    """Bring the schema of a store up to date."""
-    with shared(url) as store:
+    """Create or update the schema of a store."""
+    with shared(name, url) as store:
         if sql:
             if check or as_json:
-                raise BadOption("sql", True, "it prints SQL and nothing else; give it alone")
+                raise BadOption("sql", True, "it prints SQL only; leave out --check and --json")
             print_block(asyncio.run(_sql(store)))
             return
         before = asyncio.run(_schema(store, check=check))
@@ -59,7 +61,7 @@ def migrate(
 
 async def _schema(store: Penstock, *, check: bool) -> Schema:
     """The schema as it was, before it is changed unless only a check is wanted."""
-    engine = connect(store.settings.url, SystemClock())
+    engine = connect(store.url.text, SystemClock())
     before = await engine.migrate(check=True)
     if not check:
         await engine.open()
@@ -74,9 +76,9 @@ async def _sql(store: Penstock) -> str:
     """What would be run on the store, or on a new one if the store cannot be reached."""
     every = migration(store.url)
     try:
-        found = (await connect(store.settings.url, SystemClock()).migrate(check=True)).found
+        found = (await connect(store.url.text, SystemClock()).migrate(check=True)).found
     except EngineUnavailable as error:
-        say(f"{error}; these are all the steps, for a store that is not there yet")
+        say(f"{error}; printing all steps, for a store that does not exist yet")
         return every
     return migration(store.url, found) or f"-- {store.url}: up to date, version {found}"
 
@@ -85,6 +87,7 @@ def _told(before: Schema, *, is_done: bool) -> str:
     if before.found == before.newest:
         return f"up to date, version {before.newest}"
     if before.found == 0:
-        return f"{'made' if is_done else 'to be made'}, version {before.newest}"
+        done = "created" if is_done else "does not exist yet, to be created"
+        return f"{done}, version {before.newest}"
     change = f"from version {before.found} to {before.newest}"
-    return f"migrated {change}" if is_done else f"to be migrated {change}"
+    return f"migrated {change}" if is_done else f"out of date, to be migrated {change}"

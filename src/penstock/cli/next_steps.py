@@ -1,4 +1,4 @@
-"""Next steps made ready to be copied: ``--url`` is added to the commands that need it."""
+"""Next steps ready to be copied: with the ``--app`` and ``--url`` that this command was given."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from penstock.app import Penstock
 from penstock.core.finding import Finding
 from penstock.explain import Reason
-from penstock.explain.reasons import argument
 
 Advice = TypeVar("Advice", Finding, Reason)
 
-_COMMAND: Final = re.compile(r"\bpenstock (?:(?:jobs|queues) [a-z]+|explain|doctor|top|migrate)\b")
+_COMMAND: Final = re.compile(
+    r"\bpenstock (?:(?:jobs|queues|workers|tasks) [a-z-]+|explain|doctor|top|migrate)\b"
+)
 
 
-def copyable(advice: Advice, app: Penstock) -> Advice:
-    """The same, with ``--url`` in its commands unless they find the app's store without it."""
-    default = Penstock().url
-    is_found = (default.scheme, default.location) == (app.url.scheme, app.url.location)
-    if advice.next_step is None or is_found:
+def copyable(advice: Advice, given: str) -> Advice:
+    """The same, with the options ``given`` in its commands, so that they find the same store."""
+    if advice.next_step is None or not given:
         return advice
-    where = f" --url {argument(app.url.text)}"
-    return replace(advice, next_step=_COMMAND.sub(lambda found: found[0] + where, advice.next_step))
+    step = _COMMAND.sub(lambda found: f"{found[0]} {given}", advice.next_step)
+    return replace(advice, next_step=step)

@@ -12,6 +12,8 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from shutil import get_terminal_size
+from textwrap import wrap
 from types import MappingProxyType
 from typing import Annotated, Final, Literal
 
@@ -20,14 +22,17 @@ import typer
 
 from penstock.core.job import State
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 """The parameter of every command that prints data."""
 
 # Besides control characters, those that turn the direction of writing, and halves of characters.
 _UNSEEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSEEN_IN_BLOCKS: Final = re.compile(_UNSEEN.pattern.replace(r"\x00-\x1f", r"\x00-\x08\x0b-\x1f"))
 _GAP: Final = "  "
+_COMMAND: Final = re.compile(r"\bpenstock [a-z][^;,()]*")
 _LEAST: Final = 14
+LEAST_WRAPPED: Final = 20
+"""Columns that a wrapped line may take, however narrow the terminal is."""
 
 STATES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -181,6 +186,25 @@ def print_facts(facts: Iterable[tuple[str, str | None]]) -> None:
 def print_line(text: str = "") -> None:
     """Print one line."""
     write(f"{visible(text)}\n")
+
+
+def print_wrapped(text: str, indent: int) -> None:
+    """Print one line; on a terminal that is narrower, several, broken between words and indented
+    after the first. A word that is too long stays whole, and so does a command, to be copied.
+    """
+    text = visible(text)
+    if not sys.stdout.isatty():
+        write(f"{text}\n")
+        return
+    lines = wrap(
+        _COMMAND.sub(lambda found: found[0].replace(" ", "\0"), text),
+        max(get_terminal_size().columns, LEAST_WRAPPED),
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+    )
+    write("\n".join(lines).replace("\0", " ") + "\n")
 
 
 def print_block(text: str, indent: int = 0) -> None:

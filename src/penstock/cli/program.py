@@ -1,7 +1,7 @@
-"""The command as a whole: the words behind ``penstock``, and how each of them ends.
+"""The command as a whole: the commands behind ``penstock``, and how each of them ends.
 
-Exit codes, of every command: 0 it went as told; 1 it did not; 2 it was called in a wrong way;
-130 Ctrl-C; 141 its output is not read any more, as a shell shows SIGPIPE.
+Exit codes, of every command: 0 success; 1 failure; 2 wrong usage; 130 Ctrl-C; 141 its output is no
+longer read, as a shell shows SIGPIPE.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from penstock.errors import PenstockError, UsageError
 
 SUMMARIES: Final = MappingProxyType(
     {
-        "demo": "Show a little shop's background work, live.",
-        "worker": "Run the jobs of an application until told to stop.",
-        "enqueue": "Store jobs; print their ids.",
-        "jobs": "See jobs, send them back to run, cancel or delete them.",
-        "queues": "See, pause and resume queues, decide about them.",
-        "explain": "Say why a job has not run, and what to do.",
-        "doctor": "Say what is wrong with a store, and what to do.",
-        "top": "Show how the store does, live.",
-        "migrate": "Bring the schema of a store up to date.",
+        "demo": "Show the background jobs of a small shop, live.",
+        "worker": "Run the jobs of an application.",
+        "enqueue": "Enqueue jobs and print their ids.",
+        "jobs": "List, retry, cancel, edit and delete jobs.",
+        "queues": "List, pause, resume and configure queues.",
+        "tasks": "List the tasks that workers and the application know.",
+        "workers": "List workers, and drain one before a deploy.",
+        "explain": "Explain why a job has not run, and what to do.",
+        "doctor": "Check a store, and say what is wrong and what to do.",
+        "top": "Show queues, workers and running jobs, live.",
+        "migrate": "Create or update the schema of a store.",
     }
 )
 """What each command does, in the order a newcomer meets them.
@@ -115,13 +117,15 @@ def _version() -> str:
 
 @app.callback(
     invoke_without_command=True,
-    help="Penstock: a task queue and job scheduler. Nothing lost, nobody starved.",
+    help="Penstock: a task queue and job scheduler that does not lose jobs.",
 )
 def penstock(
     context: typer.Context,
     _version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=_show_version, help="Say which it is."),
+        typer.Option(
+            "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     _show_help(context)

@@ -12,8 +12,8 @@ import typer
 from penstock.cli.output import visible, visible_lines
 from penstock.errors import PenstockError, UsageError
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would be done.")]
 """The parameters of every command that asks before it acts."""
 
 
@@ -40,8 +40,8 @@ def confirm(question: str, *, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         raise UsageError(
-            f"nobody can answer {question!r}, for the input is no terminal; "
-            "add --yes, or see with --dry-run what would be done"
+            f"{question!r} cannot be asked, because the input is not a terminal; "
+            "add --yes, or use --dry-run to see what would be done"
         )
     print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
@@ -49,7 +49,7 @@ def confirm(question: str, *, yes: bool) -> bool:
         print(file=sys.stderr)
     if answer.strip().lower() in ("y", "yes"):
         return True
-    say("Nothing was done.")
+    say("Nothing was changed.")
     return False
 
 

@@ -1,4 +1,4 @@
-"""``penstock queues``: see what waits where, pause and resume, decide how a queue is served."""
+"""``penstock queues``: list, pause, resume and configure queues."""
 
 from __future__ import annotations
 
@@ -14,30 +14,33 @@ from penstock.cli import completion
 from penstock.cli.output import AsJson, Column, print_json, print_line, print_table
 from penstock.cli.program import group
 from penstock.cli.prompts import say
-from penstock.cli.store import Url, opened
+from penstock.cli.store import AppName, Url, opened
 from penstock.core.job import State
 from penstock.engines.records import Count, QueueSettings
 from penstock.errors import BadOption, UsageError
 from penstock.operations import QueueChanges
 
 LIST_EPILOG = """\
-READY jobs could start now, HELD ones wait for a cause that `penstock explain` tells. WORKERS serve
-the queue at this moment.
+READY jobs can start now; HELD jobs wait for a reason that `penstock explain` shows. WORKERS is the
+number of workers that serve the queue at the moment.
 
 Example: penstock queues list --json
 """
 PAUSE_EPILOG = """\
-What runs goes on; nothing else of the queue starts until `penstock queues resume`. A queue that
-nobody has heard of is paused as well, with a warning.
+Running jobs continue; no other job of the queue starts until `penstock queues resume`. A queue that
+does not exist yet is paused too, with a warning. --all pauses the queues that exist now, not those
+that appear later.
 
 Example: penstock queues pause mail --note "provider is down"
 """
 RESUME_EPILOG = """\
+--all resumes every paused queue, whatever it was paused for.
+
 Example: penstock queues resume mail
 """
 SET_EPILOG = """\
-What is not given stays as it is. --weight is a key's share in a fair queue, 1 if not named; none
-removes it.
+Options that are not given leave the setting as it is. --weight sets the share of a key in a fair
+queue, which is 1 by default; --weight KEY=none removes it.
 
 Example: penstock queues set mail --max-running 20 --fair --weight acme=2
 """
@@ -56,14 +59,19 @@ _COLUMNS: Final = (
 Name = Annotated[
     str, typer.Argument(metavar="QUEUE", help="The queue.", autocompletion=completion.queues)
 ]
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="QUEUE", help="The queues.", autocompletion=completion.queues),
+]
+All = Annotated[bool, typer.Option("--all", help="All queues.")]
 
-app = group("queues", "See, pause and resume queues, decide about them.")
+app = group("queues", "List, pause, resume and configure queues.")
 
 
 @app.command("list", epilog=LIST_EPILOG)
-def list_queues(as_json: AsJson = False, url: Url = None) -> None:
-    """List every queue that has a job, a setting or a worker."""
-    with opened(url) as store:
+def list_queues(as_json: AsJson = False, name: AppName = None, url: Url = None) -> None:
+    """List every queue that has jobs, settings or workers."""
+    with opened(name, url) as store:
         queues, counts, workers = store.queues(), store.counts(), store.workers()
     served = Counter(queue for worker in workers for queue in worker.queues)
     records = [
@@ -80,21 +88,74 @@ def list_queues(as_json: AsJson = False, url: Url = None) -> None:
 
 @app.command("pause", epilog=PAUSE_EPILOG)
 def pause(
-    queue: Name,
+    queues: Names = None,
+    all_queues: All = False,
     note: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Why, for the next person.")
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="Why, for the people who find it paused. [default: none]"
+        ),
     ] = None,
     as_json: AsJson = False,
+    name: AppName = None,
     url: Url = None,
 ) -> None:
-    """Let no worker take jobs of a queue."""
-    _change(url, queue, {"paused": True, "note": note}, f"Queue {queue} is paused.", as_json)
+    """Stop starting jobs of queues."""
+    with opened(name, url) as store:
+        chosen = _chosen(store, queues, all_queues=all_queues)
+        _set_paused(store, chosen, paused=True, note=note, as_json=as_json, is_list=all_queues)
 
 
 @app.command("resume", epilog=RESUME_EPILOG)
-def resume(queue: Name, as_json: AsJson = False, url: Url = None) -> None:
-    """Let workers take jobs of a queue again."""
-    _change(url, queue, {"paused": False, "note": None}, f"Queue {queue} is served.", as_json)
+def resume(
+    queues: Names = None,
+    all_queues: All = False,
+    as_json: AsJson = False,
+    name: AppName = None,
+    url: Url = None,
+) -> None:
+    """Start jobs of paused queues again."""
+    with opened(name, url) as store:
+        chosen = _chosen(store, queues, all_queues=all_queues)
+        if all_queues:
+            known = store.queues()
+            chosen = [each for each in chosen if each in known and known[each].paused]
+        _set_paused(store, chosen, paused=False, note=None, as_json=as_json, is_list=all_queues)
+
+
+def _chosen(store: Penstock, queues: Sequence[str] | None, *, all_queues: bool) -> list[str]:
+    if all_queues and queues:
+        raise UsageError("both queues and --all are given; give one or the other")
+    if all_queues:
+        served = {each for worker in store.workers() for each in worker.queues}
+        return sorted(served | store.queues().keys())
+    if not queues:
+        raise UsageError("no queue is given; name one or more, or give --all")
+    return list(dict.fromkeys(queues))
+
+
+def _set_paused(
+    store: Penstock,
+    queues: Sequence[str],
+    *,
+    paused: bool,
+    note: str | None,
+    as_json: bool,
+    is_list: bool,
+) -> None:
+    """Change queue after queue: if the command is stopped, those before it are changed."""
+    done = "paused" if paused else "resumed"
+    records = []
+    for queue in queues:
+        _warn_of_typo(store, queue)
+        settings = store.set_queue(queue, paused=paused, note=note)
+        records.append({"name": queue, **_settings(settings)})
+        if not as_json:
+            print_line(f"Queue {queue} {done}.")
+    if as_json:
+        print_json(records[0] if len(records) == 1 and not is_list else {"queues": records})
+    elif not records:
+        say(f"No queue to be {done}.")
 
 
 @app.command("set", epilog=SET_EPILOG)
@@ -102,21 +163,23 @@ def set_queue(
     queue: Name,
     max_running: Annotated[
         str | None,
-        typer.Option(metavar="N|none", help="Attempts at once, over all workers."),
+        typer.Option(metavar="N|none", help="Jobs that may run at once, on all workers together."),
     ] = None,
     ordered: Annotated[
-        bool | None, typer.Option("--ordered/--no-ordered", help="One job after the other.")
+        bool | None, typer.Option("--ordered/--no-ordered", help="Run one job at a time, in order.")
     ] = None,
     fair: Annotated[
-        bool | None, typer.Option("--fair/--no-fair", help="Shared between keys.")
+        bool | None, typer.Option("--fair/--no-fair", help="Let keys take turns.")
     ] = None,
     weight: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=SHARE", help="A key's share: acme=2.")
+        list[str] | None,
+        typer.Option(metavar="KEY=SHARE", help="The share of a key: acme=2; may be repeated."),
     ] = None,
     as_json: AsJson = False,
+    name: AppName = None,
     url: Url = None,
 ) -> None:
-    """Decide how a queue is served."""
+    """Change the settings of a queue."""
     changes: QueueChanges = {}
     if max_running is not None:
         changes["max_running"] = _limit(max_running)
@@ -125,20 +188,9 @@ def set_queue(
     if fair is not None:
         changes["fair"] = fair
     if not changes and not weight:
-        raise UsageError("nothing is to be set; give --max-running, --ordered, --fair or --weight")
+        raise UsageError("no change is given; add --max-running, --ordered, --fair or --weight")
     shares = [_share(each) for each in weight or ()]
-    _change(url, queue, changes, f"Queue {queue} is set.", as_json, shares)
-
-
-def _change(
-    url: str | None,
-    queue: str,
-    changes: QueueChanges,
-    told: str,
-    as_json: bool,
-    shares: Sequence[tuple[str, float | None]] = (),
-) -> None:
-    with opened(url) as store:
+    with opened(name, url) as store:
         _warn_of_typo(store, queue)
         if shares:
             weights = dict(store.queues().get(queue, QueueSettings()).weights) | dict(shares)
@@ -147,7 +199,7 @@ def _change(
     if as_json:
         print_json({"name": queue, **_settings(settings)})
     else:
-        print_line(told)
+        print_line(f"Queue {queue} updated.")
 
 
 def _warn_of_typo(store: Penstock, queue: str) -> None:
@@ -156,7 +208,7 @@ def _warn_of_typo(store: Penstock, queue: str) -> None:
     if queue not in known:
         near = get_close_matches(queue, known, 1)
         hint = f" Did you mean {near[0]}?" if near else ""
-        say(f"Warning: no job, setting or worker has named queue {queue!r} so far.{hint}")
+        say(f"Warning: there is no queue {queue!r} yet: no job, setting or worker names it.{hint}")
 
 
 def _limit(text: str) -> int | None:

@@ -12,110 +12,159 @@ from typing import Annotated, Any, cast
 import typer
 
 from penstock import logs
+from penstock.cli.prompts import say
+from penstock.cli.store import AppName, Url, one_name
 from penstock.clock import SystemClock
 from penstock.config import module_names
 from penstock.core.units import seconds, size
 from penstock.errors import AppNotFound, BadOption
-from penstock.find_app import VARIABLE, find_app
+from penstock.find_app import VARIABLE, find_app_on
 from penstock.hosting import WorkerOptions
-from penstock.stores import connect
+from penstock.stores import connect, parse
 from penstock.worker.supervisor.host import check_watchable
 from penstock.worker.supervisor.replica_messages import ReplicaSpec
 from penstock.worker.supervisor.supervisor import Supervisor, SupervisorSettings
+from penstock.worker_process import check_reachable
 
 EPILOG = """\
-What is not given is as the application's settings say. A DURATION is written 500ms, 90s or 1h30m.
+Options that are not given are taken from the application's settings, whose own defaults are shown
+here. A DURATION is written as 500ms, 90s or 1h30m.
 
-Ctrl-C or SIGTERM lets running attempts end, for as long as --drain says; the second one gives them
-back at once, the third one kills. SIGHUP replaces all processes one by one, with the code as it is
-then. SIGUSR1 shows the status.
+Ctrl-C or SIGTERM lets running jobs end, for as long as --drain says. A second Ctrl-C stops at once
+and gives running jobs back to the queue; a third kills. SIGHUP replaces all processes one by one
+and loads the code anew. SIGUSR1 logs the status.
 
-Exit codes: 0 it ended as told, also when it was hurried; 1 it gave up, or a process had to be
-killed; 2 it was called in a wrong way.
+Exit codes: 0 it ended as told, even if hurried; 1 it gave up, or a process had to be killed; 2
+wrong usage.
 
-Example: penstock worker shop:app --processes 2 --queues mail,default
+Example: penstock worker shop:app --processes 2 --queues mail=5,default
 """
 
 
 def worker(
     app: Annotated[
         str | None,
-        typer.Argument(metavar="MODULE:APP", help=f"The application; else {VARIABLE}."),
+        typer.Argument(
+            metavar="[MODULE:APP]",
+            help="The application; the same as --app. [default: PENSTOCK_APP]",
+            show_default=False,
+        ),
     ] = None,
     queues: Annotated[
         str | None,
-        typer.Option(help="Queues to serve, with commas; else all that its tasks name."),
+        typer.Option(
+            metavar="QUEUES",
+            help="Queues to serve: mail,default. With slots, mail=5,default=20: at most so many of "
+            "their jobs at once, per process. [default: default and the queues of all tasks]",
+        ),
+    ] = None,
+    exclude_queues: Annotated[
+        str | None,
+        typer.Option(metavar="QUEUES", help="Queues not to serve: reports,bulk. [default: none]"),
     ] = None,
     imports: Annotated[
         list[str] | None,
-        typer.Option("--import", metavar="MODULE", help="Modules with tasks, or shop.*.tasks."),
+        typer.Option(
+            "--import",
+            metavar="MODULE",
+            help="A module with tasks, or a pattern: shop.*.tasks; may be repeated. "
+            "[default: none]",
+        ),
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option(help="Attempts of async tasks at once, per process.")
+        int | None,
+        typer.Option(metavar="N", help="Async jobs at once, per process. [default: 100]"),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Attempts of sync tasks at once, per process.")
+        int | None, typer.Option(metavar="N", help="Sync jobs at once, per process. [default: 8]")
     ] = None,
     children: Annotated[
-        int | None, typer.Option(help="Attempts of isolated tasks at once, per process.")
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Jobs in child processes (isolation) at once, per process. [default: 4]",
+        ),
     ] = None,
-    processes: Annotated[int, typer.Option(help="Worker processes.")] = 1,
+    processes: Annotated[int, typer.Option(metavar="N", help="Worker processes.")] = 1,
     reserve: Annotated[
         list[str] | None,
-        typer.Option(metavar="PRIORITY=SLOTS", help="Slots kept for a priority: high=2."),
+        typer.Option(
+            metavar="PRIORITY=SLOTS",
+            help="Slots kept free for a priority: high=2; may be repeated. [default: none]",
+        ),
     ] = None,
     drain: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="How long attempts may go on when it stops."),
+        typer.Option(
+            metavar="DURATION",
+            help="How long running jobs may take to end when the worker stops. [default: 30s]",
+        ),
     ] = None,
     grace: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="How long, after that, they may clean up."),
+        typer.Option(
+            metavar="DURATION", help="How long they may take to clean up after that. [default: 5s]"
+        ),
     ] = None,
     lease: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="How long a silent worker keeps its jobs."),
+        typer.Option(
+            metavar="DURATION",
+            help="How long a worker without heartbeats keeps its jobs. [default: 15s]",
+        ),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Begins the workers' ids; else the host's name.")
+    worker_name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", metavar="TEXT", help="The start of the workers' ids. [default: the host name]"
+        ),
     ] = None,
     max_jobs: Annotated[
-        int | None, typer.Option(help="Jobs after which a process is replaced.")
+        int | None,
+        typer.Option(metavar="N", help="Replace a process after so many jobs. [default: no limit]"),
     ] = None,
     max_memory: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Memory at which a process is replaced: 512MB."),
+        typer.Option(
+            metavar="SIZE",
+            help="Replace a process that uses so much memory: 512MB. [default: no limit]",
+        ),
     ] = None,
     stall_limit: Annotated[
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="How long an attempt that must end may go on before its process is replaced.",
+            help="Replace a process if a job does not end so long after its timeout or "
+            "cancellation. [default: 30s]",
         ),
     ] = None,
     hang_limit: Annotated[
         str,
-        typer.Option(
-            metavar="DURATION", help="How long a process may be silent before it is killed."
-        ),
+        typer.Option(metavar="DURATION", help="Kill a process that has not reported for so long."),
     ] = "5m",
     until_empty: Annotated[
-        bool, typer.Option("--until-empty", help="End when nothing is left that is due.")
+        bool, typer.Option("--until-empty", help="Stop when no job is left that is due.")
     ] = False,
     reload: Annotated[
-        bool, typer.Option("--reload", help="Replace processes when code changes here.")
+        bool,
+        typer.Option("--reload", help="Restart when code in the working directory changes."),
     ] = False,
-    log_format: Annotated[str, typer.Option(metavar="text|json", help="How to log.")] = "text",
+    log_format: Annotated[
+        str, typer.Option(metavar="text|json", help="The format of the log.")
+    ] = "text",
     log_level: Annotated[
         str, typer.Option(metavar="LEVEL", help="debug, info, warning, error or critical.")
     ] = "info",
     no_leads: Annotated[
-        bool, typer.Option("--no-leads", help="Do not stand for election as the leader.")
+        bool, typer.Option("--no-leads", help="Do not take part in the election of the leader.")
     ] = False,
+    name: AppName = None,
+    url: Url = None,
 ) -> None:
     """Run the jobs of an application until told to stop."""
     options = {
         "queues": queues,
+        "exclude_queues": exclude_queues,
         "concurrency": concurrency,
         "threads": threads,
         "children": children,
@@ -123,7 +172,7 @@ def worker(
         "drain": _duration("--drain", drain),
         "grace": _duration("--grace", grace),
         "lease": _duration("--lease", lease),
-        "name": name,
+        "name": worker_name,
         "max_jobs": max_jobs,
         "max_memory": None if max_memory is None else size(max_memory, name="--max-memory"),
         "stall_limit": _duration("--stall-limit", stall_limit),
@@ -131,7 +180,8 @@ def worker(
     }
     logs.configure("json" if _one_of(log_format, logs.FORMATS) == "json" else "text", log_level)
     spec = ReplicaSpec(
-        app=_app_name(app),
+        app=_app_name(one_name(app, name)),
+        url=None if url is None else parse(url).absolute,
         options={name: value for name, value in options.items() if value is not None},
         imports=module_names("--import", imports or ()),
         until_empty=until_empty,
@@ -167,9 +217,11 @@ def _run_alone(spec: ReplicaSpec, settings: SupervisorSettings) -> None:
         why = "Windows has no supervisor; start one command per process, and again for new code"
         raise BadOption("processes", settings.processes, why)
     options: Mapping[str, Any] = spec.options
-    find_app(spec.app, spec.imports).run_worker(
-        until_empty=spec.until_empty, **cast(WorkerOptions, dict(options))
-    )
+    app, warning = find_app_on(spec.app, spec.url, spec.imports)
+    if warning is not None:
+        say(f"Warning: {warning}.")
+    check_reachable(app)
+    app.run_worker(until_empty=spec.until_empty, **cast(WorkerOptions, dict(options)))
 
 
 def _app_name(app: str | None) -> str:

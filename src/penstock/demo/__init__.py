@@ -1,4 +1,4 @@
-"""``penstock demo``: a little shop's background work, live, on an embedded SQLite store.
+"""``penstock demo``: the background jobs of a small shop, live, on an embedded SQLite store.
 
 Mails, pictures with progress, a payment service that fails now and then, an order that cannot be
 shipped, an invoice that takes its process down, and a reminder that waits for its time; run by two

@@ -20,7 +20,7 @@ LATELY: Final = 200
 """Entries that are kept."""
 CRASH: Final = "crash"
 
-Kind = Literal["done", "again", "crash", "failed", "later", "joined", "gone"]
+Kind = Literal["done", "retry", "crash", "failed", "later", "joined", "gone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class JobHistory:
             if id not in workers
         ]
         entries += [
-            HistoryEntry(at, "joined", f"worker {pid}", "runs jobs now")
+            HistoryEntry(at, "joined", f"worker {pid}", "is running jobs")
             for id, pid in workers.items()
             if id not in self._workers
         ]
@@ -118,8 +118,8 @@ def _ended_badly(what: str, error: ErrorRecord, job: Job) -> tuple[Kind, str, st
     if job.state is State.FAILED and is_last:
         return "failed", what, f"for good: {why_failed(job)}"
     if error.kind == CRASH:
-        return "crash", what, "its process died; it runs again, alone"
-    return "again", what, f"attempt {error.attempt}: {error.message}"
+        return "crash", what, "its process died; it will run again, on its own"
+    return "retry", what, f"attempt {error.attempt}: {error.message}"
 
 
 def described(job: Job) -> str:
@@ -146,7 +146,7 @@ def print_summary(history: JobHistory, folder: DemoFolder, passed: float) -> Non
     jobs = sum(count for (_, kind), count in history.sums.items() if kind == "jobs")
     print_line(f"{jobs} jobs ended in {passed:.0f} seconds, on two worker processes.")
     if history.open:
-        print_line(f"{len(history.open)} more wait: nothing is lost.")
+        print_line(f"{len(history.open)} more are waiting in the store.")
     print_line()
     print_table(
         [Column("TASK"), *(Column(kind.upper(), "right") for kind in KINDS)],
@@ -154,12 +154,12 @@ def print_summary(history: JobHistory, folder: DemoFolder, passed: float) -> Non
     )
     if history.dead:
         print_line()
-        print_line("Dead letters, which wait for a person:")
+        print_line("Failed jobs (dead letters):")
         for job in history.dead[-5:]:
             tries = f"{job.attempt} attempt{'s' if job.attempt > 1 else ''}"
             print_line(f"  {job.task} {described(job)}, {tries}: {why_failed(job)}")
     print_line()
-    print_line(f"All of it stays in {folder.path}: {', '.join(sorted(_files(folder)))}.")
+    print_line(f"Everything is kept in {folder.path}: {', '.join(sorted(_files(folder)))}.")
     print_line()
     print_line("Try next:")
     for line in next_commands(history, folder):

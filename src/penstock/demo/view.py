@@ -16,25 +16,15 @@ from rich.text import Text
 
 from penstock.cli.output import print_line
 from penstock.cli.terminal import Screen, can_show, standard
-from penstock.cli.top.render import (
-    Field,
-    Panel,
-    Size,
-    bar,
-    cell,
-    number,
-    page,
-    running,
-    sides,
-    workers,
-)
+from penstock.cli.top.panel import Field, Panel, Size, bar, cell, number, page
+from penstock.cli.top.render import running, sides, workers
 from penstock.cli.top.view import View
 from penstock.core.job import State
 from penstock.demo.history import HistoryEntry, JobHistory
 
 STYLES: Final = {
     "done": "green",
-    "again": "yellow",
+    "retry": "yellow",
     "crash": "bold red",
     "failed": "red",
     "later": "blue",
@@ -117,7 +107,9 @@ def frame(state: DemoState, width: int, height: int, *, is_plain: bool) -> Rende
 def _header(state: DemoState, width: int) -> RenderableType:
     done = state.view.rate(state.view.total.succeeded)
     minutes, seconds = divmod(int(state.passed), 60)
-    name = Text.assemble(("Penstock demo", "bold"), ("  a little shop's background work", "dim"))
+    name = Text.assemble(
+        ("Penstock demo", "bold"), ("  the background jobs of a small shop", "dim")
+    )
     speed = Text.assemble((f"{done:.1f}", "bold green"), " done/s  ")
     return sides(name, speed + Text(f"{minutes:02}:{seconds:02}", "bold"), width)
 
@@ -125,10 +117,10 @@ def _header(state: DemoState, width: int) -> RenderableType:
 def _footer(state: DemoState, width: int) -> RenderableType:
     pids = [info.pid for info in state.view.seen.workers]
     hint = f"in another terminal: kill -9 {pids[0]}" if pids and width >= 70 else ""
-    end = " ends it" if state.stays else " ends it now"
+    end = " stops it" if state.stays else " stops it now"
     keys = Text.assemble(("q", "bold"), " or ", ("Ctrl-C", "bold"), end)
     if state.is_over:
-        keys, hint = Text("the workers end", "bold yellow"), ""
+        keys, hint = Text("stopping the workers", "bold yellow"), ""
     return sides(keys, Text(hint, "dim"), width)
 
 
@@ -160,12 +152,12 @@ def queues(state: DemoState, *, width: int, is_plain: bool) -> Panel:
                 bar(ended / max(1, sum(of.values())), 16, is_plain=is_plain, style="green"),
             )
         )
-    return Panel(fields, rows, "the shop opens")
+    return Panel(fields, rows, "no queues yet")
 
 
 def lately(history: JobHistory) -> Panel:
     """The latest entries of the history, the newest first."""
-    fields = (Field("LATELY", width=8), Field("", width=6), Field("", is_wide=True))
+    fields = (Field("LATEST", width=8), Field("", width=6), Field("", is_wide=True))
     rows = [
         (
             Text(_time(entry), "dim"),

@@ -12,7 +12,7 @@ from penstock.explain.reasons import span
 TOLERANCE: Final = 1.0
 """Seconds that clocks may differ before jobs visibly start too early or too late."""
 
-_STEP: Final = "let NTP set the clocks of all machines (timedatectl), or correct this one by hand"
+_STEP: Final = "synchronize the clocks of all machines with NTP (timedatectl)"
 
 
 def checks(snapshot: StoreSnapshot) -> Iterator[Finding]:
@@ -49,7 +49,7 @@ def _future(snapshot: StoreSnapshot) -> Iterator[Finding]:
             check="clock",
             level=Level.WARNING,
             text=f"{who} {span(ahead)} in the future: another machine's clock is ahead, or this "
-            "one was set back",
-            next_step=f"{_STEP}; until then delays are {span(ahead)} longer or shorter",
+            "machine's clock was set back",
+            next_step=f"{_STEP}; until then, delays are up to {span(ahead)} too long or too short",
             facts={"skew": ahead},
         )

@@ -76,7 +76,7 @@ async def _reach(engine: Engine) -> Finding:
     text = f"{engine.traits.name} answers in {took * 1000:.1f} ms"
     if took <= SLOW:
         return Finding(check="reach", text=text, facts=facts)
-    step = "look for a writer that keeps the lock for long, or a slow disk or network"
+    step = "look for a process that holds the write lock for long, or a slow disk or network"
     return Finding(check="reach", level=Level.WARNING, text=text, next_step=step, facts=facts)
 
 
@@ -113,8 +113,8 @@ def _not_opened() -> Finding:
     return Finding(
         check="jobs",
         level=Level.NOTE,
-        text="jobs and workers were not looked at: the store could not be opened as it is",
-        next_step="do first what is said above",
+        text="jobs and workers were not checked, because the store could not be opened",
+        next_step="fix the errors above first, then run this again",
     )
 
 
@@ -123,6 +123,6 @@ def _unreachable(error: EngineError) -> Finding:
         check="reach",
         level=Level.ERROR,
         text=str(error),
-        next_step="do what it says, then ask again",
+        next_step="fix this, then run the command again",
         facts={"error": type(error).__name__},
     )

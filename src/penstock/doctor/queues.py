@@ -38,13 +38,13 @@ def _paused(snapshot: StoreSnapshot) -> Iterator[Finding]:
             jobs = waiting[queue]
             note = f" ({settings.note})" if settings.note else ""
             oldest = [job.enqueued_at for job in snapshot.waiting if job.queue == queue]
-            since = f", the first known since {moment(min(oldest))}" if oldest else ""
+            since = f", the oldest known since {moment(min(oldest))}" if oldest else ""
             yield Finding(
                 check="paused",
                 level=Level.WARNING if jobs else Level.NOTE,
                 text=f"queue {queue!r} is paused{note}: "
                 f"{number(jobs, 'job waits', 'jobs wait')}{since}",
-                next_step=f"when that is over: penstock queues resume {argument(queue)}",
+                next_step=f"to continue: penstock queues resume {argument(queue)}",
                 facts={"queue": queue, "jobs": jobs, "note": settings.note},
             )
 
@@ -61,12 +61,13 @@ def _overdue(snapshot: StoreSnapshot) -> Iterator[Finding]:
     some = "at least " if len(snapshot.scheduled) >= SAMPLE else ""
     step = "start a worker that leads (without --no-leads)"
     if snapshot.after.leader is not None:
-        step = f"the leader ({snapshot.after.leader.holder}) does not promote: restart that worker"
+        leader = snapshot.after.leader.holder
+        step = f"the leader ({leader}) does not make them ready: restart that worker"
     yield Finding(
         check="overdue",
         level=Level.WARNING,
-        text=f"{some}{number(len(late), 'job is', 'jobs are')} due for up to {span(max(late))} and "
-        "not made ready",
+        text=f"{some}{number(len(late), 'job is', 'jobs are')} overdue by up to {span(max(late))} "
+        "and not ready yet",
         next_step=step,
         facts={"jobs": len(late), "late": max(late)},
     )
@@ -85,11 +86,11 @@ def _unknown(snapshot: StoreSnapshot) -> Iterator[Finding]:
         tasks += Counter(job.task for job in others if job.task not in known)
     for task, jobs in sorted(tasks.items()):
         meant = near(task, sorted(known))
-        hint = f"; workers know {meant!r}: was that meant?" if meant else ""
+        hint = f"; workers have {meant!r}: did you mean that?" if meant else ""
         yield Finding(
             check="unknown_task",
             level=Level.WARNING,
-            text=f"no worker knows task {task!r}: "
+            text=f"no worker has task {task!r}: "
             f"{_waiting(jobs, snapshot.unknown, snapshot.waiting)}",
             next_step=f"start a worker whose code declares it{hint}",
             facts={"task": task, "jobs": jobs, "held": held},
@@ -105,14 +106,14 @@ def _undeclared(snapshot: StoreSnapshot) -> Iterator[Finding]:
         if task in declared or (snapshot.workers and task not in known):
             continue
         meant = near(task, sorted(declared))
-        hint = f"; it has {meant!r}: was that meant?" if meant else ""
+        hint = f"; it has {meant!r}: did you mean that?" if meant else ""
         yield Finding(
             check="undeclared",
             level=Level.WARNING,
             text=f"this application does not declare task {task!r}: "
             f"{_waiting(jobs, snapshot.waiting)}",
-            next_step="keep it under its old name until they are done, or see that its module is "
-            f"imported{hint}",
+            next_step="keep it under its old name until they have run, or check that its module "
+            f"is imported{hint}",
             facts={"task": task, "jobs": jobs},
         )
 
@@ -134,8 +135,8 @@ def _old_code(snapshot: StoreSnapshot) -> Iterator[Finding]:
             yield Finding(
                 check="old_code",
                 level=Level.WARNING,
-                text=f"worker {worker.id} does not know {listed(lacks)} of this application",
-                next_step="it runs other code: restart it, or send it SIGHUP",
+                text=f"worker {worker.id} does not have {listed(lacks)} of this application",
+                next_step="it runs different code: restart it, or send it SIGHUP",
                 facts={"worker": worker.id, "tasks": len(lacks)},
             )
 
@@ -155,16 +156,18 @@ def _lost(snapshot: StoreSnapshot) -> Iterator[Finding]:
             number(lost.keys, "unique key that no job needs", "unique keys that no job needs")
         )
     if lost.lines:
-        forgotten = "keys of fair queues that no claim looks at"
-        parts.append(number(lost.lines, "key of a fair queue that no claim looks at", forgotten))
+        forgotten = "keys of fair queues that no claim would look at"
+        parts.append(
+            number(lost.lines, "key of a fair queue that no claim would look at", forgotten)
+        )
     if not parts:
-        yield Finding(check="repair", text="every hold has a cause", facts=facts)
+        yield Finding(check="repair", text="nothing to repair", facts=facts)
         return
     what = " and ".join(parts)
     if snapshot.is_repaired:
         yield Finding(check="repair", level=Level.NOTE, text=f"repaired {what}", facts=facts)
         return
-    step = "penstock doctor --repair; the leader does so each minute, so look at it, too"
+    step = "repair it: penstock doctor --repair; the leader does so every minute, so check it too"
     yield Finding(
         check="repair", level=Level.WARNING, text=f"found {what}", next_step=step, facts=facts
     )
@@ -173,13 +176,13 @@ def _lost(snapshot: StoreSnapshot) -> Iterator[Finding]:
 def _failed(snapshot: StoreSnapshot) -> Iterator[Finding]:
     failed = snapshot.total(State.FAILED)
     if failed.total():
-        have = number(failed.total(), "job has failed and waits", "jobs have failed and wait")
+        have = number(failed.total(), "job has failed", "jobs have failed")
         by = ", ".join(f"{queue} {jobs:,}" for queue, jobs in failed.most_common(5))
         yield Finding(
             check="failed",
             level=Level.NOTE,
-            text=f"{have} for a person: {by}",
-            next_step="look at them: penstock jobs list --state failed; then retry or purge them",
+            text=f"{have}: {by}",
+            next_step="list them: penstock jobs list --state failed; then retry or purge them",
             facts={"jobs": failed.total()},
         )
 
@@ -195,10 +198,10 @@ def _history(snapshot: StoreSnapshot) -> Finding:
             check="history",
             level=Level.WARNING,
             text=f"{kept}, {some}{len(late):,} of them for longer than they are to be kept",
-            next_step="see that a worker leads: it deletes them",
+            next_step="check that a worker leads: it deletes them",
             facts=facts,
         )
     if ended > MUCH_HISTORY:
-        step = "lower keep_finished if nobody needs them for so long"
+        step = "lower keep_finished if they are not needed for that long"
         return Finding(check="history", level=Level.NOTE, text=kept, next_step=step, facts=facts)
     return Finding(check="history", text=kept, facts=facts)

@@ -30,9 +30,9 @@ def _workers(snapshot: StoreSnapshot) -> Finding:
         have = number(len(snapshot.workers), "worker has", "workers have")
         return Finding(check="workers", text=f"{have} a lease, with {slots}", facts=facts)
     if waiting == 0:
-        text = "no worker is there, and no job waits"
+        text = "no worker is running, and no job is waiting"
         return Finding(check="workers", level=Level.NOTE, text=text, facts=facts)
-    text = f"no worker is there, and {number(waiting, 'job waits', 'jobs wait')}"
+    text = f"no worker is running, and {number(waiting, 'job is', 'jobs are')} waiting"
     return Finding(check="workers", level=Level.ERROR, text=text, next_step=START, facts=facts)
 
 
@@ -42,23 +42,23 @@ def _silent(snapshot: StoreSnapshot) -> Iterator[Finding]:
         return
     silent = snapshot.silent
     if not silent:
-        text = f"every worker gave a sign of life within {span(snapshot.watched)}"
+        text = f"every worker sent a heartbeat within {span(snapshot.watched)}"
         yield Finding(check="leases", text=text)
         return
     ids = {worker.id for worker in silent}
     jobs = sum(hand.jobs for hand in snapshot.after.running if hand.worker in ids)
-    text = f"no sign of life for {span(snapshot.watched)} from {listed(ids)}"
+    text = f"no heartbeat for {span(snapshot.watched)} from {listed(ids)}"
     if jobs:
         text += f", with {number(jobs, 'running job')}"
     facts = {"workers": len(silent), "jobs": jobs}
     if snapshot.after.leader is None or snapshot.after.leader.holder in ids:
-        step = f"nobody alive leads, so their jobs stay with them: {START}, and it rescues them"
+        step = f"no live worker is the leader, so their jobs are not rescued; {START}"
         yield Finding(check="leases", level=Level.ERROR, text=text, next_step=step, facts=facts)
         return
     lease = max(worker.lease or snapshot.expected.lease for worker in silent)
     step = (
-        f"after {span(lease)} without one the leader gives their jobs to others; find out whether "
-        "these processes are dead, stopped or cut off from the store"
+        f"after {span(lease)} without one, the leader gives their jobs to other workers; check "
+        "whether these processes are dead, stopped or disconnected from the store"
     )
     yield Finding(check="leases", level=Level.WARNING, text=text, next_step=step, facts=facts)
 
@@ -74,8 +74,9 @@ def _orphans(snapshot: StoreSnapshot) -> Iterator[Finding]:
         return
     jobs = sum(hand.jobs for hand in orphans)
     owners = listed(hand.worker for hand in orphans)
-    text = f"{number(jobs, 'job runs', 'jobs run')} with no lease: {owners} went without them"
-    step = f"nobody leads: {START}, and it rescues them"
+    belong = number(jobs, "running job belongs", "running jobs belong")
+    text = f"{belong} to workers without a lease: {owners}"
+    step = f"there is no leader to rescue them; {START}"
     if snapshot.after.leader is not None:
         step = (
             f"the leader ({snapshot.after.leader.holder}) should rescue them: restart that worker"
@@ -93,16 +94,16 @@ def _leader(snapshot: StoreSnapshot) -> Iterator[Finding]:
     term = snapshot.after.leader
     if term is None:
         if snapshot.workers:
-            text = "nobody leads: dead workers keep their jobs, and nothing is pruned"
-            step = f"{START}, without --no-leads; those that are there may be dead"
+            text = "there is no leader: jobs of dead workers are not rescued, and nothing is pruned"
+            step = f"{START} (without --no-leads); the workers that have a lease may be dead"
             yield Finding(check="leader", level=Level.ERROR, text=text, next_step=step)
         return
     facts: dict[str, Fact] = {"leader": term.holder, "epoch": term.epoch, "left": term.left}
     if term.holder in snapshot.after.beats:
-        yield Finding(check="leader", text=f"{term.holder} leads", facts=facts)
+        yield Finding(check="leader", text=f"the leader is {term.holder}", facts=facts)
         return
-    text = f"{term.holder} leads and has no lease; its term ends in {span(term.left)}"
-    step = "if this is still so in a while, restart that worker: it does no chores"
+    text = f"the leader {term.holder} has no lease; its term ends in {span(term.left)}"
+    step = "if this persists, restart that worker"
     yield Finding(check="leader", level=Level.NOTE, text=text, next_step=step, facts=facts)
 
 
@@ -114,7 +115,7 @@ def _unserved(snapshot: StoreSnapshot) -> Iterator[Finding]:
     for queue, jobs in sorted(snapshot.total(State.READY, State.SCHEDULED).items()):
         if queue not in served:
             meant = near(queue, sorted(served))
-            hint = f"; or was queue {meant!r} meant?" if meant else ""
+            hint = f"; or did you mean queue {meant!r}?" if meant else ""
             yield Finding(
                 check="unserved",
                 level=Level.WARNING,
@@ -137,7 +138,7 @@ def _leases(snapshot: StoreSnapshot) -> Iterator[Finding]:
             check="settings",
             level=Level.WARNING,
             text=f"workers have different leases: {told}",
-            next_step="give all the same lease: the leader takes jobs away by its own",
+            next_step="give all workers the same lease: the leader judges them by its own",
         )
     elif snapshot.expected.tasks and found and found != [snapshot.expected.lease]:
         yield Finding(
@@ -145,8 +146,8 @@ def _leases(snapshot: StoreSnapshot) -> Iterator[Finding]:
             level=Level.WARNING,
             text=f"workers have a lease of {span(found[0])}, and this application "
             f"{span(snapshot.expected.lease)}",
-            next_step="restart the workers with the settings that this application has, or run "
-            "this command with theirs",
+            next_step="restart the workers with the settings of this application, or run this "
+            "command with theirs",
         )
 
 

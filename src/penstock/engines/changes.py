@@ -126,11 +126,13 @@ async def edit(
     queue: str | None = None,
     priority: int | None = None,
     run_in: float | None = None,
+    run_at: float | None = None,
 ) -> list[Control]:
-    """Let jobs that wait do so in another queue, with another urgency, or until so many seconds
-    from now; at 0 they are due. Jobs that do not wait are not changed.
+    """Let jobs that wait do so in another queue, with another urgency, or until an instant, given
+    as such or in seconds from now; at 0 they are due. Jobs that do not wait are not changed.
     """
     now = await _now(engine)
+    until = run_at if run_in is None else now + run_in
 
     def after(job: Job, _: str | None) -> Job | None:
         if not job.state.is_waiting:
@@ -140,8 +142,22 @@ async def edit(
             now,
             queue=job.queue if queue is None else queue,
             priority=job.priority if priority is None else priority,
-            run_at=job.run_at if run_in is None else now + run_in,
+            run_at=job.run_at if until is None else until,
         )
+
+    return await _control(engine, ids, Change.EDIT, after)
+
+
+async def run_now(engine: Engine, ids: Sequence[str]) -> list[Control]:
+    """Let jobs that are scheduled for later be due now. Others are not changed: one that is ready
+    keeps its place in line.
+    """
+    now = await _now(engine)
+
+    def after(job: Job, _: str | None) -> Job | None:
+        if job.state is not State.SCHEDULED:
+            return None
+        return lifecycle.edited(job, now, queue=job.queue, priority=job.priority, run_at=now)
 
     return await _control(engine, ids, Change.EDIT, after)
 

@@ -181,8 +181,9 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    async def beat(self, worker: str) -> None:
-        """Show that the worker lives: its beat grows by one.
+    async def beat(self, worker: str) -> bytes | None:
+        """Show that the worker lives: its beat grows by one. Return what the cell
+        ``orders.cell_of(worker)`` says: an order to this worker, or None.
 
         On failure: ``LeaseLost`` if the worker is not known.
         """

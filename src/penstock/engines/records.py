@@ -145,6 +145,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Slots of each kind that are kept for jobs at least as urgent as a priority."""
     callbacks: Mapping[str, Callback] = msgspec.field(default_factory=dict)
     """What follows a failure, of the tasks that have such a callback."""
+    queue_slots: Mapping[str, int] = msgspec.field(default_factory=dict)
+    """Attempts of a queue that it runs at once; of one that is not named, as many as it can."""
     lease: float = 0.0
     """How long it may give no sign of life, as it was told; 0: it does not say."""
     beat: int = 0

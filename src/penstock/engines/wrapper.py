@@ -92,8 +92,8 @@ class EngineWrapper(Engine):
     async def leave(self, worker: str) -> None:
         await self._call("leave", self.inner.leave, worker)
 
-    async def beat(self, worker: str) -> None:
-        await self._call("beat", self.inner.beat, worker)
+    async def beat(self, worker: str) -> bytes | None:
+        return await self._call("beat", self.inner.beat, worker)
 
     async def exchange(self, ask: Ask) -> Exchange:
         return await self._call("exchange", self.inner.exchange, ask)

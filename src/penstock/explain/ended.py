@@ -11,8 +11,8 @@ def gone() -> Reason:
     """The store does not have it."""
     text = "the store does not have this job: it was pruned, purged or never enqueued here"
     step = (
-        "compare the id and the store (--url, PENSTOCK_URL) with those of who enqueued it; to keep "
-        "jobs for longer after their end, raise keep_finished"
+        "check the id, and that the code which enqueued the job uses this store (--app, --url); to "
+        "keep finished jobs for longer, raise keep_finished"
     )
     return Reason(code=Code.GONE, text=text, next_step=step)
 
@@ -30,13 +30,13 @@ def reasons(job: Job, now: float) -> list[Reason]:
     if job.state is State.FAILED:
         step = f"read its errors: penstock jobs show {argument(job.id)}; {again}"
         if why == MAY_HAVE_RUN:
-            step = f"find out whether it did its work; if not: {retry}"
+            step = f"check whether it did its work; if not: {retry}"
         text = f"it failed {ago}, after {_attempts(job)}: {why}{_last_error(job)}"
         return [Reason(code=Code.FAILED, text=text, next_step=step, since_at=at)]
     if why.startswith("superseded by "):
         owner = why.removeprefix("superseded by ")
         text = f"it was superseded {ago}: job {owner} has its unique key {job.unique!r}"
-        step = f"look at that one: penstock explain {argument(owner)}"
+        step = f"see penstock explain {argument(owner)}"
         return [Reason(code=Code.SUPERSEDED, text=text, next_step=step, since_at=at)]
     if why == EXPIRED:
         text = f"it expired {ago}: it had not started by then"

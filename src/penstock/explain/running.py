@@ -16,8 +16,10 @@ def reasons(snapshot: JobSnapshot) -> list[Reason]:
     elif snapshot.is_silent([worker]):
         found.append(silence(snapshot, [worker]))
     if job.cancel_reason is not None:
-        text = f"somebody wants it cancelled ({job.cancel_reason}), and its attempt has not ended"
-        step = "its worker hears of it within a second; a handler that blocks ends by its time-out"
+        text = (
+            f"its cancellation was requested ({job.cancel_reason}), and its attempt has not ended"
+        )
+        step = "its worker is told within a second; a handler that blocks ends at its timeout"
         found.append(Reason(code=Code.CANCELLING, text=text, next_step=step))
     if worker is not None:
         found.append(_running(snapshot, worker) if job.started else _claimed(snapshot, worker))
@@ -37,19 +39,21 @@ def _running(snapshot: JobSnapshot, worker: WorkerInfo) -> Reason:
 
 
 def _claimed(snapshot: JobSnapshot, worker: WorkerInfo) -> Reason:
-    text = f"{_named(worker)} has had it {_time(snapshot)} and starts it when a slot is free"
+    text = f"{_named(worker)} has held it {_time(snapshot)} and starts it when a slot is free"
     if snapshot.job.crashes:
-        text += ": after a crash a job runs apart from all others"
+        text += ": after a crash, a job runs on its own"
     return Reason(code=Code.CLAIMED, text=text, since_at=snapshot.job.claimed_at)
 
 
 def _no_lease(snapshot: JobSnapshot) -> Reason:
     job = snapshot.job
-    text = f"worker {job.worker} has had it {_time(snapshot)} and has no lease any more"
+    text = f"worker {job.worker} has held it {_time(snapshot)} and no longer has a lease"
     if snapshot.leader is None:
-        step = "nobody is there to rescue it: start a worker, and it does"
+        step = "no worker is there to rescue it; start one"
     else:
-        step = f"the leader ({snapshot.leader.holder}) gives it to another worker within seconds"
+        step = (
+            f"the leader ({snapshot.leader.holder}) will give it to another worker within seconds"
+        )
     return Reason(code=Code.NO_LEASE, text=text, next_step=step, since_at=job.claimed_at)
 
 

@@ -61,10 +61,10 @@ def _is_in_line(snapshot: JobSnapshot) -> bool:
 
 
 def _expired(snapshot: JobSnapshot, at: float) -> Reason:
-    text = f"it expired {span(snapshot.now - at)} ago and does not start any more"
-    step = "it ends as cancelled when a worker or the leader next looks"
+    text = f"it expired {span(snapshot.now - at)} ago and will not start"
+    step = "it will be marked as cancelled when a worker or the leader next looks"
     if not snapshot.workers:
-        step = "it ends as cancelled when a worker is there: none has a lease now"
+        step = "it will be marked as cancelled once a worker is running: none has a lease now"
     return Reason(code=Code.EXPIRED, text=text, next_step=step, since_at=at)
 
 
@@ -81,14 +81,14 @@ def _scheduled(job: Job, at: float, now: float) -> Reason:
     when = f"in {span(at - now)}, at {moment(at)}"
     last = job.errors[-1] if job.errors else None
     if job.attempt == 0:
-        code, text = Code.SCHEDULED, f"it is scheduled for later: it starts {when}"
+        code, text = Code.SCHEDULED, f"it is scheduled to start {when}"
     elif last is not None and last.attempt == job.attempt:
         said = f"{last.kind}: {last.message}"
-        text = f"it tries again {when}: attempt {job.attempt} failed ({said})"
+        text = f"it will be retried {when}: attempt {job.attempt} failed ({said})"
         code = Code.RETRY
     else:
         why = f" ({job.reason})" if job.reason else ""
-        code, text = Code.SNOOZED, f"its task asked to sleep{why}: it goes on {when}"
+        code, text = Code.SNOOZED, f"its task snoozed it{why}: it runs again {when}"
     return Reason(code=code, text=text, until_at=at)
 
 
@@ -100,7 +100,7 @@ def _held(snapshot: JobSnapshot, hold: Hold) -> Reason:
     if job.hold_until is None:
         return Reason(code=Code(hold), text=f"it is held by {_HOLDS[hold]}{cause}")
     left = max(0.0, job.hold_until - snapshot.now)
-    text = f"it is held by {_HOLDS[hold]}{cause}; for another {span(left)}"
+    text = f"it is held by {_HOLDS[hold]}{cause}, for another {span(left)}"
     return Reason(code=Code(hold), text=text, until_at=job.hold_until)
 
 
@@ -108,11 +108,11 @@ def _unknown(snapshot: JobSnapshot) -> Reason:
     """It was held because a worker that took it does not know its task."""
     task = snapshot.job.task
     if any(task in worker.tasks for worker in snapshot.workers):
-        text = f"it is held because no worker knew task {task!r}, and one does now"
-        step = "lift what has no cause: penstock doctor --repair; the leader does so each minute"
+        text = f"it is held because no worker had task {task!r}, but one has it now"
+        step = "release it: penstock doctor --repair; the leader also does so every minute"
         return Reason(code=Code.NO_CAUSE, text=text, next_step=step)
     known = {each for worker in snapshot.workers for each in worker.tasks}
-    text = f"it is held until a worker joins that knows task {task!r}: none does now"
+    text = f"it is held until a worker joins that has task {task!r}: none has it now"
     return replace(workers.unknown(snapshot, known), code=Code.UNKNOWN_TASK, text=text)
 
 
@@ -124,7 +124,7 @@ def _paused(snapshot: JobSnapshot) -> list[Reason]:
         return []
     queue, note = snapshot.job.queue, snapshot.settings.note
     text = f"queue {queue!r} is paused" + (f": {note}" if note else "")
-    step = f"when that is over: penstock queues resume {argument(queue)}"
+    step = f"to continue: penstock queues resume {argument(queue)}"
     return [Reason(code=Code.PAUSED, text=text, next_step=step)]
 
 
@@ -135,15 +135,15 @@ def _queue(snapshot: JobSnapshot) -> list[Reason]:
     running, most = sum(hand.jobs for hand in here), settings.most
     if settings.ordered and (snapshot.standing.blockers or running):
         first = [*(hand.first for hand in here), *snapshot.standing.blockers]
-        text = f"queue {queue!r} runs one job after the other, and {listed(first)} has not ended"
-        step = f"look at that one: penstock explain {argument(first[0])}"
+        text = f"queue {queue!r} runs one job at a time, and {listed(first)} has not ended"
+        step = f"see penstock explain {argument(first[0])}"
         found.append(Reason(code=Code.ORDERED, text=text, next_step=step))
     elif most is not None and running >= most:
         text = f"queue {queue!r} runs {running} of max_running {settings.max_running} jobs"
         if here:
             text += f": {listed((hand.first for hand in here), 3)}"
         more = f"penstock queues set --max-running N {argument(queue)}"
-        step = f"it starts when one ends; for more: {more}"
+        step = f"it starts when one of them ends; to run more at once: {more}"
         found.append(Reason(code=Code.MAX_RUNNING, text=text, next_step=step))
     return found
 
@@ -158,9 +158,9 @@ def _line(snapshot: JobSnapshot) -> list[Reason]:
     ahead = number(standing.ahead, "job")
     where = f"queue {snapshot.job.queue!r}"
     where = f"its key in {where}" if snapshot.settings.is_keyed else where
-    text = f"{ahead} of {where} come before it"
+    text = f"{ahead} of {where} are ahead of it"
     if standing.ahead == 1:
-        text = f"1 job of {where} comes before it"
+        text = f"1 job of {where} is ahead of it"
         text += ", a more urgent one" if standing.more_urgent else ""
     elif standing.more_urgent:
         text += f", {standing.more_urgent:,} of them more urgent"
@@ -168,7 +168,7 @@ def _line(snapshot: JobSnapshot) -> list[Reason]:
         keys = (f"{key or 'no key'} {jobs:,}" for key, jobs in standing.keys)
         text += ", and other keys take turns with it; "
         text += f"the waiting jobs by key: {', '.join(keys)}"
-    step = "start more workers if that is too long; penstock top shows how fast the queue moves"
+    step = "if that takes too long, start more workers; penstock top shows how fast the queue moves"
     return [Reason(code=Code.LINE, text=text, next_step=step)]
 
 
@@ -178,20 +178,19 @@ def _next(snapshot: JobSnapshot) -> Reason:
     waited = max(0.0, snapshot.now - since)
     room = number(len(snapshot.able), "worker has", "workers have")
     if job.crashes:
-        return Reason(code=Code.NEXT, text="it is about to run, apart from all others")
+        return Reason(code=Code.NEXT, text="it is about to run, on its own")
     if waited > PATIENCE:
-        text = (
-            f"nothing in the store keeps it from running, and it has been ready for {span(waited)}"
-        )
+        text = "nothing in the store prevents it from running, and it has been ready for "
+        text += span(waited)
         step = (
-            f"{room} room for it and may be about to end, or stuck: penstock doctor watches "
-            "whether they live"
+            f"{room} room for it but may be stopping, or stuck: penstock doctor checks whether "
+            "they are alive"
         )
         return Reason(code=Code.OVERLOOKED, text=text, next_step=step, since_at=since)
     if job.state is State.SCHEDULED:
         text = f"it is due and about to run: {room} room for it"
         return Reason(code=Code.DUE, text=text, since_at=job.run_at)
-    text = f"it is about to run: nobody is before it, and {room} room for it"
+    text = f"it is about to run: no job is ahead of it, and {room} room for it"
     return Reason(code=Code.NEXT, text=text, since_at=since)
 
 
@@ -210,14 +209,16 @@ def remarks(job: Job, now: float) -> list[Reason]:
     if job.expires_at is not None and job.state.is_waiting and job.expires_at > now:
         text = f"it expires in {span(job.expires_at - now)} if it has not started by then"
         if job.state is State.SCHEDULED and job.expires_at <= (job.run_at or 0.0):
-            text = f"it expires in {span(job.expires_at - now)}, before it is due: it never runs"
+            text = f"it expires in {span(job.expires_at - now)}, before it is due: it will not run"
         found.append(Reason(code=Code.EXPIRES, text=text, until_at=job.expires_at))
     if job.at_most_once:
-        text = "it runs at most once: if its worker dies with it, it fails and is not run again"
+        text = (
+            "it runs at most once: if its worker dies while running it, it fails and is not retried"
+        )
         found.append(Reason(code=Code.AT_MOST_ONCE, text=text))
     if job.crashes:
         times = number(job.crashes, "crash", "crashes")
-        text = f"it was in {times}: it runs alone in a child process, and fails after 3"
-        step = f"read what is known of them: penstock jobs show {argument(job.id)}"
+        text = f"it was in {times}: it now runs on its own in a child process, and fails after 3"
+        step = f"for details: penstock jobs show {argument(job.id)}"
         found.append(Reason(code=Code.CRASHED, text=text, next_step=step))
     return found

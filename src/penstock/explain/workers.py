@@ -23,14 +23,14 @@ def reasons(snapshot: JobSnapshot) -> list[Reason]:
         f"start a worker: penstock worker MODULE:APP --queues {argument(queue).removeprefix('-- ')}"
     )
     if not snapshot.workers:
-        text = "no worker is there: none has a lease"
+        text = "no worker is running: none has a lease"
         return [Reason(code=Code.NO_WORKER, text=text, next_step=start)]
     if not snapshot.serving:
         served = {each for worker in snapshot.workers for each in worker.queues}
-        there = number(len(snapshot.workers), "worker is there", "workers are there")
-        text = f"no worker serves queue {queue!r}: {there}, for {listed(served) or 'no queue'}"
+        there = number(len(snapshot.workers), "worker serves", "workers serve")
+        text = f"no worker serves queue {queue!r}: {there} {listed(served) or 'no queue'}"
         meant = near(queue, sorted(served))
-        hint = f"; or was queue {meant!r} meant?" if meant else ""
+        hint = f"; or did you mean queue {meant!r}?" if meant else ""
         return [Reason(code=Code.NOT_SERVED, text=text, next_step=start + hint)]
     if not snapshot.able:
         known = {each for worker in snapshot.serving for each in worker.tasks}
@@ -55,13 +55,11 @@ def unknown(snapshot: JobSnapshot, known: set[str]) -> Reason:
     served = f"none of {number(len(snapshot.serving), 'worker')} that serve its queue"
     if len(snapshot.serving) == 1:
         served = f"worker {snapshot.serving[0].id}, the only one that serves its queue, does not"
-    verb = "know" if len(snapshot.serving) == 1 else "knows"
+    verb = "have" if len(snapshot.serving) == 1 else "has"
     what = f"task {task!r}" if known else f"any task, so not {task!r}"
     meant = near(task, sorted(known))
     if meant is not None:
-        step = (
-            f"they know {meant!r}: was that meant? else start a worker whose code declares {task!r}"
-        )
+        step = f"did you mean {meant!r}? if not, start a worker whose code declares {task!r}"
     else:
         step = f"start a worker that imports {_module(task)}"
     return Reason(code=Code.NOT_KNOWN, text=f"{served} {verb} {what}", next_step=step)
@@ -78,7 +76,18 @@ def _module(task: str) -> str:
     )
 
 
+def _fills_queue(snapshot: JobSnapshot, worker: WorkerInfo) -> bool:
+    """It runs as many jobs of this queue as it was told to."""
+    most = worker.queue_slots.get(snapshot.job.queue)
+    here = [hand for hand in snapshot.running if hand.worker == worker.id]
+    return most is not None and most <= sum(
+        hand.jobs for hand in here if hand.queue == snapshot.job.queue
+    )
+
+
 def _has_room(snapshot: JobSnapshot, worker: WorkerInfo) -> bool:
+    if _fills_queue(snapshot, worker):
+        return False
     kind = worker.kinds.get(snapshot.job.task)
     has = [hand for hand in snapshot.running if hand.worker == worker.id]
     if kind is None or kind not in worker.rooms:
@@ -93,6 +102,15 @@ def _has_room(snapshot: JobSnapshot, worker: WorkerInfo) -> bool:
 
 
 def _busy(snapshot: JobSnapshot) -> Reason:
+    if all(_fills_queue(snapshot, worker) for worker in snapshot.able):
+        queue = snapshot.job.queue
+        most = sum(worker.queue_slots[queue] for worker in snapshot.able)
+        has = number(
+            len(snapshot.able), "worker that could run it runs", "workers that could run it run"
+        )
+        text = f"the {has} {most:,} of {most:,} jobs of queue {queue!r} that --queues allows"
+        step = "it starts when one ends; start another worker, or raise the slots in --queues"
+        return Reason(code=Code.BUSY, text=text, next_step=step)
     able = {worker.id: worker for worker in snapshot.able}
     kind = snapshot.able[0].kinds.get(snapshot.job.task)
     taken = Counter[str]()
@@ -108,9 +126,9 @@ def _busy(snapshot: JobSnapshot) -> Reason:
         f"{taken.total():,} of {slots:,} are taken ({by})"
     )
     if taken.total() < slots and any(worker.reserve for worker in able.values()):
-        text += "; the others are kept for more urgent jobs"
+        text += "; the others are reserved for more urgent jobs"
     option = _OPTIONS.get(kind or "", "slots")
-    step = f"it starts when one ends; for more at once start another worker, or raise {option}"
+    step = f"it starts when one of them ends; start another worker, or raise {option}"
     return Reason(code=Code.BUSY, text=text, next_step=step)
 
 
@@ -119,19 +137,21 @@ def silence(snapshot: JobSnapshot, workers: Sequence[WorkerInfo]) -> Reason:
     watched = min((snapshot.silent or {}).values())
     lease = max(worker.lease or USUAL_LEASE for worker in workers)
     names = listed(worker.id for worker in workers)
-    text = f"no sign of life from {names} for {span(watched)}: stopped, dead or cut off"
+    text = f"no heartbeat from {names} for {span(watched)}: stopped, dead or disconnected"
     if snapshot.leader is None or snapshot.leader.holder in (snapshot.silent or {}):
-        step = "nobody alive leads, so nobody takes their jobs: start a worker, and it does"
+        step = "no live worker is the leader, so their jobs are not rescued; start a worker"
     else:
-        step = f"after a lease ({span(lease)}) the leader gives their jobs to others"
+        step = f"after a lease ({span(lease)}) the leader gives their jobs to other workers"
     return Reason(code=Code.SILENT, text=text, next_step=step)
 
 
 def no_leader(snapshot: JobSnapshot) -> Reason:
     """No worker does the chores of the leader."""
     there = number(len(snapshot.workers), "worker has a lease", "workers have a lease")
-    text = f"nobody leads, though workers stand for election: {there} and may be dead"
+    text = f"there is no leader: {there} and may be dead"
     if not snapshot.workers:
-        text = "nobody leads: nobody rescues jobs, and nobody makes due ones ready"
-    step = "start a worker (without --no-leads); penstock doctor watches whether the others live"
+        text = "there is no leader: no jobs are rescued, and scheduled jobs are not made ready"
+    step = (
+        "start a worker (without --no-leads); penstock doctor checks which of the others are alive"
+    )
     return Reason(code=Code.NO_LEADER, text=text, next_step=step)

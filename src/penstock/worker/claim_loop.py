@@ -10,7 +10,7 @@ intervals.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection
 from math import inf
 from random import random
@@ -88,6 +88,7 @@ class ClaimLoop:
         self._promote = settings.upkeep_batch
         self._wake = wake
         self._queues = deque(settings.queues)
+        self._queue_slots = settings.queue_slots
         self._backoff = Backoff()
         self._has_more = True
         """The last claim was answered in full: there may be more."""
@@ -146,7 +147,7 @@ class ClaimLoop:
             if not self._inflight.outcomes:
                 # Slots that were woken run before this goes on: quick jobs are done by then.
                 await asyncio.sleep(0)
-        elif self._may_be_last and await nothing_left(self._engine, ask.queues):
+        elif self._may_be_last and await nothing_left(self._engine, tuple(self._queues)):
             self.is_empty.set()
             await self._wake.wait()
         else:
@@ -184,11 +185,13 @@ class ClaimLoop:
     def _ask(self, demand: Demand) -> Ask:
         most = self._engine.traits.max_batch
         outcomes = self._inflight.outgoing(most)
+        queues, room = self._queues_with_room()
+        want = min(demand.want, most, room)
         return Ask(
             worker=self._lease.worker,
-            queues=tuple(self._queues),
-            want=min(demand.want, most),
-            slots=min(demand.slots, most),
+            queues=queues,
+            want=want,
+            slots=min(demand.slots, want),
             outcomes=outcomes,
             begun=self._inflight.begun(),
             reports=self._inflight.reports(most, outcomes),
@@ -197,6 +200,18 @@ class ClaimLoop:
             least_urgent=demand.least_urgent,
             promote=self._promote,
         )
+
+    def _queues_with_room(self) -> tuple[tuple[str, ...], int]:
+        """The queues that may have more attempts here, in the order of this turn, and how many jobs
+        of any mix they can take: an ask has one number for all of its queues.
+        """
+        if not self._queue_slots:
+            return tuple(self._queues), self._engine.traits.max_batch
+        taken = Counter(each.job.queue for each in self._inflight if not each.is_over)
+        rooms = {queue: most - taken[queue] for queue, most in self._queue_slots.items()}
+        queues = tuple(queue for queue in self._queues if rooms.get(queue, 1) > 0)
+        limits = [rooms[queue] for queue in queues if queue in rooms]
+        return queues, min(limits) if limits else self._engine.traits.max_batch if queues else 0
 
     async def _exchange(self, ask: Ask, demand: Demand) -> None:
         was_called, self._is_called = self._is_called, False

@@ -222,6 +222,7 @@ def worker_info(id: str, specs: Mapping[str, Spec], settings: WorkerSettings) ->
         kinds={name: spec.kind for name, spec in specs.items()},
         reserve=settings.reserve,
         callbacks=failure_callbacks(specs),
+        queue_slots=settings.queue_slots,
         lease=settings.lease,
     )
 

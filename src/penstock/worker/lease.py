@@ -35,6 +35,7 @@ from collections.abc import Callable
 from math import inf
 
 from penstock.clock import Clock
+from penstock.engines import orders
 from penstock.engines.engine import Engine
 from penstock.engines.retrying import Backoff
 from penstock.errors import EngineClosed, EngineError, LeaseLost
@@ -120,16 +121,25 @@ class Lease:
 
 
 async def keep_beating(
-    engine: Engine, lease: Lease, every: float, clock: Clock, log: WorkerLog
+    engine: Engine,
+    lease: Lease,
+    every: float,
+    clock: Clock,
+    log: WorkerLog,
+    ordered: Callable[[orders.DrainOrder], None],
 ) -> None:
-    """Beat every fifth of a lease, under the id that the worker has at that moment."""
+    """Beat every fifth of a lease, under the id that the worker has at that moment. ``ordered`` is
+    called with the order that each beat brings, as long as there is one.
+    """
     backoff = Backoff(longest=every)
     while True:
         worker, asked_at, pause = lease.beating, clock.monotonic(), every
         try:
             if worker is not None:
-                await engine.beat(worker)
+                order = orders.read(await engine.beat(worker))
                 lease.renew(worker, asked_at)
+                if order is not None:
+                    ordered(order)
         except LeaseLost as error:
             lease.lose(error.worker)
         except EngineClosed:

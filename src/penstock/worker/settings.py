@@ -23,6 +23,9 @@ class WorkerSettings:
     """
 
     queues: tuple[str, ...] = ("default",)
+    queue_slots: Mapping[str, int] = field(default_factory=dict)
+    """Attempts of a queue at once, of all kinds together; a queue that is not named may have all
+    slots."""
     concurrency: int = 100
     """Async attempts at once."""
     threads: int = 8
@@ -89,6 +92,10 @@ class WorkerSettings:
                 _check(name, value, least=1)
         for slots in self.reserve.values():
             _check("reserve", slots, least=1)
+        for queue, slots in self.queue_slots.items():
+            if queue not in self.queues:
+                raise BadOption("queue_slots", queue, "it is not one of the queues")
+            _check("queue_slots", slots, least=1)
 
     @property
     def beat_every(self) -> float:

@@ -32,6 +32,7 @@ from penstock import logs
 from penstock.clock import Clock, within
 from penstock.core.spec import Spec
 from penstock.engines.engine import Engine
+from penstock.engines.orders import DrainOrder
 from penstock.engines.retrying import open_patiently
 from penstock.errors import EngineError
 from penstock.worker.claim_loop import ClaimLoop
@@ -72,6 +73,8 @@ class Worker:
         self.settings = settings or WorkerSettings()
         self.ready = asyncio.Event()
         """Set once the store has given it its lease."""
+        self.is_drain_ordered = False
+        """A person has ordered it to drain and stop; see ``engines.orders``."""
         self.stats = Stats()
         self._connect = connect
         self._specs = specs
@@ -137,6 +140,13 @@ class Worker:
         with self._lock:
             self._ends_when_empty = True
             self._tell(None)
+
+    def _obey(self, order: DrainOrder) -> None:
+        """Every beat brings the order again, until the worker has left."""
+        if not self.is_drain_ordered:
+            self.is_drain_ordered = True
+            self._log.info("drain ordered", worker=self._lease.worker)
+            self.stop(order.within)
 
     def _tell(self, seconds: float | None) -> None:
         if self._loop is not None:
@@ -292,7 +302,7 @@ class Worker:
         async def beat(engine: Engine) -> None:
             try:
                 async with asyncio.TaskGroup() as group:
-                    beats = keep_beating(engine, lease, settings.beat_every, clock, log)
+                    beats = keep_beating(engine, lease, settings.beat_every, clock, log, self._obey)
                     group.create_task(beats)
                     group.create_task(watchdog.run(engine))
             except BaseExceptionGroup as errors:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from typing import Final
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
 
+from penstock.app import Penstock
 from penstock.cli.output import print_json_line
 from penstock.cli.terminal import Screen, can_show, standard
 from penstock.cli.times import iso, rough
 from penstock.cli.top.document import document, print_once
-from penstock.cli.top.render import PARTS, ScreenState, frame
+from penstock.cli.top.overlay import HELP, Overlay
+from penstock.cli.top.render import PARTS, ScreenState, frame, listed_running
 from penstock.cli.top.view import StoreWatcher, View
 from penstock.clock import Clock, SystemClock
+from penstock.core.job import State
 from penstock.errors import PenstockError
 
 SHARE: Final = 10
@@ -23,10 +27,12 @@ SILENCE: Final = 3.0
 """Seconds without an answer after which the screen says so."""
 
 
-def watch_store(url: str | None, every: float, *, once: bool, as_json: bool) -> None:
-    """Show the store that ``url`` names: on a screen, as lines of JSON, or once as text."""
+def watch_store(app: Penstock, named: str, every: float, *, once: bool, as_json: bool) -> None:
+    """Show an app's store: on a screen, as lines of JSON, or once as text. ``named`` tells where
+    the name of the store is from.
+    """
     clock = SystemClock()
-    watcher = StoreWatcher(url, clock)
+    watcher = StoreWatcher(app, named, clock)
     if as_json:
         asyncio.run(_print_lines(watcher, clock, every, once=once))
     elif once or not can_show(sys.stdout):
@@ -81,6 +87,14 @@ class Top:
         self._ended: str | None = None
         self._view: View | None = None
         self._trouble: str | None = None
+        self._selected: str | None = None
+        """The job that is marked."""
+        self._overlay: Overlay | None = None
+        self._confirming: str | None = None
+        """The job whose cancellation is asked about."""
+        self._acting: asyncio.Task[None] | None = None
+        """What a key has begun: an explanation or a cancellation."""
+        self._group: asyncio.TaskGroup
         self._asked_at: float | None = None
         """Since when an answer of the store is awaited."""
         self._news = asyncio.Event()
@@ -97,10 +111,12 @@ class Top:
                 loop.add_signal_handler(number, self._end, name)
             loop.add_signal_handler(signal.SIGHUP, self._end, "hang-up")
             with self._screen.taken(loop, self._press):
-                async with asyncio.TaskGroup() as group:
-                    reading = group.create_task(self._read())
+                async with asyncio.TaskGroup() as self._group:
+                    reading = self._group.create_task(self._read())
                     await self._draw()
                     reading.cancel()
+                    if self._acting is not None:
+                        self._acting.cancel()
         finally:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 loop.remove_signal_handler(number)
@@ -121,6 +137,8 @@ class Top:
                     is_plain=self._screen.is_plain,
                     has_keys=self._screen.has_keys,
                     trouble=self._trouble or self._silence(),
+                    selected=self._selected,
+                    overlay=self._overlay,
                 )
                 self._screen.show(frame(self._view, state))
             await self._clock.wait(self._news, self._every)
@@ -141,23 +159,122 @@ class Top:
             try:
                 self._view = await self._watcher.read()
                 self._trouble = None
+                if self._selected not in self._listed():
+                    self._selected = None
             except PenstockError as error:
                 self._trouble = f"looking again: {error}"
             took, self._asked_at = self._clock.monotonic() - began, None
             self._news.set()
 
+    # --- keys ----------------------------------------------------------------------------------
+
     def _press(self, key: str) -> None:
+        if key in ("\x03", "\x04"):
+            self._end("q")
+        elif key == "gone":
+            self._end("hang-up")
+        elif self._overlay is not None and key != "resize":
+            self._leave_overlay(key)
+        else:
+            self._press_on_panels(key)
+        self._news.set()
+
+    def _press_on_panels(self, key: str) -> None:
         match key:
-            case "q" | "Q" | "escape" | "\x03" | "\x04":
+            case "q" | "Q" | "escape":
                 self._end("q")
-            case "gone":
-                self._end("hang-up")
             case "p" | "P" | " ":
                 self._is_paused = not self._is_paused
-            case "tab" | "right" | "down":
-                self._part = (self._part + 1) % len(PARTS)
-            case "left" | "up":
-                self._part = (self._part - 1) % len(PARTS)
+            case "tab" | "right":
+                self._choose_part(1)
+            case "left":
+                self._choose_part(-1)
+            case "down":
+                self._select(1)
+            case "up":
+                self._select(-1)
+            case "?" | "h":
+                self._overlay = HELP
+            case "e" | "E" if self._selected is not None:
+                self._show("Explain", [f"job {self._selected}: asking the store"])
+                self._act(self._explain(self._selected))
+            case "c" | "C" if self._selected is not None:
+                self._confirming = self._selected
+                question = f"Cancel job {self._selected}?"
+                self._overlay = Overlay("Cancel", [question], "y yes, any other key no")
+
+    def _leave_overlay(self, key: str) -> None:
+        confirming, self._confirming = self._confirming, None
+        self._overlay = None
+        if confirming is not None and key in ("y", "Y"):
+            self._show("Cancel", [f"job {confirming}: cancelling"])
+            self._act(self._cancel(confirming))
+
+    def _choose_part(self, step: int) -> None:
+        self._part = (self._part + step) % len(PARTS)
+        if self._selected not in self._listed():
+            self._selected = None
+
+    def _listed(self) -> list[str]:
+        """The jobs that can be selected, in the order of the screen."""
+        if self._view is None:
+            return []
+        part, jobs = PARTS[self._part], []
+        if part in ("all", "running"):
+            jobs += [job.id for job in listed_running(self._view)]
+        if part in ("all", "failed"):
+            jobs += [job.id for job in self._view.seen.failed]
+        return jobs
+
+    def _select(self, step: int) -> None:
+        jobs = self._listed()
+        if not jobs:
+            self._selected = None
+        elif self._selected not in jobs:
+            self._selected = jobs[0 if step > 0 else -1]
+        else:
+            index = jobs.index(self._selected) + step
+            self._selected = jobs[min(max(index, 0), len(jobs) - 1)]
+
+    # --- what keys do to the selected job ------------------------------------------------------
+
+    def _act(self, action: Coroutine[Any, Any, None]) -> None:
+        if self._acting is not None:
+            self._acting.cancel()
+        self._acting = self._group.create_task(action)
+
+    async def _explain(self, id: str) -> None:
+        try:
+            found = await self._watcher.explain(id)
+        except PenstockError as error:
+            self._show("Explain", [str(error)])
+            return
+        lines = [f"job {id}: {found.verdict}", ""]
+        for number, reason in enumerate(found.reasons, 1):
+            lines.append(f"{number}. {reason.text}")
+            if reason.next_step is not None:
+                lines.append(f"   next: {reason.next_step}")
+        self._show("Explain", lines)
+
+    async def _cancel(self, id: str) -> None:
+        try:
+            answer = await self._watcher.cancel(id)
+        except PenstockError as error:
+            self._show("Cancel", [str(error)])
+            return
+        match answer.state:
+            case None:
+                told = "it is not in the store any more"
+            case State.RUNNING:
+                told = "it was asked to stop"
+            case State.CANCELLED:
+                told = "cancelled"
+            case state:
+                told = f"not cancelled: it is {state}"
+        self._show("Cancel", [f"job {id}: {told}"])
+
+    def _show(self, title: str, lines: Sequence[str]) -> None:
+        self._overlay = Overlay(title, lines, "press a key to go back")
         self._news.set()
 
     def _end(self, why: str) -> None:

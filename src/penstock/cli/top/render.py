@@ -1,5 +1,5 @@
 """The frame of ``penstock top``: panels of queues, running jobs, workers and failed jobs, each with
-as many rows as there is room for.
+as many rows as there is room for; or a page of text instead of them.
 """
 
 from __future__ import annotations
@@ -11,151 +11,16 @@ from textwrap import wrap
 from types import MappingProxyType
 from typing import Final, Literal
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.output import visible
 from penstock.cli.times import rough
+from penstock.cli.top.overlay import Overlay
+from penstock.cli.top.panel import Field, Panel, Size, age, bar, cell, number, page, rate
 from penstock.cli.top.view import View, WorkerRow, why_failed
 from penstock.core.job import Job
-
-LEAST: Final = 3
-"""Lines below which a panel is not worth its room, unless it has less to show."""
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One column of a panel. One that is wide takes what the others leave; one that is dispensable
-    below a width of the screen is left out there.
-    """
-
-    title: str
-    align: Literal["left", "right"] = "left"
-    is_wide: bool = False
-    needs: int = 0
-    """The width of a screen that has room for it."""
-    width: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """A table with a name, which is the title of its first column."""
-
-    fields: tuple[Field, ...]
-    rows: Sequence[Sequence[Text]]
-    empty: str
-    """What stands there if there are no rows."""
-    counts_rest: bool = True
-    """Its last line says how many rows are not shown."""
-
-    @property
-    def wanted(self) -> int:
-        """Lines that would show all of it."""
-        return 1 + max(1, len(self.rows))
-
-    def table(self, width: int, lines: int) -> Table:
-        """The table, in as many lines as it is given."""
-        table = Table(
-            box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=True, header_style="bold"
-        )
-        shown = [index for index, field in enumerate(self.fields) if field.needs <= width]
-        for field in (self.fields[index] for index in shown):
-            table.add_column(
-                field.title,
-                justify=field.align,
-                no_wrap=True,
-                overflow="ellipsis",
-                ratio=1 if field.is_wide else None,
-                width=field.width,
-            )
-        for row in self._fitting(max(1, lines - 1)):
-            table.add_row(*(row[index] if index < len(row) else Text("") for index in shown))
-        return table
-
-    def _fitting(self, lines: int) -> Sequence[Sequence[Text]]:
-        if not self.rows:
-            return [(Text(self.empty, "dim"),)]
-        if len(self.rows) <= lines or lines == 1 or not self.counts_rest:
-            return self.rows[:lines]
-        left = len(self.rows) - lines + 1
-        return [*self.rows[: lines - 1], (Text(f"… {left} more", "dim"),)]
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """The columns and lines of a screen."""
-
-    width: int
-    height: int
-
-
-def page(
-    top: Sequence[RenderableType], panels: Sequence[Panel], bottom: RenderableType, size: Size
-) -> RenderableType:
-    """A whole screen: lines at its top, panels one below the other, a line at its bottom.
-
-    There is an empty line between any two of them. The last panels are left out when there is no
-    room.
-    """
-    lines = size.height - len(top) - 3
-    shown = list(panels)
-    while len(shown) > 1 and sum(min(LEAST, panel.wanted) + 1 for panel in shown) - 1 > lines:
-        shown.pop()
-    given = shares(shown, lines - len(shown) + 1)
-    parts: list[RenderableType] = [*top, ""]
-    for panel, room in zip(shown, given, strict=True):
-        parts += [panel.table(size.width, room), ""]
-    parts += [""] * (lines - sum(given) - len(shown) + 1)
-    return Group(*parts, bottom)
-
-
-def shares(panels: Sequence[Panel], lines: int) -> list[int]:
-    """Lines for each: a few at first, then one by one to those that want more."""
-    given = [min(LEAST, panel.wanted) for panel in panels]
-    while sum(given) < lines:
-        wanting = [index for index, panel in enumerate(panels) if given[index] < panel.wanted]
-        if not wanting:
-            break
-        for index in wanting[: lines - sum(given)]:
-            given[index] += 1
-    return given
-
-
-def cell(text: str, style: str = "") -> Text:
-    """A text from a store, which cannot move the cursor."""
-    return Text(visible(text), style, no_wrap=True, overflow="ellipsis")
-
-
-def number(value: int, style: str = "") -> Text:
-    """How many; none is not worth looking at."""
-    return Text(f"{value:,}", style) if value else Text("0", "dim")
-
-
-def rate(value: float, style: str = "") -> Text:
-    """How many per second."""
-    if value <= 0:
-        return Text("-", "dim")
-    return Text(f"{value:,.0f}" if value >= 100 else f"{value:.1f}", style)
-
-
-def bar(fraction: float, width: int, *, is_plain: bool, style: str = "cyan") -> Text:
-    """How much of the whole, as a line."""
-    full, half, empty = ("#", "", "-") if is_plain else ("━", "╸", "─")
-    exact = min(1.0, max(0.0, fraction)) * width
-    filled = int(exact)
-    drawn = full * filled
-    if half and exact - filled >= 0.5:
-        drawn += half
-    return Text(drawn, style) + Text(empty * (width - len(drawn)), "bright_black")
-
-
-def age(seconds: float) -> Text:
-    """How long, in four letters."""
-    return Text(rough(seconds) if seconds >= 1 else "0s")
-
-
-# --- the frame ----------------------------------------------------------------------------------
 
 Part = Literal["all", "queues", "running", "workers", "failed"]
 PARTS: Final[tuple[Part, ...]] = ("all", "queues", "running", "workers", "failed")
@@ -187,15 +52,21 @@ class ScreenState:
     has_keys: bool = True
     trouble: str | None = None
     """Why what is shown is old."""
+    selected: str | None = None
+    """The id of the job that is marked."""
+    overlay: Overlay | None = None
+    """What is shown instead of the panels."""
 
 
 def frame(view: View, state: ScreenState) -> RenderableType:
     """The whole screen."""
+    if state.overlay is not None:
+        return state.overlay.drawn(state.width, state.height)
     panels: dict[Part, Panel] = {
         "queues": queues(view),
-        "running": running(view, state.width, is_plain=state.is_plain),
+        "running": running(view, state.width, state.selected, is_plain=state.is_plain),
         "workers": workers(view, is_plain=state.is_plain),
-        "failed": failed(view),
+        "failed": failed(view, state.selected),
     }
     chosen = list(panels.values()) if state.part == "all" else [panels[state.part]]
     top: list[RenderableType] = [header(view, state.width)]
@@ -234,13 +105,16 @@ def footer(state: ScreenState) -> RenderableType:
     if not state.has_keys:
         return Text("Ctrl-C ends it", "dim")
     keys = Text.assemble(("q", "bold"), " quit  ", ("p", "bold"))
-    keys.append(" go on  " if state.is_paused else " pause  ")
+    keys.append(" continue  " if state.is_paused else " pause  ")
     keys.append("tab", "bold")
     keys.append(f" shows {TITLES[state.part]}")
+    if state.selected is not None and state.width >= 60:
+        keys = Text.assemble(("e", "bold"), " explain  ", ("c", "bold"), " cancel  ", keys)
+    keys = Text.assemble(keys, "  ", ("?", "bold"), " help")
     if state.is_paused:
         note = Text("PAUSED", "bold yellow")
     else:
-        note = Text("rates of the last 10 s" if state.width >= 70 else "", "dim")
+        note = Text("rates of the last 10 s" if state.width >= 90 else "", "dim")
     return sides(keys, note, state.width)
 
 
@@ -281,32 +155,43 @@ def queues(view: View) -> Panel:
     return Panel(fields, rows, "none yet")
 
 
-def running(view: View, width: int, *, is_plain: bool) -> Panel:
-    """One row per running job, the longest first, and then those that have yet to start."""
-    has_keys = any(job.key for job in view.seen.running)
+def listed_running(view: View) -> list[Job]:
+    """The running jobs as they are listed: the longest first, then those that have yet to start."""
+    return sorted(view.seen.running, key=_has_begun, reverse=True)
+
+
+def running(view: View, width: int, selected: str | None = None, *, is_plain: bool) -> Panel:
+    """One row per running job."""
+    jobs = listed_running(view)
+    has_keys = any(job.key for job in jobs)
+    longest = max((len(job.id) for job in jobs), default=2)
     fields = (
         Field("RUNNING", is_wide=True),
-        Field("KEY", needs=90 if has_keys else 10_000, width=12),
-        Field("ID", needs=130),
+        Field("ID", needs=70, width=min(longest, 24 if width < 130 else 40)),
+        Field("KEY", needs=100 if has_keys else 10_000, width=12),
         Field("FOR", "right", width=4),
         Field("PROGRESS", width=16 if width < 100 else 20),
-        Field("", is_wide=True, needs=70),
+        Field("", is_wide=True, needs=100),
     )
     length = 10 if width < 100 else 14
     rows = []
-    for job in sorted(view.seen.running, key=_has_begun, reverse=True):
+    for job in jobs:
         since = view.seen.now - (job.claimed_at or view.seen.now)
         rows.append(
             (
                 _task(job),
-                cell(job.key or ""),
                 cell(job.id, "dim"),
+                cell(job.key or ""),
                 age(since),
                 _progress(job, length, is_plain=is_plain),
                 cell(job.note or "", "dim"),
             )
         )
-    return Panel(fields, rows, "nothing")
+    return Panel(fields, rows, "no jobs are running", selected=_index(jobs, selected))
+
+
+def _index(jobs: Sequence[Job], selected: str | None) -> int | None:
+    return next((index for index, job in enumerate(jobs) if job.id == selected), None)
 
 
 def _has_begun(job: Job) -> bool:
@@ -316,6 +201,8 @@ def _has_begun(job: Job) -> bool:
 
 def _task(job: Job) -> Text:
     task = cell(job.task)
+    if job.name:
+        task.append(f"  {visible(job.name)}", "bold")
     if job.attempt > 1:
         task.append(f"  attempt {job.attempt}", "dim")
     return task
@@ -344,7 +231,7 @@ def workers(view: View, *, is_plain: bool) -> Panel:
         taken = row.busy / row.info.slots if row.info.slots else 0.0
         slots = bar(taken, 8, is_plain=is_plain) + Text(f" {row.busy} of {row.info.slots}")
         rows.append((name, cell(row.info.host, "dim"), Text(str(row.info.pid)), slots, beat(row)))
-    return Panel(fields, rows, "none: nobody runs jobs")
+    return Panel(fields, rows, "none: no jobs will run")
 
 
 def beat(row: WorkerRow) -> Text:
@@ -356,7 +243,7 @@ def beat(row: WorkerRow) -> Text:
     return Text(f"{rough(row.still)} ago" if row.still >= 1 else "now", "green")
 
 
-def failed(view: View) -> Panel:
+def failed(view: View, selected: str | None = None) -> Panel:
     """One row per failed job, the latest first."""
     fields = (
         Field("FAILED"),
@@ -375,4 +262,4 @@ def failed(view: View) -> Panel:
                 cell(why_failed(job), "red"),
             )
         )
-    return Panel(fields, rows, "nothing")
+    return Panel(fields, rows, "no jobs have failed", selected=_index(view.seen.failed, selected))

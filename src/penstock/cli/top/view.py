@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.cli.store import check_made, shared
+from penstock.app import Penstock
+from penstock.cli.store import check_made
 from penstock.clock import Clock
 from penstock.core.job import Job, State
 from penstock.core.redaction import redacted_text
-from penstock.engines import reads
+from penstock.engines import changes, reads
 from penstock.engines.engine import Engine
 from penstock.engines.reads import Overview, Traffic
-from penstock.engines.records import QueueSettings, WorkerInfo
+from penstock.engines.records import Control, QueueSettings, WorkerInfo
+from penstock.explain import Explanation, explain
+from penstock.handle import BY_A_PERSON
 from penstock.leader.election import present_term
 from penstock.stores import connect
 
@@ -152,13 +156,16 @@ class BeatAges:
 
 
 class StoreWatcher:
-    """Reads the store that ``url`` names again and again, also after it was away."""
+    """Reads a store again and again, also after it was away. ``named`` tells where the name of the
+    store is from.
+    """
 
-    def __init__(self, url: str | None, clock: Clock) -> None:
-        self._url = url
+    def __init__(self, app: Penstock, named: str, clock: Clock) -> None:
+        self._app = app
+        self._named = named
         self._clock = clock
         self._engine: Engine | None = None
-        self._store = ""
+        self._opening = asyncio.Lock()
         self._beats = BeatAges()
         self._known: tuple[str, ...] = ()
 
@@ -175,7 +182,7 @@ class StoreWatcher:
             await self.close()
             raise
         view = View(
-            store=self._store,
+            store=str(self._app.url),
             seen=seen,
             window=WINDOW,
             leader=None if term is None else term.holder,
@@ -191,12 +198,25 @@ class StoreWatcher:
         if engine is not None:
             await engine.close()
 
+    async def explain(self, id: str) -> Explanation:
+        """Why a job is where it is, as far as one look tells.
+
+        On failure: a ``PenstockError``.
+        """
+        return await explain(await self._opened(), id)
+
+    async def cancel(self, id: str) -> Control:
+        """Cancel a job as ``penstock jobs cancel`` does; what became of it.
+
+        On failure: a ``PenstockError``.
+        """
+        return (await changes.cancel(await self._opened(), [id], BY_A_PERSON))[0]
+
     async def _opened(self) -> Engine:
-        if self._engine is None:
-            with shared(self._url) as app:
-                await check_made(app, self._url)
-                self._store = str(app.url)
-                engine = connect(app.url.text, self._clock)
-            await engine.open()
-            self._engine = engine
-        return self._engine
+        async with self._opening:
+            if self._engine is None:
+                await check_made(self._app, self._named)
+                engine = connect(self._app.url.text, self._clock)
+                await engine.open()
+                self._engine = engine
+            return self._engine

@@ -104,8 +104,8 @@ class MemoryEngine(Engine):
     async def leave(self, worker: str) -> None:
         self._step(MemoryStore.leave, worker)
 
-    async def beat(self, worker: str) -> None:
-        self._step(MemoryStore.beat, worker)
+    async def beat(self, worker: str) -> bytes | None:
+        return self._step(MemoryStore.beat, worker, self.clock.now())
 
     async def exchange(self, ask: Ask) -> Exchange:
         return self._step(MemoryStore.exchange, ask, self.clock.now())

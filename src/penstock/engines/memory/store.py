@@ -22,6 +22,7 @@ from penstock.core.job import Draft, Hold, Job, Outcome, State, Verdict, choose
 from penstock.engines.memory.key_lines import LineKey
 from penstock.engines.memory.lines import UniqueKeys
 from penstock.engines.memory.queues import MemoryQueues, due_at, earliest
+from penstock.engines.orders import cell_of
 from penstock.engines.records import (
     Ask,
     Cell,
@@ -169,9 +170,10 @@ class MemoryStore:
         if self.workers.pop(worker, None):
             self.changes += 1
 
-    def beat(self, worker: str) -> None:
+    def beat(self, worker: str, now: float) -> bytes | None:
         info = self.leased(worker)
         self.workers[worker] = replace(info, beat=info.beat + 1)
+        return cell_at(now, *self.cells.get(cell_of(worker), NO_CELL)).value
 
     def exchange(self, ask: Ask, now: float) -> Exchange:
         self.leased(ask.worker)

@@ -27,6 +27,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.core.finding import Finding
 from penstock.core.job import Draft, Job
 from penstock.engines.engine import Engine
+from penstock.engines.orders import cell_of
 from penstock.engines.postgres import control, enqueue, history, reads
 from penstock.engines.postgres import schema as schemas
 from penstock.engines.postgres.blocking import PostgresInlet
@@ -212,9 +213,11 @@ class PostgresEngine(Engine):
     async def leave(self, worker: str) -> None:
         await self._store().write(OTHER, control.leave, worker)
 
-    async def beat(self, worker: str) -> None:
-        if not await self._store().call(SQL["beat"], (worker,)):
+    async def beat(self, worker: str) -> bytes | None:
+        rows = await self._store().call(SQL["beat"], (worker, cell_of(worker)))
+        if not rows:
             raise LeaseLost(worker)
+        return cell_at(*rows[0]).value
 
     async def exchange(self, ask: Ask) -> Exchange:
         return await self._claiming().exchange(ask)

@@ -71,7 +71,7 @@ def _library() -> Finding:
     return Finding(
         check="sqlite",
         level=Level.NOTE,
-        text=f"SQLite {version} is older than 3.51.3, which mends a rare fault in its log",
+        text=f"SQLite {version} is older than 3.51.3, which fixes a rare fault in its log",
         next_step="upgrade Python or its SQLite when you can; see sqlite.org/wal.html#walresetbug",
         facts={"sqlite": version},
     )
@@ -129,7 +129,7 @@ def _log(path: str) -> Finding:
     return Finding(
         check="wal",
         level=Level.WARNING,
-        text=f"the log has {_bytes(size)} and is not folded in: a reader keeps it open",
+        text=f"the log has {_bytes(size)} and is not checkpointed: a reader keeps it open",
         next_step=f"find the program that reads for long (lsof {path}-wal), such as a backup or a "
         "database browser, and end it",
         facts=facts,
@@ -145,7 +145,7 @@ def file_system(path: str) -> Finding:
         with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
             kind = kind_of(os.path.realpath(path), mounts.read())
     except OSError:
-        return Finding(check="file_system", text="this system does not tell what the file lies on")
+        return Finding(check="file_system", text="this system does not tell what the file is on")
     return judged(kind)
 
 
@@ -153,16 +153,16 @@ def judged(kind: str) -> Finding:
     """What is said of a file system of this kind."""
     facts = {"file_system": kind}
     if kind in NETWORK:
-        text = f"the file lies on {kind}, a network file system: locks are not safe there"
+        text = f"the file is on {kind}, a network file system: locks are not safe there"
         step = "move the file to a local disk of one machine, and run all workers there"
     elif kind in OVERLAY:
-        text = f"the file lies on {kind}, inside a container: it goes when the container goes"
+        text = f"the file is on {kind}, inside a container: it goes when the container goes"
         step = "put it on a volume: docker run -v jobs:/data, and sqlite:////data/jobs.db"
     elif kind in VOLATILE:
-        text = f"the file lies on {kind}, in memory: it is gone after a restart of the machine"
+        text = f"the file is on {kind}, in memory: it is gone after a restart of the machine"
         step = "move it to a disk, unless that is what you want"
     else:
-        text = f"the file lies on {kind or 'an unknown file system'}"
+        text = f"the file is on {kind or 'an unknown file system'}"
         return Finding(check="file_system", text=text, facts=facts)
     return Finding(check="file_system", level=Level.WARNING, text=text, next_step=step, facts=facts)
 
@@ -206,7 +206,7 @@ def _permissions(path: str) -> Iterator[Finding]:
         yield Finding(
             check="permissions",
             level=Level.WARNING,
-            text=f"who may write the store may not write {', '.join(narrow)}",
+            text=f"users who may write the store may not write {', '.join(narrow)}",
             next_step=f"chmod {wanted:o} {' '.join(narrow)}",
         )
         return
@@ -230,7 +230,7 @@ def _lock(path: str) -> Finding | None:
     try:
         for _ in range(round(LOCK_PATIENCE / LOCK_PAUSE)):
             if _is_free(lock):
-                return Finding(check="lock", text="writers have their turns")
+                return Finding(check="lock", text="writers take turns")
             threading.Event().wait(LOCK_PAUSE)
     finally:
         os.close(lock)
@@ -249,12 +249,12 @@ def _is_free(lock: int) -> bool:
 def _locked(name: str) -> Finding:
     holder = _holder(name)
     who = "a process" if holder is None else f"process {holder}"
-    step = f"find it (fuser {name})" if holder is None else f"look at it (ps -fp {holder})"
+    step = f"find it (fuser {name})" if holder is None else f"see what it is (ps -fp {holder})"
     return Finding(
         check="lock",
         level=Level.ERROR,
         text=f"{who} has had the write lock for {LOCK_PATIENCE:g} s: no other process can write",
-        next_step=f"{step}: let it go on (kill -CONT) if it is stopped, or end it",
+        next_step=f"{step}: continue it (kill -CONT) if it is stopped, or end it",
         facts={"pid": holder},
     )
 
@@ -290,7 +290,7 @@ def _inside(path: str, connection: sqlite3.Connection, *, thorough: bool) -> Ite
         yield Finding(
             check="store",
             level=Level.ERROR,
-            text=f"file {path!r} is no Penstock store: {error.why}",
+            text=f"file {path!r} is not a Penstock store: {error.why}",
             next_step="correct the URL, or name another file",
         )
         return
@@ -330,7 +330,7 @@ def _journal(path: str, connection: sqlite3.Connection) -> Finding:
         check="journal",
         level=Level.WARNING,
         text=f"journal mode {mode}: another program has changed it, and readers block writers",
-        next_step="it is set right when the store is next opened: restart one worker",
+        next_step="it is corrected when the store is next opened: restart one worker",
         facts={"journal_mode": mode},
     )
 
@@ -343,7 +343,7 @@ def _header(path: str) -> bytes:
 def _integrity(connection: sqlite3.Connection) -> Finding:
     rows: list[Any] = connection.execute("PRAGMA quick_check(5)").fetchall()
     if rows == [("ok",)]:
-        return Finding(check="integrity", text="every page of the file is sound")
+        return Finding(check="integrity", text="no page of the file is damaged")
     return Finding(
         check="integrity",
         level=Level.ERROR,
@@ -355,7 +355,7 @@ def _integrity(connection: sqlite3.Connection) -> Finding:
 def _unreadable(path: str, error: sqlite3.Error) -> Finding:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        text = f"file {path!r} is damaged or no database: {error}"
+        text = f"file {path!r} is damaged or not a database: {error}"
         step = "name another file; if it was a store, keep a copy of it and restore a backup"
         return Finding(check="store", level=Level.ERROR, text=text, next_step=step)
     text = f"file {path!r} cannot be read: {error}"

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from penstock.core import lifecycle
 from penstock.core.job import Hold, Job, Outcome, OutcomeKind, State, Verdict, choose
+from penstock.engines.orders import cell_of
 from penstock.engines.records import Ask, Exchange, Receipt, WorkerInfo, reasons
 from penstock.engines.sqlite.connection import SqliteTransaction
 from penstock.engines.sqlite.enqueue import enqueue
@@ -30,7 +31,7 @@ from penstock.engines.sqlite.queues import (
     room_in,
     save,
 )
-from penstock.engines.sqlite.reads import cancels_for, check_lease, due_in, find_job
+from penstock.engines.sqlite.reads import cancels_for, cell, check_lease, due_in, find_job
 from penstock.engines.sqlite.rows import (
     QueueHead,
     is_quick_success,
@@ -52,9 +53,10 @@ def leave(tx: SqliteTransaction, worker: str) -> None:
     tx.run("leave", (worker,))
 
 
-def beat(tx: SqliteTransaction, worker: str) -> None:
+def beat(tx: SqliteTransaction, worker: str) -> bytes | None:
     if tx.run("beat", (worker,)).rowcount == 0:
         raise LeaseLost(worker)
+    return cell(tx, cell_of(worker)).value
 
 
 def exchange(tx: SqliteTransaction, ask: Ask, entries: dict[str, int]) -> Exchange:

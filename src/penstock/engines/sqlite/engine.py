@@ -268,8 +268,8 @@ class SqliteEngine(Engine):
     async def leave(self, worker: str) -> None:
         await self._write(claim.leave, worker)
 
-    async def beat(self, worker: str) -> None:
-        await self._write(claim.beat, worker)
+    async def beat(self, worker: str) -> bytes | None:
+        return await self._write(claim.beat, worker)
 
     async def exchange(self, ask: Ask) -> Exchange:
         check_outcomes(self.traits.name, ask.outcomes)

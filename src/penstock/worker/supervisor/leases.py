@@ -65,11 +65,8 @@ class ReplicaLeases:
         self._outage = log.outage()
 
     def locate(self, loaded: Loaded) -> None:
-        """Learn from the first process where the store is.
-
-        A store that only that process can reach ends with it: then there is nothing to do.
-        """
-        if self._loaded is None and loaded.url is not None:
+        """Learn from the first process where the store is."""
+        if self._loaded is None:
             self._loaded = loaded
             self._is_located.set()
 
@@ -96,7 +93,6 @@ class ReplicaLeases:
         """Beat and clean up until cancelled."""
         await self._is_located.wait()
         assert self._loaded is not None
-        assert self._loaded.url is not None
         engine = self._connect(self._loaded.url)
         try:
             await self._open(engine)

@@ -22,6 +22,10 @@ def ready(processes: int, tasks: int, queues: Sequence[str], store: str) -> None
     say(_log, logging.INFO, "penstock worker ready", **fields, tasks=tasks, store=store)
 
 
+def two_stores(warning: str) -> None:
+    say(_log, logging.WARNING, "two stores are named", hint=warning)
+
+
 def status(counts: Mapping[str, Any]) -> None:
     say(_log, logging.INFO, "status", **counts)
 
@@ -108,7 +112,7 @@ def overdue(pid: int) -> None:
 
 
 def hung(pid: int, worker: str, seconds: float) -> None:
-    why = f"no sign of life for {text(seconds)}"
+    why = f"no heartbeat for {text(seconds)}"
     say(_log, logging.ERROR, "process killed", pid=pid, worker=worker, why=why)
 
 

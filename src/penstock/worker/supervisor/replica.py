@@ -68,7 +68,7 @@ class Replica:
         self.successor: ReplicaProcess | None = None
         self.leaving: list[ReplicaProcess] = []
         self.is_finished = False
-        """No job was left, and its process was told to end then."""
+        """Its process has said that none is to follow: no job was left, or a person drained it."""
         self._owner = owner
         self._clock = clock
         self._waits_for_change = waits_for_change

@@ -21,6 +21,8 @@ class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     options: Mapping[str, Any]
     imports: tuple[str, ...] = ()
     """Modules with tasks, beside those that the application names."""
+    url: str | None = None
+    """The store; None: as the application says."""
     until_empty: bool = False
     log_format: str = "text"
     log_level: str = "info"
@@ -40,8 +42,8 @@ ToReplica = ReplicaSpec | Drain
 class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The application is imported, and these are its settings."""
 
-    url: str | None
-    """The store; None: no other process can reach it."""
+    url: str
+    """The store, as any process on this machine reaches it."""
     shown: str
     """The store's URL without its secrets."""
     queues: tuple[str, ...]
@@ -52,6 +54,8 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     grace: float
     upkeep_batch: int
     crash_limit: int
+    warnings: tuple[str, ...] = ()
+    """What a person should know of the application, as it was found."""
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):
@@ -88,7 +92,9 @@ class CannotWork(msgspec.Struct, frozen=True, tag=True):
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True):
-    """No job is left, and the process was told to end then."""
+    """Another process is not to follow: no job is left and the process was told to end then, or a
+    person has ordered the worker to drain.
+    """
 
 
 FromReplica = Loaded | Joined | Alive | ReplaceMe | SettleAfterDeath | CannotWork | Finished

@@ -214,6 +214,9 @@ class Supervisor:
 
     def _learn(self, process: ReplicaProcess) -> None:
         if process.loaded is not None:
+            if self._loaded is None:
+                for warning in process.loaded.warnings:
+                    log.two_stores(warning)
             self._loaded = process.loaded
             self._drain, self._grace = process.loaded.drain, process.loaded.grace
             self._leases.locate(process.loaded)

@@ -146,7 +146,7 @@ BEGIN
   END IF;
   IF job.priority NOT BETWEEN -1000 AND 1000 THEN
     RETURN ARRAY[format('priority %s is out of range', job.priority),
-                 'Give a number from -1000 to 1000; 1 is high, 5 normal, 9 low.'];
+                 'Give a number from -1000 to 1000; 0 is high, 5 normal, 10 low.'];
   END IF;
   IF job.run_at IS NOT NULL AND job.delay IS NOT NULL THEN
     RETURN ARRAY['run_at and delay are both given', 'Give one of the two.'];

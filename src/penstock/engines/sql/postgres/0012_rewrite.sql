@@ -87,7 +87,7 @@ BEGIN
     number_ := number_ + 1;
     RETURN QUERY
     WITH gone AS (
-      DELETE FROM penstock.history AS job 
+      DELETE FROM penstock.history AS job
        WHERE job.finished_at + CASE job.state WHEN 'failed' THEN job.keep_failed ELSE job.keep END = ends_[number_]
          AND job.id = new.id
       RETURNING

@@ -9,7 +9,10 @@ SELECT * FROM penstock.exchange($1, $2, $3, $4, $5, $6, $7, $8::text[], $9, $10,
   $22)
 
 -- name: beat
-UPDATE penstock.worker SET beat = beat + 1 WHERE id = %s::text RETURNING 1
+-- It brings the worker its orders: one statement, so that a worker need not ask for them.
+WITH beaten AS (UPDATE penstock.worker SET beat = beat + 1 WHERE id = %s::text RETURNING 1)
+SELECT penstock.now(), cell.value, coalesce(cell.version, 0), cell.until, cell.ttl
+  FROM beaten LEFT JOIN penstock.cell AS cell ON cell.name = %s::text
 
 -- name: lock
 -- The live jobs of an exchange, in the order of all steps. What another transaction has just now is skipped.
