@@ -1,7 +1,7 @@
 """The documents as data: pages, and what a reader is asked to type on them.
 
-    ```python                    a block that begins with "# shop.py" is a file to save;
-    # shop.py                    any other is run
+    ```python                    a block that begins with "# shop.py" or "# shop/tasks.py" is a file
+    # shop.py                    to save; any other is run
     ...
 
     ```console                   "$ " begins a command, "> " continues it; what follows is shown
@@ -42,7 +42,7 @@ _BLOCK: Final = re.compile(
     r"^(?P<indent> *)```(?P<language>\w+)(?P<options>[^\n]*)\n(?P<body>.*?)^(?P=indent)```$",
     re.DOTALL | re.MULTILINE,
 )
-_FILE_NAME: Final = re.compile(r"# (?P<name>(?:[\w.-]+\.(?:py|toml|yaml|service)|Dockerfile))\n")
+_FILE_NAME: Final = re.compile(r"# (?P<name>(?:(?:[\w-]+/)*[\w.-]+\.(?:py|toml|yaml|service)|Dockerfile))\n")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,9 @@ class Block:
     def module(self) -> str | None:
         """What a program imports it as; None: it is no Python."""
         name = self.file_name
-        return name.removesuffix(".py") if name and name.endswith(".py") else None
+        if not name or not name.endswith(".py"):
+            return None
+        return name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
 
 
 @dataclass(frozen=True)

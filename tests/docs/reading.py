@@ -155,7 +155,9 @@ def read(
         steps = list(blocks(page))
         for number, block in enumerate(steps):
             if block.file_name is not None:
-                (place / block.file_name).write_text(block.body)
+                saved = place / block.file_name
+                saved.parent.mkdir(parents=True, exist_ok=True)
+                saved.write_text(block.body)
                 if not _is_used(block, steps[number + 1 :]):
                     run(f"import {block.module}", place, programs)
             elif block.language == "python":
