@@ -42,7 +42,9 @@ _BLOCK: Final = re.compile(
     r"^(?P<indent> *)```(?P<language>\w+)(?P<options>[^\n]*)\n(?P<body>.*?)^(?P=indent)```$",
     re.DOTALL | re.MULTILINE,
 )
-_FILE_NAME: Final = re.compile(r"# (?P<name>(?:(?:[\w-]+/)*[\w.-]+\.(?:py|toml|yaml|service)|Dockerfile))\n")
+_FILE_NAME: Final = re.compile(
+    r"# (?P<name>(?:(?:[\w-]+/)*[\w.-]+\.(?:py|toml|yaml|service)|Dockerfile))\n"
+)
 
 
 @dataclass(frozen=True)

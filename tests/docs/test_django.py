@@ -17,12 +17,12 @@ from servers.postgres import Postgres
 
 PAGE = DOCS / "how-to/django.md"
 COUNT = "shop.tasks.count_in_turn"
-TASK = '''
+TASK = """
 
 @app.task(name="shop.tasks.count_in_turn", retries=0)
 def count_in_turn() -> int:
     return Order.objects.count()
-'''
+"""
 MIDDLEWARE = re.compile(r"^@app\.middleware\n.*?(?=^@|\Z)", re.MULTILINE | re.DOTALL)
 
 

@@ -58,9 +58,7 @@ def reported(place: Path, program: str) -> list[dict[str, Any]]:
 
 
 def test_an_error_is_reported_once_with_its_job(tmp_path: Path) -> None:
-    (event,) = reported(
-        tmp_path, 'charge.using(id="order-7", correlation_id="visit-1").enqueue(7)'
-    )
+    (event,) = reported(tmp_path, 'charge.using(id="order-7", correlation_id="visit-1").enqueue(7)')
     assert event["errors"] == ["ValueError: order 7 has no price"]
     assert event["transaction"] == "shop.charge"
     assert event["tags"] == {"queue": "default", "correlation_id": "visit-1"}
