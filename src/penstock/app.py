@@ -90,7 +90,7 @@ class Penstock(Operations):
         wait = self.settings.wait_for_store
         connect = partial(observed, connector(self.url, clock), self.bus, self.settings)
         self._source = StoreSource(StoreOpener(connect, clock), lender(self.url))
-        self._facade = Facade(self._source, str(self.url), wait)
+        self._facade = Facade(self._source, str(self.url), wait, self.settings.enqueue_batch)
         self._tasks: dict[str, Sender[..., Any]] = {}
         self._specs: dict[str, Spec] = {}
         self.hooks = Hooks()

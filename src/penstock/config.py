@@ -49,6 +49,8 @@ class Settings:
     """Attempts of tasks with ``isolation="process"`` that one worker runs at once."""
     prefetch: int = 1000
     """Jobs beyond its free slots that one worker may hold, at most; long jobs mean none."""
+    keyed_prefetch: int = 50
+    """The same where the keys of a queue take turns: a job of another key waits for all of them."""
     patience: float = 1.0
     """How long a claimed job may wait for a slot before its worker gives it back."""
     poll: float = 1.0
@@ -62,7 +64,11 @@ class Settings:
     upkeep_every: float = 60.0
     """How long the leader waits at most between two rounds of pruning and repairing."""
     upkeep_batch: int = 200
-    """Jobs that one step of the leader's upkeep promotes, prunes or rescues at most."""
+    """Jobs that one step of the upkeep promotes, prunes, purges or rescues at most."""
+    enqueue_batch: int = 1000
+    """Jobs that one commit of a call with many jobs stores at most."""
+    crash_limit: int = 3
+    """Crashes after which a job fails for good."""
     store_timeout: float = 10.0
     """How long one call to the store may take."""
     store_tries: int = 5
@@ -86,6 +92,7 @@ class SettingsGiven(TypedDict, total=False):
     threads: int | None
     children: int | None
     prefetch: int | None
+    keyed_prefetch: int | None
     patience: float | str | timedelta | None
     poll: float | str | timedelta | None
     grace: float | str | timedelta | None
@@ -93,6 +100,8 @@ class SettingsGiven(TypedDict, total=False):
     leader_ttl: float | str | timedelta | None
     upkeep_every: float | str | timedelta | None
     upkeep_batch: int | None
+    enqueue_batch: int | None
+    crash_limit: int | None
     store_timeout: float | str | timedelta | None
     store_tries: int | None
     priorities: Mapping[str, int] | None
@@ -103,7 +112,7 @@ _DURATIONS: Final = frozenset(
     setting.name for setting in fields(Settings) if setting.type == "float"
 )
 _MAY_BE_ZERO: Final = frozenset(
-    {"keep_finished", "drain", "wait_for_store", "prefetch", "patience", "grace"}
+    {"keep_finished", "drain", "wait_for_store", "prefetch", "keyed_prefetch", "patience", "grace"}
 )
 
 

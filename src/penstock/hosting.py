@@ -143,8 +143,9 @@ def upkeep(settings: WorkerSettings, clock: Clock, bus: Bus) -> Upkeep | None:
     async def lead(engine: Engine, candidate: str, wrote_at: Callable[[], float]) -> None:
         ttl = min(settings.leader_ttl, ttl_beside(settings.lease))
         election = Election(candidate, clock, ttl)
-        rescue = Rescue(settings.lease, clock, wrote_at, settings.upkeep_batch)
-        chores = all_chores(settings.upkeep_every, settings.upkeep_batch)
+        batch = settings.upkeep_batch
+        rescue = Rescue(settings.lease, clock, wrote_at, batch, settings.crash_limit)
+        chores = all_chores(settings.upkeep_every, batch)
         await Leader(election, rescue, chores, clock, elected).run(engine)
 
     return lead

@@ -154,7 +154,7 @@ class Operations:
         async def work(client: Client) -> int:
             engine, cursor, purged = client.engine, None, 0
             while True:
-                some = await engine.purge(chosen, engine.traits.max_batch, cursor)
+                some = await engine.purge(chosen, self.settings.upkeep_batch, cursor)
                 purged += some.jobs
                 if told is not None:
                     told(some.jobs)

@@ -27,7 +27,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial, wraps
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from penstock.client import Client
 from penstock.clock import SystemClock
@@ -44,9 +44,6 @@ from penstock.errors import (
 from penstock.loop_thread import CLOSE_PATIENCE, EXIT_PATIENCE, LoopThread, Submission, Work
 from penstock.stores import CallerConnection, StoreSource
 
-BATCH: Final = 1000
-"""Jobs of an ``enqueue_many`` that are stored in one commit."""
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -60,10 +57,15 @@ class Facade:
     _clients: dict[asyncio.AbstractEventLoop, tuple[Client, int]]
     """Of loops inside ``async with app:``, and how many times they are."""
 
-    def __init__(self, source: StoreSource, name: str, wait: float = 0.0) -> None:
-        """``wait`` is how long to try to open a store that is away."""
+    def __init__(
+        self, source: StoreSource, name: str, wait: float = 0.0, batch: int = 1000
+    ) -> None:
+        """``wait`` is how long to try to open a store that is away, ``batch`` how many jobs of an
+        ``enqueue_many`` are stored in one commit.
+        """
         self._source = source
         self._wait = wait
+        self._batch = batch
         self._name = name
         self.forget()
         here: weakref.ref[Facade] = weakref.ref(self)
@@ -105,14 +107,14 @@ class Facade:
     def enqueue_many(
         self, drafts: Sequence[Draft], timeout: float, connection: object | None = None
     ) -> list[Receipt]:
-        """Store many jobs while this thread waits; ``timeout`` is for each commit of ``BATCH``.
+        """Store many jobs while this thread waits; ``timeout`` is for each commit.
 
         On failure: as ``call``, and what the store says; a note says how many are stored.
         """
         if (lent := self._lent(connection)) is not None:
             return lent.put(drafts)
         receipts: list[Receipt] = []
-        for batch in _batches(drafts):
+        for batch in self._batches(drafts):
             try:
                 receipts += self._put_batch(batch, timeout)
             except Exception as error:
@@ -127,13 +129,17 @@ class Facade:
         if (lent := self._lent(connection)) is not None:
             return await lent.aput(drafts)
         receipts: list[Receipt] = []
-        for batch in _batches(drafts):
+        for batch in self._batches(drafts):
             try:
                 receipts += await self._aput_batch(batch, timeout)
             except Exception as error:
                 error.add_note(_stored_before(receipts, drafts))
                 raise
         return receipts
+
+    def _batches(self, drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
+        size = self._batch
+        return (drafts[start : start + size] for start in range(0, len(drafts), size))
 
     def _put_batch(self, batch: Sequence[Draft], timeout: float) -> list[Receipt]:
         receipts, spent = self._put_here(batch, timeout)
@@ -351,10 +357,6 @@ def _exit(facade: weakref.ref[Facade]) -> None:
     here = facade()
     if here is not None:
         here.exit()
-
-
-def _batches(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
-    return (drafts[start : start + BATCH] for start in range(0, len(drafts), BATCH))
 
 
 def _stored_before(receipts: Sequence[Receipt], drafts: Sequence[Draft]) -> str:

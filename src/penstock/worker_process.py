@@ -232,6 +232,8 @@ def _loaded(app: Penstock, worker: Worker) -> Loaded:
         lease=settings.lease,
         drain=settings.drain,
         grace=settings.grace,
+        upkeep_batch=settings.upkeep_batch,
+        crash_limit=settings.crash_limit,
     )
 
 

@@ -114,8 +114,9 @@ def test_an_apps_labels_are_added_to_the_three(here):
             {"colour": "red"},
             "colour='red': no such setting; there are url, max_payload, max_result, "
             "keep_finished, remember, enqueue_timeout, wait_for_store, lease, drain, concurrency, "
-            "threads, children, prefetch, patience, poll, grace, stall_limit, leader_ttl, "
-            "upkeep_every, upkeep_batch, store_timeout, store_tries, priorities",
+            "threads, children, prefetch, keyed_prefetch, patience, poll, grace, stall_limit, "
+            "leader_ttl, upkeep_every, upkeep_batch, enqueue_batch, crash_limit, store_timeout, "
+            "store_tries, priorities",
         ),
     ],
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Penstock, events, sync
+from penstock import Penstock, events
 from penstock.client import Client
 from penstock.clock import SystemClock
 from penstock.core.job import Draft
@@ -265,19 +265,20 @@ def test_an_error_of_the_inlet_says_how_many_are_stored(memory, monkeypatch):
     assert caught.value.__notes__ == ["0 of 3 jobs were stored before this"]
 
 
-def test_the_inlet_is_asked_for_one_commit_at_a_time(memory, monkeypatch):
+def test_the_inlet_is_asked_for_one_commit_at_a_time(monkeypatch):
     asked: list[int] = []
 
     def stores(drafts, timeout):
         asked.append(len(drafts))
         return [Receipt(draft.id, True) for draft in drafts]
 
-    task = memory.task(name="task")(_nothing)
-    memory.counts()
-    put_with(monkeypatch, stores)
-    for count in (0, 1, sync.BATCH, sync.BATCH + 1):
-        assert len(task.enqueue_many([()] * count)) == count
-    assert asked == [1, sync.BATCH, sync.BATCH, 1]
+    with Penstock("memory://", enqueue_batch=10) as app:
+        task = app.task(name="task")(_nothing)
+        app.counts()
+        put_with(monkeypatch, stores)
+        for count in (0, 1, 10, 11):
+            assert len(task.enqueue_many([()] * count)) == count
+    assert asked == [1, 10, 10, 1]
 
 
 def test_a_fault_of_the_inlet_is_left_to_the_loop(memory, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import sqlite3
@@ -16,6 +17,7 @@ import pytest
 
 from cli.conftest import Answer, Shell
 from penstock import Penstock
+from penstock.engines.records import WorkerInfo
 from penstock.engines.sqlite.checkup import file_system
 
 YARD = """
@@ -45,6 +47,13 @@ def penstock(shell: Shell) -> Shell:
         return shell("doctor", *arguments, **named)
 
     return call
+
+
+async def _join(app: Penstock, worker: WorkerInfo) -> None:
+    engine = app._source.connect()
+    await engine.open()
+    await engine.join(worker)
+    await engine.close()
 
 
 def findings(done: Answer) -> dict[str, dict[str, Any]]:
@@ -209,16 +218,16 @@ def test_a_worker_that_was_stopped(penstock: Shell, app: Penstock, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("on_a_disk")
-def test_mending_lifts_what_has_no_cause(penstock: Shell, app: Penstock, tmp_path: Path) -> None:
-    """A hold is left by hand: no engine leaves one behind."""
+def test_a_repair_lifts_what_has_no_cause(penstock: Shell, app: Penstock, tmp_path: Path) -> None:
+    """A hold is left by hand, as by a worker that died when it had joined with the task."""
     app.enqueue("send", id="hello")
+    asyncio.run(_join(app, WorkerInfo(id="w", queues=("default",), tasks=("send",))))
     app.close()
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as other, other:
-        other.execute("UPDATE job SET hold = 'rate', hold_cause = 'the api' WHERE id = 'hello'")
-    done = penstock("--json")
-    assert bad(done) == {"workers", "mend"}
-    assert findings(done)["mend"]["text"] == "found 1 hold without a cause"
-    done = penstock("--json", "--mend")
-    assert bad(done) == {"workers"}
-    assert findings(done)["mend"]["text"] == "mended 1 hold without a cause"
+        other.execute("UPDATE job SET hold = 'unknown_task' WHERE id = 'hello'")
+    found = findings(penstock("--json"))
+    assert found["repair"]["text"] == "found 1 hold without a cause"
+    assert found["repair"]["level"] == "warning"
+    found = findings(penstock("--json", "--repair"))
+    assert found["repair"]["text"] == "repaired 1 hold without a cause"
     assert app.job("hello").status().hold is None

@@ -18,8 +18,7 @@ from conformance.steps import (
     settle,
     stored,
 )
-from penstock.core.job import ErrorRecord, State, Verdict
-from penstock.core.lifecycle import CRASH_LIMIT
+from penstock.core.job import CRASH_LIMIT, ErrorRecord, State, Verdict
 from penstock.engines import changes
 from penstock.engines.records import QueueSettings
 
@@ -103,6 +102,11 @@ async def test_the_last_crash_allowed_fails_the_job_and_says_what_happened(engin
     assert after.reason == f"crashed 3 times: {KILLED}"
     assert answer.abandoned == {job.id: after.reason}
     assert answer.overruled == {}
+
+
+async def test_its_worker_says_how_many_crashes_end_the_job(engine):
+    after = await crashed(engine, await running(engine), crash_limit=1)
+    assert (after.state, after.reason) == (State.FAILED, f"crashed 1 times: {KILLED}")
 
 
 async def test_the_last_crash_without_a_reason_is_told_by_its_number(engine):

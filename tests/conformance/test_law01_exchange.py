@@ -19,7 +19,7 @@ from conformance.steps import (
 )
 from penstock.core.job import State, Verdict
 from penstock.engines import reads
-from penstock.engines.records import PROMOTE_BATCH, QueueSettings
+from penstock.engines.records import QueueSettings
 
 
 async def turn(engine, job, kind, *queues, want=1, **fields):
@@ -66,14 +66,25 @@ async def test_an_exchange_that_wants_nothing_promotes_too(engine, store):
 
 
 async def test_an_exchange_promotes_only_so_many_and_the_next_one_goes_on(engine, store):
-    jobs = await enqueue_jobs(engine, PROMOTE_BATCH + 5, delay=60)
+    jobs = await enqueue_jobs(engine, 15, delay=60)
     store.clock.advance(61)
     worker = await joined(engine)
-    await engine.exchange(ask(worker, want=0))
+    await engine.exchange(replace(ask(worker, want=0), promote=10))
     states = Counter(job.state for job in await everything(engine))
-    assert states == {State.READY: PROMOTE_BATCH, State.SCHEDULED: 5}
-    answer = await engine.exchange(ask(worker, want=PROMOTE_BATCH + 5))
+    assert states == {State.READY: 10, State.SCHEDULED: 5}
+    answer = await engine.exchange(ask(worker, want=15))
     assert ids(answer.jobs) == jobs
+
+
+async def test_an_exchange_lets_only_so_many_expire_and_the_next_one_goes_on(engine, store):
+    await enqueue_jobs(engine, 15, expires_in=60)
+    store.clock.advance(61)
+    worker = await joined(engine)
+    left = []
+    for _ in range(3):
+        await engine.exchange(replace(ask(worker, want=0), promote=10))
+        left.append(sum(job.state is State.READY for job in await everything(engine)))
+    assert left == [5, 0, 0]
 
 
 async def test_a_key_that_becomes_active_in_an_exchange_is_claimed_in_it(engine):

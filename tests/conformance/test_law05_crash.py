@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.steps import ask, bury, claim_one, finished, put, running, settle, stored
-from penstock.core.job import State
-from penstock.core.lifecycle import CRASH_LIMIT, RESCUE_LIMIT
+from conformance.steps import (
+    ask,
+    bury,
+    claim_one,
+    finished,
+    put,
+    running,
+    settle,
+    standing_still,
+    stored,
+)
+from penstock.core.job import CRASH_LIMIT, State
+from penstock.core.lifecycle import RESCUE_LIMIT
+from penstock.engines import changes
 
 
 async def test_a_crash_is_counted_apart_from_failures(engine):
@@ -65,6 +76,13 @@ async def test_the_last_crash_allowed_fails_the_job(engine):
     assert (after.state, after.failures) == (State.FAILED, 0)
     assert after.reason == "crashed its worker 3 times"
     assert [error.attempt for error in after.errors] == [1, 2, 3]
+
+
+async def test_a_rescue_may_be_told_how_many_crashes_end_the_job(engine):
+    await put(engine)
+    job = await claim_one(engine)
+    (rescued,) = await changes.rescue(engine, [standing_still(job)], 10, 1)
+    assert (rescued.state, rescued.reason) == (State.FAILED, "crashed its worker 1 times")
 
 
 async def test_a_suspect_is_charged_only_if_its_worker_said_that_it_began(engine):

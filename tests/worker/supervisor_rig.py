@@ -29,6 +29,8 @@ LOADED = Loaded(
     lease=15.0,
     drain=30.0,
     grace=5.0,
+    upkeep_batch=200,
+    crash_limit=3,
 )
 
 

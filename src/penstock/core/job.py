@@ -127,6 +127,10 @@ KEEP: Final = 7 * 86400.0
 """Seconds for which a job that has ended is kept, unless its draft says otherwise."""
 
 
+CRASH_LIMIT: Final = 3
+"""A job that was in this many crashes has proven to be the killer, if no setting says otherwise."""
+
+
 class Verdict(StrEnum):
     """What the engine answers to one outcome."""
 
@@ -305,6 +309,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: ErrorRecord | None = None
     hold: Hold | None = None
     hold_cause: str | None = None
+    crash_limit: int = CRASH_LIMIT
+    """How many crashes end the job."""
     has_begun: bool = True
     """False: the job is given back before its handler was called, so this was no attempt."""
     is_settled: bool = False

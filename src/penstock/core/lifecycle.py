@@ -11,6 +11,7 @@ from typing import Final, assert_never
 from msgspec.structs import replace
 
 from penstock.core.job import (
+    CRASH_LIMIT,
     Change,
     Draft,
     ErrorRecord,
@@ -21,9 +22,6 @@ from penstock.core.job import (
     State,
     step,
 )
-
-CRASH_LIMIT: Final = 3
-"""A job that was in this many crashes has proven to be the killer."""
 
 WAITS_AGAIN: Final = frozenset(
     {OutcomeKind.RETRY, OutcomeKind.SNOOZE, OutcomeKind.RELEASED, OutcomeKind.CRASHED}
@@ -175,7 +173,9 @@ def settled(job: Job, outcome: Outcome, now: float) -> Job:
         case OutcomeKind.CRASHED:
             why = f": {outcome.reason}" if outcome.reason else ""
             given_up = f"crashed {job.crashes + 1} times{why}"
-            after = _charged(replace(job, errors=errors), Change.CRASH, given_up, now)
+            after = _charged(
+                replace(job, errors=errors), Change.CRASH, given_up, now, outcome.crash_limit
+            )
             return after if after.state.is_final else replace(after, reason=outcome.reason)
         case _:
             assert_never(kind)
@@ -188,7 +188,7 @@ def overruled(outcome: Outcome, after: Job) -> bool:
     return outcome.kind in WAITS_AGAIN and after.state in (State.CANCELLED, State.FAILED)
 
 
-def rescued(job: Job, now: float) -> Job:
+def rescued(job: Job, now: float, crash_limit: int = CRASH_LIMIT) -> Job:
     """Its worker is dead. Only an attempt that had started can have been in the crash."""
     worker = job.worker
     attempt = job.attempt if job.started else job.attempt - 1
@@ -207,7 +207,8 @@ def rescued(job: Job, now: float) -> Job:
         worker=worker,
     )
     given_up = f"crashed its worker {job.crashes + 1} times"
-    return _charged(replace(job, errors=(*job.errors, error)), Change.RESCUE, given_up, now)
+    job = replace(job, errors=(*job.errors, error))
+    return _charged(job, Change.RESCUE, given_up, now, crash_limit)
 
 
 def cancelled(job: Job, reason: str, now: float) -> Job:
@@ -298,14 +299,14 @@ def _waiting(job: Job, now: float) -> Job:
     return replace(job, seq=NEW_TICKET)
 
 
-def _charged(job: Job, change: Change, given_up: str, now: float) -> Job:
+def _charged(job: Job, change: Change, given_up: str, now: float, crash_limit: int) -> Job:
     """The attempt was in a crash: the job waits again with its old ticket, unless it may not run
-    again or has crashed too often; then ``given_up`` says why.
+    again or this was the last crash it may have; then ``given_up`` says why.
     """
     job = replace(job, crashes=job.crashes + 1)
     if job.at_most_once:
         return _ended(job, Change.ABANDON, MAY_HAVE_RUN, now)
-    if job.crashes >= CRASH_LIMIT:
+    if job.crashes >= crash_limit:
         return _ended(job, Change.ABANDON, given_up, now)
     return replace(job, state=step(job, change), started=False)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.core import lifecycle
 from penstock.core.holds import CAUSES, Facts, has_cause
-from penstock.core.job import Change, Hold, Job, State, Verdict
+from penstock.core.job import CRASH_LIMIT, Change, Hold, Job, State, Verdict
 from penstock.engines.engine import Engine
 from penstock.engines.records import Control, Filter, Rewrite, Rewritten, Sighting
 from penstock.errors import EngineBusy
@@ -158,9 +158,11 @@ async def adopt(engine: Engine, jobs: Iterable[Job], remember: float) -> list[Re
     )
 
 
-async def rescue(engine: Engine, dead: Sequence[Sighting], limit: int) -> list[Job]:
+async def rescue(
+    engine: Engine, dead: Sequence[Sighting], limit: int, crash_limit: int = CRASH_LIMIT
+) -> list[Job]:
     """Take up to ``limit`` running jobs from workers that have no lease; return them as they are
-    now, in the order of the line.
+    now, in the order of the line. One that has crashed ``crash_limit`` times by it has failed.
 
     Each worker in ``dead`` whose beat is still the one seen loses its lease first. A job that would
     wait again needs its unique key again (law 13). Idempotent; call again until it returns nothing.
@@ -178,7 +180,7 @@ async def rescue(engine: Engine, dead: Sequence[Sighting], limit: int) -> list[J
     def after(job: Job, owner: str | None) -> Job | None:
         if job.state is not State.RUNNING or job.worker not in gone:
             return None
-        rescued = lifecycle.rescued(job, now)
+        rescued = lifecycle.rescued(job, now, crash_limit)
         return rescued if owner is None else lifecycle.superseded(rescued, owner, now)
 
     answers = await _rewrite(engine, page.jobs, Change.RESCUE, after)

@@ -191,7 +191,7 @@ class Engine(ABC):
         Atomic: the whole turn, in this order: mark what has ``begun``; store the reports; settle
         each outcome inside the fence (see ``penstock.core.lifecycle.settled``); expire and promote
         what is due, at most
-        ``PROMOTE_BATCH`` of each; claim. A queue that is paused, or whose ``max_running`` attempts
+        ``ask.promote`` of each; claim. A queue that is paused, or whose ``max_running`` attempts
         run, gives nothing, and neither does a key with ``max_running_per_key``; counting and
         claiming cannot be overtaken by another claimer. In a queue whose keys take turns
         (``QueueSettings.is_keyed``) they do so as ``core.fairness`` says.

@@ -12,9 +12,6 @@ from penstock.core import fairness
 from penstock.core.job import Change, Hold, Job, Outcome, State, Verdict
 from penstock.errors import BadOption
 
-PROMOTE_BATCH: Final = 500
-"""Jobs one exchange promotes at most, so that a great many due at once delay no outcomes."""
-
 ANY_PRIORITY: Final = (1 << 63) - 1
 """The least urgent priority that can be stored."""
 
@@ -94,6 +91,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     avoid: frozenset[str] = frozenset()
     least_urgent: int | None = None
     told: frozenset[str] = frozenset()
+    promote: int = 200
+    """Jobs it promotes, and lets expire, at most: a great many due at once delay no outcomes."""
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from math import inf
 from typing import Any, Final
 
 from penstock.clock import Clock
-from penstock.core.job import Job
+from penstock.core.job import CRASH_LIMIT, Job
 from penstock.engines import changes
 from penstock.engines.engine import Engine
 from penstock.engines.records import Sighting, WorkerInfo
@@ -107,11 +107,17 @@ class Rescue:
     """
 
     def __init__(
-        self, lease: float, clock: Clock, wrote_at: Callable[[], float], batch: int = BATCH
+        self,
+        lease: float,
+        clock: Clock,
+        wrote_at: Callable[[], float],
+        batch: int = BATCH,
+        crash_limit: int = CRASH_LIMIT,
     ) -> None:
         """``wrote_at`` says when the last beat of our own worker was sent that succeeded."""
         self._wrote_at = wrote_at
         self._batch = batch
+        self._crash_limit = crash_limit
         self._observer = Observer(lease)
         self._clock = clock
         self._dead: list[Sighting] = []
@@ -153,7 +159,7 @@ class Rescue:
         silent = {each.worker: self._observer.silent(each.worker, now) for each in dead}
         before = [each for each in await engine.workers() if each.id in silent] if dead else []
         running = await engine.running() if before else []
-        rescued = await changes.rescue(engine, dead, self._batch)
+        rescued = await changes.rescue(engine, dead, self._batch, self._crash_limit)
         # One whose beat came at last has kept its lease.
         alive = {each.id for each in await engine.workers()} if before else set()
         for worker in before:

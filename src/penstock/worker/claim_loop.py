@@ -85,6 +85,7 @@ class ClaimLoop:
         self._log = log
         self._poll = settings.poll
         self._patience = settings.patience
+        self._promote = settings.upkeep_batch
         self._wake = wake
         self._queues = deque(settings.queues)
         self._backoff = Backoff()
@@ -193,6 +194,7 @@ class ClaimLoop:
             avoid=self._dispatcher.planner.avoid(demand),
             told=self._inflight.told,
             least_urgent=demand.least_urgent,
+            promote=self._promote,
         )
 
     async def _exchange(self, ask: Ask, demand: Demand) -> None:

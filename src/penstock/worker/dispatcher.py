@@ -96,6 +96,7 @@ class Dispatcher:
                 settings.reserve,
                 worker=worker,
                 time=time,
+                crash_limit=settings.crash_limit,
                 max_jobs=settings.max_jobs,
             ),
         }
@@ -104,6 +105,7 @@ class Dispatcher:
             *common,
             worker=worker,
             time=time,
+            crash_limit=settings.crash_limit,
             idle=SUSPECT_IDLE,
             starting=lambda attempt: self._log_suspect(attempt, "in a child process"),
             unfit=self._run_alone,

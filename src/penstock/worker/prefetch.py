@@ -76,16 +76,15 @@ class Demand:
     """The greatest priority number that there is room for; None: for any."""
 
 
-MOST_KEYED: Final = 50
-"""Jobs of a kind that are claimed ahead at most where keys take turns: a job of another key waits
-for all of them."""
-
-
 class Prefetch:
     """Learns from each exchange, decides about the next."""
 
-    def __init__(self, most_prefetched: int) -> None:
-        self._most = most_prefetched
+    def __init__(self, most: int, most_keyed: int = 50) -> None:
+        """``most`` is how many jobs of a kind are claimed ahead at most, ``most_keyed`` the same
+        where keys take turns: a job of another key waits for all of them.
+        """
+        self._most = most
+        self._most_keyed = most_keyed
         self.is_keyed = False
         """Keys take turns in a queue that the worker serves: what it claims ahead delays them."""
         self._finished: dict[Kind, int] = dict.fromkeys(KINDS, 0)
@@ -123,7 +122,7 @@ class Prefetch:
     def ahead(self, kind: Kind) -> int:
         """How many jobs of this kind will end while the next ones are fetched."""
         ahead = max(SHORTEST, self._round_trip) * AHEAD
-        most = min(self._most, MOST_KEYED) if self.is_keyed else self._most
+        most = min(self._most, self._most_keyed) if self.is_keyed else self._most
         return min(most, int(self._rate[kind] * ahead))
 
     def lasts(self, rooms: Mapping[Kind, Room]) -> float:
@@ -182,7 +181,7 @@ class DemandPlanner:
             kind: frozenset(name for name, spec in specs.items() if spec.kind == kind)
             for kind in KINDS
         }
-        self.prefetch = Prefetch(settings.prefetch)
+        self.prefetch = Prefetch(settings.prefetch, settings.keyed_prefetch)
         self.unknown: set[str] = set()
         """Tasks of jobs that came and that this process does not have."""
 

@@ -28,8 +28,10 @@ from functools import partial
 from queue import Empty
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from penstock.clock import Clock
-from penstock.core.job import Outcome
+from penstock.core.job import CRASH_LIMIT, Outcome
 from penstock.errors import CannotIsolate, MemoryExceeded
 from penstock.worker.child.find_task import NotImportable, TaskLocation, locate
 from penstock.worker.child.messages import AttemptDone, CannotRun, RunAttempt
@@ -82,6 +84,7 @@ class ProcessPool(ThreadPool):
         *,
         worker: Callable[[], str],
         time: StoreTime,
+        crash_limit: int = CRASH_LIMIT,
         max_jobs: int | None = None,
         idle: float | None = None,
         starting: Callable[[Attempt], None] | None = None,
@@ -90,6 +93,7 @@ class ProcessPool(ThreadPool):
         super().__init__(size, runner, gate, clock, begun, finished, reserve)
         self._worker = worker
         self._time = time
+        self._crash_limit = crash_limit
         self._max_jobs = max_jobs
         self._idle = idle
         self._starting = starting
@@ -207,7 +211,8 @@ class ProcessPool(ThreadPool):
                         limit = attempt.spec.max_memory or 0
                         return self._runner.broke(attempt, MemoryExceeded(name, death.used, limit))
                     if death.has_begun:
-                        return crashed(attempt, death.how, self._time.now(), self._worker())
+                        outcome = crashed(attempt, death.how, self._time.now(), self._worker())
+                        return replace(outcome, crash_limit=self._crash_limit)
                     how = death.how
         why = f"{TRIES} in a row died on the way to it, the last one {how}; see its standard error"
         return self._refused_by_children(attempt, why)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
+from penstock.core.job import CRASH_LIMIT
 from penstock.errors import BadOption
 
 LEASE: Final = 15.0
@@ -34,6 +35,8 @@ class WorkerSettings:
     one of each kind stays for all."""
     prefetch: int = 1000
     """Jobs beyond the free slots that may wait in it, at most; long jobs mean none."""
+    keyed_prefetch: int = 50
+    """The same where the keys of a queue take turns."""
     patience: float = 1.0
     """How long a claimed job may wait for a slot before it is given back."""
     lease: float = LEASE
@@ -55,7 +58,9 @@ class WorkerSettings:
     upkeep_every: float = 60.0
     """How long it waits between two rounds of pruning and repairing at most, if it leads."""
     upkeep_batch: int = 200
-    """Jobs of one step of its upkeep."""
+    """Jobs of one step of its upkeep, and that one of its claims promotes."""
+    crash_limit: int = CRASH_LIMIT
+    """Crashes after which a job fails for good."""
     leads: bool = True
     """It stands for election as the leader."""
     name: str = ""
@@ -70,11 +75,13 @@ class WorkerSettings:
         _check("threads", self.threads, least=1)
         _check("children", self.children, least=1)
         _check("prefetch", self.prefetch, least=0)
+        _check("keyed_prefetch", self.keyed_prefetch, least=0)
         _check("lease", self.lease, least=0.1)
         _check("poll", self.poll, least=0.001)
         _check("leader_ttl", self.leader_ttl, least=0.1)
         _check("upkeep_every", self.upkeep_every, least=0.1)
         _check("upkeep_batch", self.upkeep_batch, least=1)
+        _check("crash_limit", self.crash_limit, least=1)
         for name in ("patience", "drain", "grace", "stall_limit", "keep_finished"):
             _check(name, getattr(self, name), least=0)
         for name in ("max_jobs", "max_memory"):

@@ -23,7 +23,6 @@ from penstock.engines.memory.key_lines import LineKey
 from penstock.engines.memory.lines import UniqueKeys
 from penstock.engines.memory.queues import MemoryQueues, due_at, earliest
 from penstock.engines.records import (
-    PROMOTE_BATCH,
     Ask,
     Cell,
     Exchange,
@@ -180,7 +179,7 @@ class MemoryStore:
         verdicts = tuple(
             self._settle(outcome, ask.worker, now, overruled) for outcome in ask.outcomes
         )
-        self._promote(PROMOTE_BATCH, now)
+        self._promote(ask.promote, now)
         return Exchange(
             jobs=tuple(self._claim(ask, now)),
             verdicts=verdicts,

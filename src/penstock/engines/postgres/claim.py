@@ -348,6 +348,7 @@ def to_exchange(ask: Ask, done: Done, ranges: Ranges | None) -> list[bytes | Non
         ranges.sweeps if ranges else False,
         to_reports(ask.reports) if ask.reports else None,
         ranges.notes if ranges else "{}",
+        ask.promote,
     )
     try:
         encoded = [None if value is None else _to_text(value).encode() for value in values]

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from penstock.core import lifecycle
 from penstock.core.job import Hold, Job, Outcome, OutcomeKind, State, Verdict, choose
-from penstock.engines.records import PROMOTE_BATCH, Ask, Exchange, WorkerInfo, reasons
+from penstock.engines.records import Ask, Exchange, WorkerInfo, reasons
 from penstock.engines.sqlite.connection import SqliteTransaction
 from penstock.engines.sqlite.key_line_batches import go_on, is_moving
 from penstock.engines.sqlite.key_lines import has_notes, move_on, note_ends, read_notes, shares
@@ -68,7 +68,7 @@ def exchange(tx: SqliteTransaction, ask: Ask, entries: dict[str, int]) -> Exchan
         tx.run("report", (*said, each.job, each.claim, ask.worker))
     overruled: dict[str, Job] = {}
     verdicts = tuple(_settle_all(tx, ask, overruled, entries))
-    promote_due(tx, PROMOTE_BATCH)
+    promote_due(tx, ask.promote)
     jobs = _claim(tx, ask, entries) if ask.want > 0 else []
     return Exchange(
         jobs=tuple(jobs),

@@ -23,7 +23,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from penstock.clock import Clock
 from penstock.core.job import Outcome, Verdict
@@ -35,9 +35,6 @@ from penstock.errors import EngineClosed, EngineError, EngineUnavailable, LeaseL
 from penstock.worker.supervisor import log
 from penstock.worker.supervisor.replica_messages import Loaded
 from penstock.worker.supervisor.replica_process import ReplicaProcess
-
-RESCUES: Final = 500
-"""Jobs that one call rescues."""
 
 _T = TypeVar("_T")
 
@@ -157,7 +154,9 @@ class ReplicaLeases:
             log.left_to_leader(worker, error)
         try:
             await self._until_done("leave", lambda: engine.leave(worker))
-            rescue = partial(changes.rescue, engine, (), RESCUES)
+            assert self._loaded is not None
+            limits = self._loaded.upkeep_batch, self._loaded.crash_limit
+            rescue = partial(changes.rescue, engine, (), *limits)
             while found := await self._until_done("rescue", rescue):
                 rescued += len(found)
                 log.rescued(found)

@@ -46,6 +46,8 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     lease: float
     drain: float
     grace: float
+    upkeep_batch: int
+    crash_limit: int
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):

@@ -145,7 +145,8 @@ END $$;
 -- Jobs are about to be claimed: the lines of those whose keys take turns move on. Returns for each queue and priority
 -- where its first active line was, as [queue, priority, place].
 CREATE FUNCTION penstock.take_turns(
-  rooms_ penstock.room[], tids_ tid[], range_queue_ bigint[], from_priority_ bigint[], from_place_ bigint[])
+  rooms_ penstock.room[], tids_ tid[], range_queue_ bigint[], from_priority_ bigint[], from_place_ bigint[],
+  to_priority_ bigint[])
 RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
   room_    penstock.room;
@@ -162,7 +163,14 @@ BEGIN
                        AND part.place < 9223372036854775807), -9223372036854775808)))
           FROM (SELECT DISTINCT job.priority FROM unnest(tids_) AS mine (tid)
                   JOIN penstock.live AS job ON job.ctid = mine.tid WHERE job.queue = room_.queue) AS level);
-      PERFORM penstock.move_on(room_.queue, tids_, room_.weights);
+      PERFORM penstock.move_on(
+        room_.queue, tids_, room_.weights,
+        ARRAY(SELECT part.priority FROM unnest(range_queue_, from_priority_) AS part (queue, priority)
+               WHERE part.queue = room_.number),
+        ARRAY(SELECT part.place FROM unnest(range_queue_, from_place_) AS part (queue, place)
+               WHERE part.queue = room_.number),
+        ARRAY(SELECT part.last FROM unnest(range_queue_, to_priority_) AS part (queue, last)
+               WHERE part.queue = room_.number));
     END IF;
   END LOOP;
   RETURN to_json(places_);
@@ -210,7 +218,8 @@ BEGIN
     is_whole_ := array_fill(true, ARRAY[cardinality(queues_)]);
   END LOOP;
   IF is_keyed_ AND tids_ <> '{}' THEN
-    places_ := penstock.take_turns(rooms_, tids_, parts.range_queue_, parts.from_priority_, parts.from_place_);
+    places_ := penstock.take_turns(rooms_, tids_, parts.range_queue_, parts.from_priority_, parts.from_place_,
+                                   parts.to_priority_);
   END IF;
 END $$;
 
@@ -287,7 +296,8 @@ CREATE FUNCTION penstock.exchange(
   worker_ text, tids_ text, ids_ text, claims_ text, results_ text, begun_ text, begun_claims_ text,
   queues_ text[], want_ bigint, slots_ bigint, avoid_ text[], least_ bigint, range_queue_ bigint[],
   from_priority_ bigint[], from_place_ bigint[], from_seq_ bigint[], to_priority_ bigint[],
-  lowered_ bigint[], sweeps_ boolean, reports_ text, notes_ bigint[])
+  lowered_ bigint[], sweeps_ boolean, reports_ text, notes_ bigint[],
+  promote_ bigint)
 RETURNS SETOF penstock.taken LANGUAGE plpgsql
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_bitmapscan = off SET enable_material = off SET enable_indexscan = on
@@ -342,13 +352,13 @@ BEGIN
   END IF;
 
   IF is_old_ THEN
-    PERFORM penstock.expire(now_, 500);
+    PERFORM penstock.expire(now_, promote_);
   END IF;
   -- One promoter at a time, so that tickets are in the order of the instants. Two conditions: of `null AND
   -- ...` the rest is evaluated, and where nothing is due all claimers would try the lock.
   IF due_at_ <= now_ THEN
     IF penstock.try_queue('') THEN
-      is_lowered_ := penstock.promote(now_, 500) > 0 OR is_lowered_;
+      is_lowered_ := penstock.promote(now_, promote_) > 0 OR is_lowered_;
     ELSE
       is_skipped_ := true;
     END IF;

@@ -274,8 +274,11 @@ END $$;
 
 -- These jobs of a queue are about to be claimed: their lines move on, and those without another job become idle. A line
 -- goes on after the last job taken, but not past one that is left; before it becomes idle it is looked at from its
--- start.
-CREATE FUNCTION penstock.move_on(queue_ text, tids_ tid[], weights_ json) RETURNS void LANGUAGE plpgsql AS $$
+-- start. They are active, so they stand in the ranges that the claimer looked at: from there on, the end of a line's
+-- rows in the index is not all of a page of dead ones.
+CREATE FUNCTION penstock.move_on(
+  queue_ text, tids_ tid[], weights_ json, from_priority_ bigint[], from_place_ bigint[], to_priority_ bigint[])
+RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   UPDATE penstock.key_line AS line
      SET place = mine.place, active = mine.next IS NOT NULL,
@@ -298,10 +301,21 @@ BEGIN
                     FROM unnest(tids_) AS mine (tid) JOIN penstock.live AS job ON job.ctid = mine.tid
                    WHERE job.queue = queue_
                    GROUP BY job.priority, job.line) AS taken
+            JOIN (SELECT level.priority, (
+                    SELECT min(CASE WHEN part.priority = level.priority THEN part.place
+                                    ELSE -9223372036854775808 END)
+                      FROM unnest(from_priority_, from_place_, to_priority_) AS part (priority, place, last)
+                     WHERE level.priority BETWEEN part.priority AND part.last) AS place
+                    FROM (SELECT DISTINCT job.priority FROM unnest(tids_) AS mine (tid)
+                            JOIN penstock.live AS job ON job.ctid = mine.tid) AS level) AS bound
+              ON bound.priority = taken.priority
            CROSS JOIN LATERAL (
             SELECT its.ctid AS tid, its.place, its.from_seq FROM penstock.key_line AS its
              WHERE its.queue = queue_ AND its.key = taken.key AND its.priority = taken.priority
-             ORDER BY its.queue DESC, its.key DESC, its.priority DESC, its.place DESC LIMIT 1) AS newest) AS mine
+               AND its.place >= bound.place
+             ORDER BY its.queue DESC, its.key DESC, its.priority DESC, its.place DESC LIMIT 1) AS newest
+          -- So that the next job is looked for once, not for each use of it.
+          OFFSET 0) AS mine
    WHERE line.ctid = mine.tid;
 END $$;
 

@@ -5,7 +5,8 @@
 -- name: exchange
 -- Values are texts, so that one statement serves all exchanges whatever is in them.
 SELECT * FROM penstock.exchange($1, $2, $3, $4, $5, $6, $7, $8::text[], $9, $10, $11::text[], $12,
-  $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19, $20, $21::bigint[])
+  $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19, $20, $21::bigint[],
+  $22)
 
 -- name: beat
 UPDATE penstock.worker SET beat = beat + 1 WHERE id = %s::text RETURNING 1
