@@ -23,7 +23,7 @@ CHECKED := $(wildcard src tests benchmarks examples)
 TYPED   := $(wildcard src tests benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers demo test chaos check bench docs
+.PHONY: help setup servers demo test chaos check bench site docs
 
 help: ## List the commands
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -52,10 +52,12 @@ check: setup ## Lint, format, types, import rules and plain words, without runni
 bench: setup ## Run the benchmarks (ARGS="--quick", "--only NAME", "--list")
 	$(BIN)/python -m benchmarks $(ARGS)
 
-docs: setup ## Build the documentation into build/site and run every example in it
+site: setup ## Build the documentation into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	PENSTOCK_SITE=build/site $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/docs $(ARGS)
 	@echo "To read it: $(BIN)/python -m http.server --directory build/site"
+
+docs: site ## Build the documentation and run every example in it
+	PENSTOCK_SITE=build/site $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/docs $(ARGS)
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(find_python); $(make_venv)

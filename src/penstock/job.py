@@ -87,6 +87,10 @@ class Job(Generic[R_co]):
     """How often it was taken from a worker that had died."""
     worker: str | None = None
     """The worker that runs it, or ran it last."""
+    keep: float
+    """For how many seconds it stays once it has succeeded or was cancelled."""
+    keep_failed: float
+    """The same if it fails; ``keep`` counts if it is longer."""
     progress: float | None = None
     """How far the attempt has come, from 0 to 1, as it says."""
     note: str | None = None
@@ -181,6 +185,8 @@ def shown(job: stored.Job, signature: Signature | None) -> Job[Any]:
         crashes=job.crashes,
         rescues=job.rescues,
         worker=job.worker,
+        keep=job.keep,
+        keep_failed=job.keep_failed,
         progress=job.progress,
         note=job.note,
         checkpoint=_plain(job.checkpoint),

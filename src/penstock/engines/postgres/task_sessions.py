@@ -1,4 +1,4 @@
-"""Sessions of SQLAlchemy around connections of ours.
+"""Sync sessions of SQLAlchemy around connections of ours.
 
 A session joins a transaction that is not its own: its ``commit`` only flushes, for the end of the
 transaction is the end of the job; its ``rollback`` is the handler's own end of it, and found out.
@@ -13,20 +13,17 @@ from typing import Any, Final, cast
 
 import psycopg
 from sqlalchemy import Connection, Engine, create_engine
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncTransaction, create_async_engine
 
 from penstock.engines.postgres.task_connections import (
     KEPT,
-    AsyncTaskConnection,
     ConnectionCache,
     LentConnection,
     Sessions,
     SyncTaskConnection,
-    TaskConnection,
 )
 
-_DIALECT: Final = "postgresql+psycopg://"
-_JOINED: Final = "rollback_only"
+DIALECT: Final = "postgresql+psycopg://"
+JOINED: Final = "rollback_only"
 
 
 class _LentWithSession(LentConnection):
@@ -35,7 +32,7 @@ class _LentWithSession(LentConnection):
         self._connection = connection
         self.connection = SyncTaskConnection(cast(Any, connection.connection.driver_connection))
         self._transaction = connection.begin()
-        self.session = kind(bind=connection, join_transaction_mode=_JOINED)
+        self.session = kind(bind=connection, join_transaction_mode=JOINED)
 
     async def flush(self) -> bool:
         if not self._transaction.is_active:
@@ -55,7 +52,7 @@ class SyncSessions(Sessions):
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._engine: Engine = create_engine(
-            _DIALECT,
+            DIALECT,
             creator=lambda: psycopg.connect(**given),
             pool_size=KEPT,
             max_overflow=-1,
@@ -67,61 +64,3 @@ class SyncSessions(Sessions):
 
     async def close(self) -> None:
         self._engine.dispose()
-
-
-class _LentWithAsyncSession(LentConnection):
-    def __init__(
-        self,
-        cache: ConnectionCache,
-        transaction: AsyncTransaction,
-        connection: TaskConnection,
-        kind: type,
-    ) -> None:
-        self._cache = cache
-        self._transaction = transaction
-        self._connection = transaction.connection
-        self.connection = connection
-        self.session = kind(bind=transaction.connection, join_transaction_mode=_JOINED)
-
-    async def flush(self) -> bool:
-        if not self._transaction.is_active:
-            return False
-        await self.session.commit()
-        return True
-
-    async def finish(self, *, keeps: bool) -> None:
-        if not keeps or not self._cache.is_used:
-            await self._connection.invalidate()
-        await self.session.close()
-        await self._connection.close()
-
-
-class AsyncSessions(Sessions):
-    """For async handlers, on one loop."""
-
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        async def connect() -> psycopg.AsyncConnection[Any]:
-            return await psycopg.AsyncConnection.connect(**given)
-
-        self._engine: AsyncEngine = create_async_engine(
-            _DIALECT,
-            async_creator=connect,
-            pool_size=KEPT,
-            max_overflow=-1,
-            pool_pre_ping=True,
-        )
-
-    async def lend(self, cache: ConnectionCache, kind: type) -> LentConnection:
-        connection = await self._engine.connect()
-        try:
-            raw = await connection.get_raw_connection()
-            lent = AsyncTaskConnection(cast(Any, raw.driver_connection))
-            transaction = await connection.begin()
-        except BaseException:
-            await connection.invalidate()
-            await connection.close()
-            raise
-        return _LentWithAsyncSession(cache, transaction, lent, kind)
-
-    async def close(self) -> None:
-        await self._engine.dispose()

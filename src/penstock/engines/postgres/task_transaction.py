@@ -30,6 +30,7 @@ from penstock.engines.postgres.task_connections import (
     ConnectionCaches,
     LentAlone,
     LentConnection,
+    Sessions,
     SyncTaskConnection,
     TaskConnection,
     pause,
@@ -136,12 +137,19 @@ class PostgresEffects(Effects):
             return LentAlone(cache, await self.connect(is_async=need.is_async))
         with cache.lock:
             if cache.sessions is None:
-                from penstock.engines.postgres import task_sessions
-
-                kind = task_sessions.AsyncSessions if need.is_async else task_sessions.SyncSessions
-                cache.sessions = kind(self._given)
+                cache.sessions = self._sessions(is_async=need.is_async)
             lender = cache.sessions
         return await lender.lend(cache, need.session)
+
+    def _sessions(self, *, is_async: bool) -> Sessions:
+        # SQLAlchemy's async module needs greenlet; an app with sync sessions may not have it.
+        if is_async:
+            from penstock.engines.postgres.async_task_sessions import AsyncSessions
+
+            return AsyncSessions(self._given)
+        from penstock.engines.postgres.task_sessions import SyncSessions
+
+        return SyncSessions(self._given)
 
     async def _make_ready(self, connection: TaskConnection, timeout: float, mark: str) -> None:
         reset = f"{SQL['reset']}; " if self._is_direct else ""
