@@ -39,7 +39,7 @@ def test_a_task_goes_on_where_it_stopped_and_its_last_progress_is_kept(
         assert handle.result(timeout=60) == 4  # of the third attempt: rows 6 to 9
     job = handle.status()
     assert (job.progress, job.note) == (1.0, "row 9")
-    assert (job.attempt, job.failures, job.checkpoint) == (3, 2, b"10")
+    assert (job.attempt, job.failures, job.checkpoint) == (3, 2, 10)
 
 
 @pytest.mark.every_engine
@@ -55,7 +55,7 @@ def test_progress_right_before_a_failure_is_kept_too(app: Penstock) -> None:
         with pytest.raises(JobFailed):
             handle.result(timeout=60)
     job = handle.status()
-    assert (job.progress, job.note, job.checkpoint) == (0.9, "nearly", b'"here"')
+    assert (job.progress, job.note, job.checkpoint) == (0.9, "nearly", "here")
 
 
 @pytest.mark.every_engine
@@ -93,7 +93,7 @@ def test_progress_can_be_read_while_the_task_runs(app: Penstock) -> None:
                 threading.Event().wait(0.01)
         finally:
             goes_on.set()
-        assert (job.progress, job.note, job.checkpoint) == (0.25, "a quarter", b"1")
+        assert (job.progress, job.note, job.checkpoint) == (0.25, "a quarter", 1)
 
 
 def test_a_sandbox_keeps_them_as_a_store_does(memory: Penstock) -> None:
@@ -102,7 +102,7 @@ def test_a_sandbox_keeps_them_as_a_store_does(memory: Penstock) -> None:
         handle = task.enqueue()
         t.drain()
         job = handle.status()
-        assert (job.progress, job.checkpoint, job.attempt) == (1.0, b"10", 3)
+        assert (job.progress, job.checkpoint, job.attempt) == (1.0, 10, 3)
         assert handle.result() == 4
 
 

@@ -176,7 +176,7 @@ async def test_a_hook_sees_awaited_enqueues_too(shop):
 
     handles = [await send.aenqueue(), *await send.aenqueue_many([()])]
     metas = [(await each.astatus()).meta for each in handles]
-    assert metas == [b'{"tenant":"acme"}'] * 2
+    assert metas == [{"tenant": "acme"}] * 2
     await shop.aclose()
 
 

@@ -89,7 +89,7 @@ def test_the_same_task_and_id_is_a_no_op_whatever_the_arguments(mail):
     again = mail.using(id="order-7", queue="other").enqueue(8)
     assert (first.created, first.because) == (True, None)
     assert (again.id, again.created, again.because) == ("order-7", False, "id")
-    assert again.status().payload == b'{"order":7}'
+    assert again.status().arguments == {"order": 7}
 
 
 def test_of_many_jobs_all_others_are_stored_and_the_error_has_their_ids(app, charge, mail):
@@ -101,7 +101,7 @@ def test_of_many_jobs_all_others_are_stored_and_the_error_has_their_ids(app, cha
     assert told(caught) == FACTS
     a, b, conflict, own, c = caught.value.ids
     assert (a, b, conflict, c) == (known.id, "order-6", None, "order-8")
-    assert app.job(own).status().payload == b'{"order":0}'
+    assert app.job(own).status().arguments == {"order": 0}
     assert caught.value.__notes__ == [
         "not stored: item 2 of 5, counted from 0; all others are, or were there already, and the "
         "error has their ids"

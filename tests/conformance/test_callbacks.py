@@ -155,11 +155,11 @@ async def test_a_unique_key_keeps_a_second_follower_away(engine):
 
 
 async def test_a_job_gives_its_unique_key_back_before_its_follower_takes_it(engine):
-    job = await running(engine, unique="one at a time")
-    next = then(unique="one at a time")
+    job = await running(engine, unique="one at a time", unique_scope="app")
+    next = then(unique="one at a time", unique_scope="app")
     answer = await send(engine, job.worker, outcome(job, "succeeded", then=(next,)))
     assert [(each.id, each.created) for each in answer.followers] == [(next.id, True)]
-    (again,) = await engine.enqueue([draft(unique="one at a time")])
+    (again,) = await engine.enqueue([draft(unique="one at a time", unique_scope="app")])
     assert (again.id, again.created) == (next.id, False)
 
 

@@ -278,13 +278,13 @@ async def test_a_job_that_has_entered_does_not_enter_again(engine):
 
 
 async def test_a_job_from_elsewhere_needs_its_unique_key(engine):
-    owner = await put(engine, unique="invoice")
-    (answer,) = await changes.adopt(engine, [elsewhere(unique="invoice")], 60.0)
+    owner = await put(engine, unique="invoice", unique_scope="app")
+    (answer,) = await changes.adopt(engine, [elsewhere(unique="invoice", unique_scope="app")], 60.0)
     assert (answer.verdict, answer.owner) == (Verdict.STALE, owner)
     await changes.cancel(engine, [owner], "enough")
-    (answer,) = await changes.adopt(engine, [elsewhere(unique="invoice")], 60.0)
+    (answer,) = await changes.adopt(engine, [elsewhere(unique="invoice", unique_scope="app")], 60.0)
     assert answer.verdict is Verdict.DONE
-    (receipt,) = await engine.enqueue([draft("other", unique="invoice")])
+    (receipt,) = await engine.enqueue([draft("other", unique="invoice", unique_scope="app")])
     assert (receipt.created, receipt.id) == (False, "moved")
 
 

@@ -271,7 +271,7 @@ async def test_a_callback_that_needs_a_contested_key_keeps_no_other_outcome_wait
     first, second = await claim(engine, worker=job.worker, want=2)
     await app.aenqueue("work", unique="refresh", connection=connection)
 
-    next = draft(task="tell", unique="refresh")
+    next = draft(task="work", unique="refresh")
     contested = outcome(job, "succeeded", then=(next,))
     plain = outcome(second, "succeeded", then=(draft(id="its own", task="tell"),))
     turn = await send(engine, job.worker, contested, outcome(first, "succeeded"), plain)

@@ -12,8 +12,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from penstock import INJECTED, Cancel, Context, Depends, Penstock, Retry, Snooze, current
-from penstock.core.job import Job, State
+from penstock import INJECTED, Cancel, Context, Depends, Job, Penstock, Retry, Snooze, current
+from penstock.core.job import State
 
 TABLE = "CREATE TABLE payment (number integer UNIQUE DEFERRABLE INITIALLY DEFERRED)"
 INSERT = "INSERT INTO payment VALUES (%s)"
@@ -45,11 +45,11 @@ class Bank:
     def task(self, **options: Any) -> Callable[[Callable[..., Any]], Any]:
         return self.app.task(transactional=True, **{"retries": 0, **options})
 
-    def run(self, task: Any, *args: Any) -> Job:
+    def run(self, task: Any, *args: Any) -> Job[Any]:
         """Run one job of a task as often as it is due; say what became of it."""
         return self.run_all(task.enqueue(*args))[0]
 
-    def run_all(self, *handles: Any) -> list[Job]:
+    def run_all(self, *handles: Any) -> list[Job[Any]]:
         self.app.run_worker(until_empty=True, leads=False)
         return [handle.status() for handle in handles]
 
@@ -103,7 +103,7 @@ def test_effects_and_the_end_of_the_job_are_committed_together(bank: Bank) -> No
     jobs = bank.run_all(*handles)
 
     assert [job.state for job in jobs] == [State.SUCCEEDED] * 8
-    assert {job.result for job in jobs} == {b'"paid"'}
+    assert {job.result for job in jobs} == {"paid"}
     assert bank.payments == list(range(8))
 
 
@@ -237,7 +237,7 @@ def test_an_attempt_that_failed_is_tried_again_and_leaves_one_effect(bank: Bank)
 
     job = bank.run(pay, 7)
 
-    assert (job.state, job.result, job.failures) == (State.SUCCEEDED, b"3", 2)
+    assert (job.state, job.result, job.failures) == (State.SUCCEEDED, 3, 2)
     assert bank.payments == [7]
 
 

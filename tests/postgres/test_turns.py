@@ -131,7 +131,7 @@ async def test_an_id_sent_twice_at_once_leaves_the_key_with_its_job(
         pid = second.info.backend_pid
         await until("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid = %s", pid)
         await connection.commit()
-        assert refused(await (await sent).fetchall()) == [(1, mine.id, "id")]
+        assert refused(await (await sent).fetchall()) == [(1, mine.id, "id", mine.task)]
         await second.commit()
     (other,) = await engine.enqueue([draft(unique="k")])
     assert (other.id, other.because) == (mine.id, "unique")

@@ -367,7 +367,7 @@ async def test_who_gets_no_connection_to_listen_polls_and_says_so(
                 await put(engine)
                 await soon(nap)
             (said,) = [record for record in caplog.records if record.name == "penstock.postgres"]
-            assert said.getMessage().startswith("polling schema=penstock why='")
+            assert said.getMessage().startswith("polling schema='penstock' why='")
         finally:
             await sleeper.close()
             admin.execute("DROP OWNED BY narrow")
