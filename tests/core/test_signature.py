@@ -473,9 +473,7 @@ def test_a_value_nested_deeply_is_not_refused_for_it():
 
 
 def test_a_key_without_annotation_is_text_itself():
-    with pytest.raises(
-        Unencodable, match=r"the key <Size.SMALL: 's'> .*declare dict\[Size, ...\]"
-    ):
+    with pytest.raises(Unencodable, match=r"the key <Size.SMALL: 's'> .*declare dict\[Size, ...\]"):
         sign(anything).encode(({Size.SMALL: 1},), {})
 
 
