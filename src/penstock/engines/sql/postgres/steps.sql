@@ -181,11 +181,13 @@ DELETE FROM penstock.unique_key WHERE key = ANY (ARRAY(
 SELECT penstock.prune_lines(%s::bigint)
 
 -- name: prune_lowered
--- A claimer sweeps more often than that.
-DELETE FROM penstock.lowered WHERE at < extract(epoch FROM clock_timestamp()) - 60
+-- A claimer sweeps more often than that. The rest of very many waits for the next round.
+DELETE FROM penstock.lowered WHERE ctid = ANY (ARRAY(
+  SELECT ctid FROM penstock.lowered WHERE at < extract(epoch FROM clock_timestamp()) - 60 LIMIT 2000))
 
 -- name: prune_sleepers
-DELETE FROM penstock.sleeper WHERE until < extract(epoch FROM clock_timestamp()) - 60
+DELETE FROM penstock.sleeper WHERE ctid = ANY (ARRAY(
+  SELECT ctid FROM penstock.sleeper WHERE until < extract(epoch FROM clock_timestamp()) - 60 LIMIT 2000))
 
 -- name: savepoint
 SAVEPOINT rehearsal
