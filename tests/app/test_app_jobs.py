@@ -57,6 +57,12 @@ def test_what_the_worker_fills_in_and_what_was_not_given_is_no_argument(app):
     assert work.enqueue(size=2).status().arguments == {"size": 2}
 
 
+@pytest.mark.every_engine
+def test_a_job_says_for_how_long_it_is_kept(app, ship):
+    job = ship.using(keep="1d", keep_failed="90d").enqueue(ORDER).status()
+    assert (job.keep, job.keep_failed) == (86400, 90 * 86400)
+
+
 def test_arguments_of_a_task_that_is_not_declared_here_are_plain_json(app):
     job = app.enqueue("elsewhere", {"at": "2031-05-01", "n": [1]}).status()
     assert job.arguments == {"at": "2031-05-01", "n": [1]}
