@@ -184,11 +184,11 @@ def test_a_checkpoint_of_64_kib_is_saved_and_a_larger_one_says_what_to_do():
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ({"rows": [1, (2, 3)]}, "checkpoint['rows'][1]: tuple is none of JSON's own types"),
-        (datetime(2026, 1, 1), "checkpoint: datetime is none of JSON's own types"),
+        ({"rows": [1, (2, 3)]}, "checkpoint['rows'][1]: tuple is not one of JSON's own types"),
+        (datetime(2026, 1, 1), "checkpoint: datetime is not one of JSON's own types"),
         (object(), "checkpoint: a value of type object has no JSON form"),
         ({"at": float("nan")}, "checkpoint['at']: JSON has no nan"),
-        ({"bad": "\ud800"}, "checkpoint['bad']: '\\ud800' is no valid Unicode text"),
+        ({"bad": "\ud800"}, "checkpoint['bad']: '\\ud800' is not valid Unicode text"),
     ],
 )
 def test_what_json_would_not_give_back_is_no_checkpoint(value: object, why: str):

@@ -135,7 +135,7 @@ async def test_a_server_that_is_not_there_is_not_asked_for_more() -> None:
     assert store.text.endswith(" failed: Connection refused")
     assert store.next_step is not None
     assert store.next_step.startswith("check the address, that the server runs")
-    assert jobs.text.startswith("jobs and workers were not looked at")
+    assert jobs.text.startswith("jobs and workers were not checked")
 
 
 @pytest.mark.parametrize(

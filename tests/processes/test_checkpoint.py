@@ -12,7 +12,7 @@ from processes.conftest import Shop
 def test_after_a_kill_a_task_goes_on_from_its_checkpoint(shop: Shop, kind: str) -> None:
     handle = shop.app.enqueue(f"processes.shop.climb_{'in' if kind == 'child' else 'on'}_{kind}")
     first = shop.worker()
-    shop.until(lambda: handle.status().checkpoint == b"5", "the checkpoint")
+    shop.until(lambda: handle.status().checkpoint == 5, "the checkpoint")
     assert handle.status().progress == 0.5
     first.kill()
     first.wait()
@@ -20,7 +20,7 @@ def test_after_a_kill_a_task_goes_on_from_its_checkpoint(shop: Shop, kind: str) 
     shop.worker()
     shop.until_ended([handle.id])
     job = handle.status()
-    assert (job.state, job.result, job.progress) == (State.SUCCEEDED, b"10", 1.0)
+    assert (job.state, job.result, job.progress) == (State.SUCCEEDED, 10, 1.0)
     assert (job.attempt, job.crashes) == (2, 1)
     assert [line[1] for line in shop.trace("from")] == ["0", "5"]
     assert [line[1] for line in shop.trace("step")] == [str(step) for step in range(1, 11)]

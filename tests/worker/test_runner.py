@@ -115,7 +115,7 @@ async def test_a_payload_that_is_no_object_is_quarantined(way):
 
     assert outcome.kind is OutcomeKind.FAILED
     assert outcome.reason is not None
-    assert "no JSON object" in outcome.reason
+    assert "not a JSON object" in outcome.reason
 
 
 @pytest.mark.parametrize("value", [object(), "x" * (2 << 20)])
