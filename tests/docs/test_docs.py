@@ -28,10 +28,13 @@ FOLLOWED = sorted(
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", FOLLOWED, ids=name_of)
-def test_a_page_can_be_followed(page: Path, tmp_path: Path) -> None:
-    """Its files are saved, its code runs, its commands show what it says they show."""
+def test_a_page_can_be_followed(page: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Its files are saved, its code runs, its commands show what it says they show.
+
+    The folder has a short name: no line with its path is to be wrapped.
+    """
     with served(page) as environment:
-        read(page, tmp_path, environment)
+        read(page, tmp_path_factory.mktemp("page"), environment)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
